@@ -179,7 +179,7 @@ PLUGIN = '''
         """Sends messages that only the worker sends to the command, and one of no kind."""
         def score(self, observations, audit):
             from fedbench.core.process import channel
-            for kind, value in (("done", None), ("stopped", "by me"), ("cell", ["key", "ok", "", False, 0.1]), ("nonsense", 1)):
+            for kind, value in (("done", None), ("stopped", "by me"), ("cell", ["key", "ok", "", False]), ("nonsense", 1)):
                 channel._channel.send(kind, value)
             return super().score(observations, audit)
 

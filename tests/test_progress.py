@@ -38,23 +38,22 @@ def shown(console: Console) -> str:
 # -- on a terminal ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_screen_has_cells_workers_and_the_leader(plan):
+def test_a_screen_has_cells_and_workers(plan):
     console = Console(file=io.StringIO(), force_terminal=True, width=120, height=24)
     none, other, mixup, _, hamp, _ = plan.jobs
     with Display(console, plan.jobs, "tiny", now=lambda: 61.0) as display:
         watcher = display.watcher()
-        for job, aucs in ((none, [0.7, 0.8, 0.9]), (mixup, [0.5, 0.6, 0.7])):
+        for job in (none, mixup):
             watcher.started(job)
-            for cell, auc in zip(job.cells, aucs, strict=True):
-                watcher.cell(job, cell.key, "ok", "", False, auc)
+            for cell in job.cells:
+                watcher.cell(job, cell.key, "ok", "", False)
             watcher.finished(job)
         watcher.started(hamp)
         watcher.advanced(hamp, 3)
         watcher.judging(other, other.cells[0].key)
         display._draw()
         text = " ".join(shown(console).split())
-    facts = ("tiny", "6/18 cells", "digits/pair hamp seed 0 round 3 of 4", "digits/none none seed 1 attack loss-series, 1 of 3",
-             "lowest mean AUC in digits: mixup (pair) 0.600; highest: none (none) 0.800")  # fmt: skip
+    facts = ("tiny", "6/18 cells", "digits/pair hamp seed 0 round 3 of 4", "digits/none none seed 1 attack loss-series, 1 of 3")
     assert [fact for fact in facts if fact not in text] == []
 
 
@@ -119,13 +118,13 @@ def test_a_failure_is_a_line_as_it_happens_with_the_reason_and_the_place(plan):
     def told(watcher, at):
         if at == 1:
             watcher.started(none)
-            watcher.cell(none, first.key, "failed", "ValueError: out [red]of\x1b[2J\nideas " + "x" * 900, False, None)
-            watcher.cell(none, second.key, "skipped", "no such view", False, None)
-            watcher.cell(none, third.key, "diverged", "loss is not finite", True, None)
+            watcher.cell(none, first.key, "failed", "ValueError: out [red]of\x1b[2J\nideas " + "x" * 900, False)
+            watcher.cell(none, second.key, "skipped", "no such view", False)
+            watcher.cell(none, third.key, "diverged", "loss is not finite", True)
         if at == 2:
             watcher.started(mixup)
         if at in (2, 3, 4):
-            watcher.cell(mixup, mixup.cells[at - 2].key, "failed", f"cause {at - 1} of all", False, None)
+            watcher.cell(mixup, mixup.cells[at - 2].key, "failed", f"cause {at - 1} of all", False)
 
     one, two, three, four, last = logged(plan, 5, told)
     assert one.startswith("failed: digits/none none seed 0, loss-series: ValueError: out [red]of\\u001b[2J ideas xxx")
@@ -143,7 +142,7 @@ def test_failures_are_a_row_a_cause_and_outcomes_are_counted_apart(plan, tmp_pat
     outcomes = [("failed", f"{why}3"), ("failed", f"{why}12"), ("timeout", "30 s")]
     for cell, (outcome, reason) in zip(job.cells, outcomes, strict=True):
         ended[cell.stem] = CellState(
-            stem=cell.stem, outcome=outcome, reason=reason, by_adversary=False, complaints=(), cpu=None, auc=None
+            stem=cell.stem, outcome=outcome, reason=reason, by_adversary=False, complaints=(), cpu=None
         )
     failures_of([job], ended, set()).show(tmp_path)
     title, _, first, second, counts = capsys.readouterr().out.splitlines()

@@ -88,7 +88,7 @@ def _judge(store: Results, attacks: Sequence[str], workers: int | None) -> Any:
         return [state for job in jobs for state in recorded([job], Results(Path(job.results)))]
 
     todo = pending(jobs, found := states(), "failed")
-    execute(todo, executor_of(LOCAL, workers, None), replace(plan, jobs=jobs), store.root, found)
+    execute(todo, executor_of(LOCAL, workers, None), plan.suite, store.root, found)
     return failures_of(jobs, {state.stem: state for state in states()}, {cell.stem for job in todo for cell in job.cells})
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from statistics import fmean
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -20,27 +19,6 @@ from fedbench.core.words import printable
 
 _LOG_EVERY_S = 15.0
 _DRAW_EVERY_S = 0.25
-class Leaders:
-    """The defenses with the lowest and the highest mean AUC of each setting. ``floors``: names of defenses that do not count."""
-
-    def __init__(self, floors: Collection[str] = ()) -> None:
-        self._floors = floors
-        self._aucs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        self._last = ""
-
-    def add(self, job: Job, aucs: Sequence[float]) -> None:
-        """The AUCs of a complete run."""
-        if aucs and job.defense.name not in self._floors:
-            self._aucs[job.setting.name][f"{job.defense.label} ({job.coalition})"] += aucs
-            self._last = job.setting.name
-
-    def text(self) -> str:
-        """``lowest mean AUC in digits: mixup (pair) 0.600; highest: none (none) 0.800``, of the setting that changed last."""
-        means = sorted((fmean(aucs), row) for row, aucs in self._aucs[self._last].items()) if self._last else []
-        if len(means) < 2:
-            return ""
-        (low, best), *_, (high, worst) = means
-        return f"lowest mean AUC in {self._last}: {best} {low:.3f}; highest: {worst} {high:.3f}"
 
 
 class Display(AbstractContextManager["Display"]):
@@ -48,17 +26,16 @@ class Display(AbstractContextManager["Display"]):
     executor calls it."""
 
     def __init__(
-        self, console: Console, jobs: Sequence[Job], title: str = "", floors: Collection[str] = (),
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self.console, self.leaders, self._now = console, Leaders(floors), now
+        self, console: Console, jobs: Sequence[Job], title: str = "", now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.console, self._now = console, now
         self.done, self.cells = 0, sum(len(job.cells) for job in jobs)
         self.reported = set[str]()  # keys of cells with a new record
         self._outcomes = Counter[str]()
         self._causes = set[tuple[str, str]]()
         self._running: dict[str, tuple[Job, str]] = {}
         self._units: dict[str, int] = {}  # rounds and cells that are done, by run
-        self._ended: dict[str, list[float | None]] = defaultdict(list)  # AUC of each cell, by run
+        self._ended = Counter[str]()  # cells, by run
         self._bar = Progress(
             TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[counts]}", markup=False),
             TimeElapsedColumn(), TimeRemainingColumn(), console=console, auto_refresh=False, speed_estimate_period=3600,
@@ -99,16 +76,13 @@ class Display(AbstractContextManager["Display"]):
 
     def _judging(self, job: Job, key: str) -> None:
         label = next(cell.attack.label for cell in job.cells if cell.key == key)
-        self._state(job, f"attack {label}, {len(self._ended[job.run_key]) + 1} of {len(job.cells)}")
+        self._state(job, f"attack {label}, {self._ended[job.run_key] + 1} of {len(job.cells)}")
 
-    def _cell(self, job: Job, key: str, outcome: str, reason: str, by_adversary: bool = False, auc: float | None = None) -> None:
+    def _cell(self, job: Job, key: str, outcome: str, reason: str, by_adversary: bool) -> None:
         self.done += 1
         self.reported.add(key)
-        ended = self._ended[job.run_key]
-        ended.append(auc)
-        self._units[job.run_key] = job.setting.federation.rounds + len(ended)
-        if len(ended) == len(job.cells):
-            self.leaders.add(job, [auc for auc in ended if auc is not None])
+        self._ended[job.run_key] += 1
+        self._units[job.run_key] = job.setting.federation.rounds + self._ended[job.run_key]
         if outcome != "ok":
             self._outcomes["diverged as intended" if by_adversary else counted(outcome)] += 1
             self._failure(job, key, f"{outcome}, as the adversary intended" if by_adversary else outcome, reason)
@@ -146,7 +120,7 @@ class Display(AbstractContextManager["Display"]):
         height = max(self.console.size.height - 4, 1)
         lines = [f"  {job.title}  {state}" for job, state in self._running.values()]
         shown = lines if len(lines) <= height else [*lines[: height - 1], f"  and {len(lines) - height + 1} more"]
-        text = "\n".join(map(printable, [*shown, self.leaders.text()]))
+        text = "\n".join(map(printable, shown))
         if self._live is not None:
             self._live.update(Group(self._bar, Text(text, no_wrap=True, overflow="ellipsis")), refresh=True)
 
@@ -155,8 +129,6 @@ class Display(AbstractContextManager["Display"]):
         task = self._bar.tasks[0]
         left = f", about {_clock(task.time_remaining)} left" if task.time_remaining and self.done < self.cells else ""
         self._print(f"[{self._counts()}; {_clock(task.elapsed or 0)}{left}] {text}")
-        if leader := self.leaders.text():
-            self._print(f"  {leader}")
 
     def _print(self, text: str) -> None:
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

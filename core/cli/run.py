@@ -153,7 +153,7 @@ def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _
         )
     _print_stale(jobs, {state.stem for state in found}, store)
     store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, plan.asked)
-    reported = execute(jobs, executor, wanted, store.root, found)
+    reported = execute(jobs, executor, wanted.suite, store.root, found)
     lost = {cell.stem for job in jobs for cell in job.cells if cell.key not in reported}  # its earlier record is no result of now
     states = recorded(wanted.jobs, store) if jobs else found
     ended = {state.stem: state for state in states if state.stem not in lost}
@@ -230,21 +230,17 @@ def _print_plan(plan: Any, folder: Path) -> None:
     ])  # fmt: skip
 
 
-def execute(jobs: list[Any], executor: Any, plan: Any, folder: Path, found: Sequence[Any]) -> set[str]:
+def execute(jobs: list[Any], executor: Any, suite: str, folder: Path, found: Sequence[Any]) -> set[str]:
     """Returns the keys of the cells that were reported as done."""
     from rich.console import Console
 
     from fedbench.core.cli.progress import Display
-    from fedbench.core.registry.components import Registry
 
     anew = {cell.stem for job in jobs for cell in job.cells}
-    kept = {state.stem: state.auc for state in found if state.stem not in anew}
-    floors = {floor.name for floor in Registry.built_in().floors()}
-    display = Display(Console(soft_wrap=True, quiet=quiet()), jobs, plan.suite, floors)
-    for job in plan.jobs:
-        display.leaders.add(job, [auc for c in job.cells if (auc := kept.get(c.stem)) is not None])
-    before = f"; {len(kept)} of {len(kept) + display.cells} cells were done before" if kept else ""
-    say(f"{plan.suite}: {len(jobs)} runs with {display.cells} cells to compute, {side_by_side(executor)} -> {folder}{before}")
+    kept = sum(state.stem not in anew for state in found)
+    display = Display(Console(soft_wrap=True, quiet=quiet()), jobs, suite)
+    before = f"; {kept} of {kept + display.cells} cells were done before" if kept else ""
+    say(f"{suite}: {len(jobs)} runs with {display.cells} cells to compute, {side_by_side(executor)} -> {folder}{before}")
     done = "cells are done and kept"
     try:
         with display, without_main():

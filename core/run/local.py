@@ -38,8 +38,8 @@ class Watcher:
     advanced: Callable[[Job, int], None] = lambda job, round: None
     judging: Callable[[Job, str], None] = lambda job, key: None
     """the attack of the cell with this key starts"""
-    cell: Callable[[Job, str, str, str, bool, float | None], None] = lambda job, key, outcome, reason, by_adversary, auc: None
-    """a cell has a record; ``auc``: as :func:`fedbench.core.store.record.overall_auc` returns it"""
+    cell: Callable[[Job, str, str, str, bool], None] = lambda job, key, outcome, reason, by_adversary: None
+    """a cell has a record"""
     traceback: Callable[[Job, str], None] = lambda job, text: None
     finished: Callable[[Job], None] = lambda job: None
     note: Callable[[str], None] = lambda text: None

@@ -28,7 +28,7 @@ from fedbench.core.run.job import Job, job_json
 from fedbench.core.run.local import Watcher
 from fedbench.core.spec.suite import Limits
 from fedbench.core.store.reading import read_run
-from fedbench.core.store.record import Record, overall_auc
+from fedbench.core.store.record import Record
 from fedbench.core.store.results import Results
 from fedbench.core.store.run_file import CellResult
 from fedbench.core.words import one_line
@@ -199,7 +199,7 @@ class RayRuns:
             return
         self.tell("started", [index])
         for r in records:
-            self.tell("cell", [index, r.key, r.outcome, r.reason, r.by_adversary, overall_auc(r.pooled)])
+            self.tell("cell", [index, r.key, r.outcome, r.reason, r.by_adversary])
         self.tell("finished", [index])
 
     def _note_lost(self, index: int, why: str) -> None:

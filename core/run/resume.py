@@ -13,14 +13,14 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.run.job import Job, identity_of_cell
 from fedbench.core.store.integrity import canonical
 from fedbench.core.store.reading import LoadedRecord, read_bare, record_paths
-from fedbench.core.store.record import Record, overall_auc
+from fedbench.core.store.record import Record
 from fedbench.core.store.results import Results
 from fedbench.core.words import one_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellState:
-    """How the cell of this name ended. ``cpu``: the type of CPU that made it, None for a GPU; ``auc``: over all targets."""
+    """How the cell of this name ended. ``cpu``: the type of CPU that made it, None for a GPU."""
 
     stem: str
     outcome: str
@@ -28,7 +28,6 @@ class CellState:
     by_adversary: bool
     complaints: tuple[str, ...]
     cpu: str | None
-    auc: float | None
 
     @classmethod
     def of(cls, loaded: LoadedRecord) -> CellState:
@@ -37,7 +36,6 @@ class CellState:
         return cls(
             stem=loaded.stem, outcome=r.outcome, reason=r.reason, by_adversary=r.by_adversary,
             complaints=tuple(r.complaints), cpu=r.provenance.cpu_type if r.provenance.device == "cpu" else None,
-            auc=overall_auc(r.pooled),
         )  # fmt: skip
 
     @property

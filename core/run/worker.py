@@ -42,7 +42,7 @@ from fedbench.core.run.trained_run import (
     wants_shadow_models,
 )
 from fedbench.core.run.verdict import verdict
-from fedbench.core.store.record import Found, Identity, Measured, Outcome, Record, RoundRow, overall_auc
+from fedbench.core.store.record import Found, Identity, Measured, Outcome, Record, RoundRow
 from fedbench.core.store.results import Results
 from fedbench.core.store.run_file import CellResult, digest_of_arrays
 from fedbench.core.words import describe_error, message_of, one_line
@@ -104,7 +104,7 @@ def _write(job: Job, results: list[CellResult], report: Report) -> None:
         return
     Results(Path(job.results)).write(job.stem, results)
     for record in (result.record for result in results):
-        report("cell", [record.key, record.outcome, record.reason, record.by_adversary, overall_auc(record.pooled)])
+        report("cell", [record.key, record.outcome, record.reason, record.by_adversary])
 
 
 def record_for(job: Job, cell: Cell, run: dict[str, Any], failure: Failed | None, measured: Measured, **more: Any) -> Record:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -217,12 +216,6 @@ class Record(RecordPart):
     def components(self) -> Components:
         """Data set, model, signals and analyses, each with its package and version."""
         return Components.model_validate(components_of(self.identity.model_dump()))
-
-
-def overall_auc(pooled: Mapping[Group, Score]) -> float | None:
-    """The AUC of a cell over all targets: against outside non-members, as boards compare; where there are none, against all."""
-    found = (pooled[group].value("auc") for group in ("ofl", "mix") if group in pooled)
-    return next((auc for auc in found if auc is not None), None)
 
 
 # -- remarks of defenses, kept as notes ------------------------------------------------------------------------------------
