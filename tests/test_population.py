@@ -300,7 +300,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a large bias": (
         lambda: partition(np.arange(1000) // 990, 10, 0, "group-bias", min_samples=5, bias=1.0), "use a smaller bias, fewer cli",
     ),
-    "no probability": (lambda: partition(LABELS, 4, 0, "group-bias", bias=1.01), "a probability, 0..1, not 1.01"),
     "no validation part": (
         lambda: cut_alike([5], validation=0.1),
         r"client 0 has 5 samples of 1 classes: its validation part would be empty \(federation.validation: 0.1; 2 of 2 "

@@ -87,11 +87,9 @@ def partition(
     """Sorted sample positions of each client; disjoint, together all of ``y``.
 
     ``beta`` is the concentration of dirichlet and dirichlet-sizes, ``bias`` (0..1) group-bias's probability of a label's own
-    group. Raises ``UserError`` when there are fewer samples than clients, the bias is no probability, or a client ends below
-    ``min_samples``, all its parts together.
+    group. Raises ``UserError`` when there are fewer samples than clients, or a client ends below ``min_samples``, all its
+    parts together.
     """
-    if not 0 <= bias <= 1:
-        raise UserError(f"partition.bias is a probability, 0..1, not {bias}")
     if len(y) < clients:
         raise UserError(f"{len(y)} training samples for {clients} clients: use fewer clients or more data")
     rng = numpy_rng(seed, f"partition:{name}")
