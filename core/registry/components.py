@@ -48,11 +48,6 @@ class Registry:
         """Every entry point of the group ``fedbench``, each loaded on its own; never raises for a broken plugin."""
         return cls(discover_plugins())
 
-    @classmethod
-    def built_in(cls) -> Registry:
-        """The components that come with fedbench."""
-        return cls(discover_plugins(foreign=False))
-
     @property
     def broken(self) -> list[PluginStatus]:
         """The plugins with something wrong."""

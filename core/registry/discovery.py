@@ -41,8 +41,8 @@ class PluginStatus:
         return f"'{self.entry_point}' ({self.distribution} {self.version})"
 
 
-def discover_plugins(foreign: bool = True) -> list[PluginStatus]:
-    """Load every entry point of the group, in the order of package and entry point; without ``foreign``, the built-in ones."""
+def discover_plugins() -> list[PluginStatus]:
+    """Load every entry point of the group, in the order of package and entry point."""
     plugin_limits()  # raises for an invalid time limit, which is not a plugin's fault
     found: dict[str, list[PluginStatus]] = {}
     for dist in distributions():
@@ -50,7 +50,7 @@ def discover_plugins(foreign: bool = True) -> list[PluginStatus]:
             continue
         name, version = _identity(dist)
         key = re.sub(r"[-_.]+", "-", name).lower()
-        if key not in found and (foreign or name == DISTRIBUTION):  # Python imports the first copy on sys.path
+        if key not in found:  # Python imports the first copy on sys.path
             found[key] = [_status(e, said, name, version) for e, said in zip(entries, _ask(entries, name), strict=True)]
     return sorted((p for plugins in found.values() for p in plugins), key=lambda p: (p.distribution, p.entry_point))
 
