@@ -182,10 +182,6 @@ class LoadedSuite:
         """(line, column), from 1, of e.g. ``("attacks", 2, "params", "stride")`` or its nearest ancestor."""
         return self.document.position(loc)
 
-    def error(self, problems: Sequence[Problem]) -> UserError:
-        """One error of problems found later (a dataset's, a plan's), in the form of all others."""
-        return self.document.error(problems)
-
 
 def find_suite(ref: str | Path) -> Path:
     """The file behind a path or a shipped suite's name; raises ``UserError`` that lists the shipped ones."""
