@@ -12,7 +12,7 @@ from fedbench.core import UserError
 from fedbench.core.run.checks import declaration_mistake
 from fedbench.core.run.job import identity
 from fedbench.core.run.plan import settings_asked
-from fedbench.core.run.planner import check_plan, make_plan
+from fedbench.core.run.planner import make_plan
 from fedbench.core.spec.resolve import load_and_check, written_out
 from fedbench.plugins.defenses.uploads import NoDefense
 
@@ -143,7 +143,7 @@ def planned(tmp_path, registry):
 
 def test_an_analysis_that_tunes_needs_seeds_for_it(tmp_path, registry, planned):
     with pytest.raises(UserError, match="add for example `tuning_seeds:") as caught:
-        check_plan(*load_and_check(write(tmp_path, edited(PAIR, TUNED)), registry))
+        make_plan(*load_and_check(write(tmp_path, edited(PAIR, TUNED)), registry), registry, tmp_path, "cpu")
     assert caught.value.messages[0].startswith(f"{tmp_path}/suite.yaml:21:12: analysis 'tuned': ")
     noted = [[n for n in planned(seeds("[100]"), *more).notes if "tuning_seeds" in n] for more in ((), (TUNED,))]
     assert noted == [["tuning_seeds: no analysis of the suite reads their runs; `tuned` does"], []]

@@ -115,14 +115,14 @@ def check(
     notes = misspelt_in(resolved)
     if data:
         from fedbench.core.run.plan import settings_asked
-        from fedbench.core.run.planner import check_plan
+        from fedbench.core.run.planner import make_plan
 
         asked = settings_asked(resolved, only or {})
         settings = [s for s in resolved.settings if asked is None or s.spec.name in asked]
         absent = _absent(loaded, settings)
         here = {s.spec.name for s in settings if s.dataset.name not in absent}
         try:
-            notes += check_plan(loaded, resolved, here) if here else []
+            notes += make_plan(loaded, resolved, registry, Path(), "cpu", here).notes if here else []
         except UserError as exc:
             mistakes += exc.messages
         notes += [f"data not checked: {', '.join(absent)} not on this machine"] if absent else []

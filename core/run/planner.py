@@ -57,12 +57,6 @@ def make_plan(
     return _Planner(loaded, resolved, registry, results, device).plan(settings)
 
 
-def check_plan(loaded: LoadedSuite, resolved: Resolved, settings: set[str] | None = None) -> tuple[str, ...]:
-    """The notes of a plan, of all or some settings. Raises ``UserError`` with all that ``fedbench run`` would refuse: data,
-    partitions, audits, models."""
-    return make_plan(loaded, resolved, Registry.discover(), Path(), "cpu", settings).notes
-
-
 _NO_LOOK = Look(needs=frozenset(), view="server")
 
 

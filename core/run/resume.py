@@ -15,6 +15,7 @@ from fedbench.core.store.integrity import canonical
 from fedbench.core.store.reading import LoadedRecord, read_bare, record_paths
 from fedbench.core.store.record import Record
 from fedbench.core.store.results import Results
+from fedbench.core.store.stems import names_in
 from fedbench.core.words import one_line
 
 
@@ -97,7 +98,7 @@ def why_stale(jobs: Sequence[Job], found: Collection[str], store: Results) -> li
     stale = 0
     for job in jobs:
         missing = [cell for cell in job.cells if cell.stem not in found]
-        if missing and (paths := earlier.get(_names(job.stem))):
+        if missing and (paths := earlier.get(names_in(job.stem))):
             known = _records(paths)
             for cell in (cell for cell in missing if cell.attack.label in known):
                 stale += 1
@@ -118,25 +119,15 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def values_that_differ(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """(dotted name, old value, new value) of everything that differs between two identities of runs."""
-    return list(_values(old, new))
-
-
 def _cells(n: int) -> str:
     return "1 cell is" if n == 1 else f"{n} cells are"
-
-
-def _names(stem: str) -> str:
-    """A run's name without its key."""
-    return stem.rpartition("--")[0]
 
 
 def _newest(records: Path) -> dict[str, list[Path]]:
     """The files of the runs of the same names, the one that was written first, first."""
     found: dict[str, list[Path]] = {}
     for path in sorted(record_paths(records), key=lambda path: path.stat().st_mtime_ns):
-        found.setdefault(_names(path.stem), []).append(path)
+        found.setdefault(names_in(path.stem), []).append(path)
     return found
 
 
@@ -158,7 +149,7 @@ def _of_runs(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
         if old["digests"].get(part) != new["digests"].get(part) and part not in _LAST:
             found.append(_of_digest(part, new))
     leave = {*_COMPONENTS, "digests", *_LAST}
-    found += [f"{path} {a} -> {b}" for path, a, b in _values(_without(old, leave), _without(new, leave))]
+    found += [f"{path} {a} -> {b}" for path, a, b in values_that_differ(_without(old, leave), _without(new, leave))]
     yield from found
     if not found:  # they follow from the others
         if old["targets"] != new["targets"]:
@@ -185,8 +176,8 @@ def _of_component(kind: str, old: dict[str, Any] | None, new: dict[str, Any] | N
         yield f"the code of {what} changed ({versions})"
     elif old["distribution"] != new["distribution"]:
         yield f"the package of {what}: {versions}"
-    yield from (f"{what}: {path} {a} -> {b}" for path, a, b in _values(old["params"], new["params"]))
-    needed = _values(old.get("requires", {}), new.get("requires", {}))
+    yield from (f"{what}: {path} {a} -> {b}" for path, a, b in values_that_differ(old["params"], new["params"]))
+    needed = values_that_differ(old.get("requires", {}), new.get("requires", {}))
     yield from (f"{what}: its required package {package} {a} -> {b}" for package, a, b in needed)
     before, after = old.get("then", []), new.get("then", [])
     for i in range(max(len(before), len(after))):
@@ -206,12 +197,12 @@ def _arrow(old: str, new: str) -> str:
     return f"{old} -> {new.rpartition(' ')[2] if same else new}"
 
 
-def _values(old: dict[str, Any], new: dict[str, Any], at: str = "") -> Iterator[tuple[str, str, str]]:
+def values_that_differ(old: dict[str, Any], new: dict[str, Any], at: str = "") -> Iterator[tuple[str, str, str]]:
     """(dotted name as a suite has it, old value, new value) of everything that differs."""
     for name in sorted(old.keys() | new.keys()):
         a, b = old.get(name), new.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
-            yield from _values(a, b, "" if at == "" and name in ("setting", "provenance") else f"{at}{name}.")
+            yield from values_that_differ(a, b, "" if at == "" and name in ("setting", "provenance") else f"{at}{name}.")
         elif a != b:
             yield f"{at}{name}", _shown(a), _shown(b)
 

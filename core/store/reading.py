@@ -166,14 +166,13 @@ def record_paths(records: Path) -> list[Path]:
     return paths
 
 
-def read_all(paths: Iterable[Path], read: Callable[[Path], list[LoadedRecord]] | None = None) -> list[LoadedRecord]:
-    """The cells of the runs at ``paths``; UserError with the mistakes of all of them. ``read``: one run, by default
-    :func:`read_run`."""
+def read_all(paths: Iterable[Path], read: Callable[[Path], list[LoadedRecord]]) -> list[LoadedRecord]:
+    """The cells of the runs at ``paths``, each read by ``read``; UserError with the mistakes of all of them."""
     loaded: list[LoadedRecord] = []
     problems: list[str] = []
     for path in paths:
         try:
-            loaded += (read or read_run)(path)
+            loaded += read(path)
         except UserError as error:
             problems.extend(error.messages)
     if problems:

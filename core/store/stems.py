@@ -28,6 +28,11 @@ def stem(setting: str, coalition: str, defense: str, attack: str, seed: int, key
     return "--".join(map(word, [setting, coalition, defense, attack, f"s{seed}", key[:12]]))
 
 
+def names_in(stem: str) -> str:
+    """The name of a run or a cell without its key."""
+    return stem.rpartition("--")[0]
+
+
 def stem_of_run(record: Record) -> str:
     """The name of the files of the record's run."""
     r = record

@@ -18,6 +18,7 @@ from fedbench.core.store.plans import SUITES
 from fedbench.core.store.reading import REPRODUCED, LoadedRecord, load_records
 from fedbench.core.store.record import Record
 from fedbench.core.store.results import DRAW, Results
+from fedbench.core.store.stems import names_in
 from fedbench.leaderboard.submissions.comparing import judged
 from fedbench.leaderboard.submissions.trust import missing, pip_command, why_stale
 
@@ -104,11 +105,11 @@ def prepare(folder: Path, draw: Draw, planner: Planner) -> Sample:
         for job in planner(folder / SUITES / f"{plan}.yaml", folder / REPRODUCED).jobs:
             mine = tuple(cell for cell in job.cells if wanted.pop(cell.key, None) is not None)
             sample.jobs += [replace(job, cells=mine)] if mine else []
-            names |= {_names(cell.stem): (job, cell) for cell in job.cells}
+            names |= {names_in(cell.stem): (job, cell) for cell in job.cells}
         if not wanted:
             break
     for loaded in wanted.values():
-        sample.stale[loaded.stem] = _why(loaded, names.get(_names(loaded.stem)))
+        sample.stale[loaded.stem] = _why(loaded, names.get(names_in(loaded.stem)))
     return sample
 
 
@@ -131,10 +132,6 @@ def _why(loaded: LoadedRecord, planned: Any) -> str:
     if planned is not None:
         return "; ".join(differences(loaded.record.identity.model_dump(), identity_of_cell(*planned)))
     return "the suite that came with it does not ask for this cell"
-
-
-def _names(stem: str) -> str:
-    return stem.rpartition("--")[0]
 
 
 # -- the comparison ---------------------------------------------------------------------------------------------------------
