@@ -86,7 +86,7 @@ class Results:
         elif source.suffix != ".json":
             self._aside = tempfile.TemporaryDirectory(prefix="fedbench-")  # lasts as long as this object
             self.folder = Path(self._aside.name) / "results"
-            _leaderboard("merge")([source], self.folder)
+            of_leaderboard("merge")([source], self.folder)
 
     def __repr__(self) -> str:
         return f"Results({str(self.source)!r})"
@@ -148,7 +148,7 @@ class Results:
 
     @cached_property
     def _board(self) -> dict[str, Any]:
-        return dict(_leaderboard("board")(self.folder).model_dump(mode="json"))
+        return dict(of_leaderboard("board")(self.folder).model_dump(mode="json"))
 
     @cached_property
     def _records(self) -> list[LoadedRecord]:
@@ -270,6 +270,6 @@ def _texts(given: Texts) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _leaderboard(name: str) -> Any:
+def of_leaderboard(name: str) -> Any:
     """A function that the leaderboard announces: core imports nothing of it."""
     return distribution(DISTRIBUTION).entry_points.select(group="fedbench.results")[name].load()

@@ -86,9 +86,7 @@ def _site(ctx: click.Context, results: tuple[Path, ...], folder: Path) -> None:
     given = [option for name, option in others.items() if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
     if given:
         raise UserError(f"--html goes without {' and '.join(given)}: make the site and the report one after the other")
-    found = next(iter(distribution(DISTRIBUTION).entry_points.select(group="fedbench.site")), None)
-    if found is None:
-        raise UserError("this installation of fedbench makes no site: use --report or --output")
+    (found,) = distribution(DISTRIBUTION).entry_points.select(group="fedbench.site")
     files = found.load()(results, folder)
     pages = sum(name.endswith(".html") for name in files)
     say(f"site: {folder / 'index.html'} ({pages} pages, {sum(files.values()) / 1e6:.1f} MB)")

@@ -8,18 +8,17 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.metadata import distribution
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedbench.core.api import of_leaderboard
 from fedbench.core.cli.leaderboard import reports_named, write_reports
 from fedbench.core.cli.options import ONLY, debug_and_quiet, overrides_option, parse_only, suite_argument
 from fedbench.core.cli.output import cause, clipped, counted, quiet, say, show_table
 from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.hooks import DISTRIBUTION
 
 if TYPE_CHECKING:
     from fedbench.core.run.local import Executor
@@ -122,7 +121,7 @@ def run_suite(
             store.sweep()
         runs_on = executor_of(executor, workers, ray_address)
         failures = _compute(plan, wanted, store, rerun, runs_on)
-        repeatable = verify is None or _verifier()(folder, wanted.jobs, verify, runs_on)
+        repeatable = verify is None or of_leaderboard("verify")(folder, wanted.jobs, verify, runs_on)
         missing = sum(len(job.cells) for job in whole.jobs if not store.path(job.stem).exists()) if share else 0
         del plan, whole, wanted  # of many cells they are large, and a board is made in a copy of this process
         if missing:
@@ -131,11 +130,6 @@ def run_suite(
             write_reports(folder, reports, plots)
         failures.show(store.logs)
         return folder, not failures.counts and repeatable
-
-
-def _verifier() -> Any:
-    """The function that the leaderboard, which compares records, announces as an entry point."""
-    return distribution(DISTRIBUTION).entry_points.select(group="fedbench.results")["verify"].load()
 
 
 def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _Failures:
