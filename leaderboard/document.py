@@ -16,7 +16,7 @@ from fedbench.core.store.plans import ID
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import MARKER, Results
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn
-from fedbench.leaderboard.figures import decision_figure, image_of, roc_figure, tradeoff_figure
+from fedbench.leaderboard.figures import image_of, roc_figure, tradeoff_figure
 from fedbench.leaderboard.statistics.sections import Section, build_sections, newest
 from fedbench.leaderboard.submissions.trust import Marks
 from fedbench.leaderboard.tables import ranking
@@ -186,9 +186,9 @@ def _section(section: Section, analyses: Sequence[Drawer], plots: bool, trust: r
     tables, images = (
         {place: [b for b in blocks if isinstance(b, Image) == seen] for place, blocks in made.items()} for seen in (False, True)
     )
-    own = [tradeoff_figure(section), roc_figure(section), decision_figure(section)] if plots else []
+    own = [tradeoff_figure(section), roc_figure(section)] if plots else []
     shown = [image_of(figure, section) for figure in own if figure is not None]
-    figures = [*shown[:2], *images["costs"], *shown[2:], *images["attacks"]]
+    figures = [*shown, *images["costs"], *images["attacks"]]
     return [
         Heading(3, sentence("Coalition {}, {} view", section.coalition, section.view)),
         *fold("Ranks with all columns", [

@@ -1,4 +1,4 @@
-"""Figures of a section: ROC curves, privacy against utility, attack accuracy. Equal records give equal files."""
+"""Figures of a section: ROC curves, privacy against utility. Equal records give equal files."""
 
 from __future__ import annotations
 
@@ -138,45 +138,3 @@ def _draw_tradeoff(style: Style, section: Section) -> Canvas:
     axis.set_title(f"Privacy against utility, {title_of(section)}", fontsize=10)
     figure.legend(loc="outside right upper", **_SMALL)
     return figure
-
-
-# -- attack accuracy ----------------------------------------------------------------------------------------------------------
-
-
-def decision_figure(section: Section) -> Figure | None:
-    """One group a defense, one marker an attack: filled the last round, hollow best_round, a tick its null; None
-    without."""
-    if not section.deciding:
-        return None
-    return Figure("accuracy", "Attack accuracy by defense", lambda style: _draw_decisions(style, section))
-
-
-def _draw_decisions(style: Style, section: Section) -> Canvas:
-    attacks = section.deciding
-    figure = style.new_figure(max(5.0, 1.5 + 1.15 * len(section.rows)), 3.9)
-    axis = figure.subplots()
-    for i, attack in enumerate(attacks):
-        x = np.arange(len(section.rows)) + (i - (len(attacks) - 1) / 2) * 0.8 / len(attacks)
-        _attack(axis, style, section, attack, i, x)
-    axis.axhline(0.5, color="0.5", lw=0.8, ls=":", zorder=1)
-    axis.set_xticks(range(len(section.rows)), [style.literal(r.label) for r in section.rows], rotation=20, ha="right")
-    axis.set_ylabel("attack accuracy (0.5: guessing)")
-    axis.grid(True, axis="y", color="0.92", lw=0.6)
-    axis.set_title(f"Attack accuracy, {title_of(section)}\nfilled: last round; hollow: best_round, dash: its null", fontsize=9)
-    figure.legend(loc="outside lower center", ncols=min(5, len(attacks)), **_SMALL)
-    return figure
-
-
-def _attack(axis: Axes, style: Style, section: Section, attack: str, i: int, x: np.ndarray) -> None:
-    """Every defense's values of one attack; defenses without scores leave their place empty."""
-    entries = [r.entries[attack] for r in section.rows]
-    last, best = ([e.attack_accuracy(best=which) for e in entries] for which in (False, True))
-    null = [e.decision_mean("null_best_accuracy") for e in entries]
-    colour, marker = style.colour(i), style.marker(i)
-    widths = [v.half_width if v and v.between else np.nan for v in last]
-    axis.errorbar(
-        x, [v.mean if v else np.nan for v in last], yerr=widths, color=colour,
-        fmt=marker, ms=5, elinewidth=0.9, capsize=2, zorder=3, label=style.literal(attack),
-    )  # fmt: skip
-    axis.plot(x, [v.mean if v else np.nan for v in best], marker, color=colour, mfc="none", ms=6, zorder=2)
-    axis.plot(x, [np.nan if v is None else v for v in null], "_", color=colour, ms=8, zorder=2)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from boards import Folder, Poisoned, blocks_of
+from boards import Folder, blocks_of
 from claim_boards import STRENGTHS, TUNING, Cells
 from fake_packages import install
 
@@ -139,7 +139,7 @@ def test_show_lists_cells_with_the_key_of_each_and_one_record_in_full(results, c
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("own", "made"), [
-    ("accuracy", lambda root: Poisoned(root).fill()), ("tuned", lambda root: Cells(root, {"iid": STRENGTHS}, tuning=TUNING)),
+    ("tuned", lambda root: Cells(root, {"iid": STRENGTHS}, tuning=TUNING)),
     ("sweep", lambda root: Folder(root, {"none": 1.0, "mixup-1": 0.8, "mixup-2": 0.3}, n_ofl=400).fill()),
 ])  # fmt: skip
 def test_the_figures_of_a_board_are_drawn(own, made, tmp_path):
