@@ -3,8 +3,8 @@
 
 A page is prose with blocks between ``<!-- made: KIND NAME -->`` and ``<!-- end -->``, which this writes:
 
-* ``hook NAME``: signature, summary and base class; ``phase NAME``: signature, row of the table of phases, docstring, and the
-  answers that the engine accepts; ``method CLASS.NAME``: signature and docstring;
+* ``hook NAME``: signature, summary and base class; ``phase NAME``: signature, row of the table of phases, and docstring;
+  ``method CLASS.NAME``: signature and docstring;
 * ``function NAME``: signature and docstring of a function of ``fedbench`` or ``fedbench.core.toolkit``;
 * ``class CLASS``: docstring, a table of its fields, and a table of its properties and methods;
 * ``spec MODEL``: the fields of a part of a suite, from its pydantic model; ``recipes``;
@@ -21,13 +21,11 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import torch
 from records import meanings
 
 import fedbench.core
@@ -36,8 +34,6 @@ from fedbench.core.contract.contexts import Randomness
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.hooks import Hooks
 from fedbench.core.contract.phases import PHASES
-from fedbench.core.contract.samples import Batch, MemberData
-from fedbench.core.federation.answers import CHECKS
 from fedbench.core.registry.kinds import BASES as _BASES
 from fedbench.core.spec import base, federation, recipes, schema, setting, suite
 
@@ -78,11 +74,11 @@ def hook_block(name: str) -> str:
 
 
 def phase_block(name: str) -> str:
-    """Signature, the row of the table, the docstring, and what the engine accepts."""
+    """Signature, the row of the table, and the docstring."""
     row = _named(PHASES, name, "phase")
     method = getattr(Defense, name)
     acts = f"Party: {row.party}. Stage: {row.stage}. Several defenses: {row.combines}. Returns: {row.returns}."
-    return "\n\n".join((_code(_signature(method, name)), acts, _prose(method), f"The engine accepts {_accepted(name)}."))
+    return "\n\n".join((_code(_signature(method, name)), acts, _prose(method)))
 
 
 def method_block(name: str) -> str:
@@ -262,31 +258,6 @@ def _sentences(documented: Any) -> list[str]:
 def _linked(text: str) -> str:
     """A type as a table says it, models as links to their sections."""
     return re.sub(r"\w+", lambda m: f"[{TITLES[m[0]]}](#{TITLES[m[0]]})" if m[0] in TITLES else m[0], text)
-
-
-@cache
-def _accepted(name: str) -> str:
-    """What the check of a phase's answer expects, in its own words: it is shown answers that nothing accepts."""
-    p, n, d, s, classes = 5, 4, 2, 3, 7  # told apart by their size; the words of the reference say which is which
-    ctx = SimpleNamespace(params=torch.zeros(p), federation=SimpleNamespace(n_classes=classes),
-                          data=MemberData(torch.zeros(n, 6), torch.zeros(n, dtype=torch.int64)))  # fmt: skip
-    batch = Batch(torch.zeros(n, 6), torch.zeros(n, dtype=torch.int64), torch.arange(n))
-    args: dict[str, tuple[Any, ...]] = {
-        "assign": (torch.zeros(s, p), ctx), "prepare": (ctx.data, ctx), "select": (ctx,), "transform": (batch, ctx),
-        "local_step": (batch, ctx), "protect": (torch.zeros(p), ctx), "coordinate": (torch.zeros(d, p), ctx),
-        "aggregate": (torch.zeros(n, p), torch.ones(n), ctx), "loss": (torch.zeros(n, classes), batch, ctx),
-        "answer": (torch.zeros(n, classes), ctx),
-    }  # fmt: skip
-    returns = PHASES[name].returns
-    rows = {"same shape": args.get(name, ((),))[0], "step": torch.zeros(p), "vector or nothing": torch.zeros(p)}.get(returns)
-    wrong = rows.long() if isinstance(rows, torch.Tensor) else object()
-    misfit = CHECKS[returns](wrong, *args.get(name, (ctx,)))
-    assert misfit is not None
-    said = {f"[{p}]": "[P]", f"[{d}, {p}]": "[d, P]", f"[{n}, {classes}]": "[n, C]", f"0..{s - 1}": "an integer 0..s-1"}
-    words = misfit.expected
-    for number, letter in said.items():
-        words = words.replace(number, letter)
-    return f"None, or {words}" if returns == "vector or nothing" else words
 
 
 # --- pages
