@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+from records import Mistake, finish
 
 from fedbench.core.metrics import run_accuracy, t_interval
 from fedbench.leaderboard.claims.papers import shipped_papers
@@ -44,10 +45,6 @@ CLAIM_COLUMNS = ["id", "claim", "place", "verdict", "found"]
 Table = dict[str, dict[str, str]]
 """row -> column -> text; a table with an attack beside the defense has rows ``defense / attack``, one that compares has rows
 ``chosen / rival``, a second column of one name is called ``name (2)``"""
-
-
-class Mistake(Exception):
-    """What is wrong with a line of a template."""
 
 
 def rendered(template: str, where: str) -> str:
@@ -156,14 +153,13 @@ def value(text: str, base: tuple[str, ...]) -> str:
     full = (*base[: 7 - len(wanted)], *wanted)
     if len(full) != 7:
         raise Mistake(f"{text}: {len(full)} parts of board | setting | coalition | view | table | row | column")
-    board, section, table, row, column = full[0], full[1:4], full[4], full[5], full[6]
+    board, *section, table, row, column = full
     found = tables(board).get((*section, table))
     if found is None:
-        near = sorted({t for s in tables(board) for t in s[3:] if s[:3] == section}) or sorted({s[:3] for s in tables(board)})
-        raise Mistake(f"{board}.md has no table '{table}' under {' / '.join(section)}; there are {near}")
+        raise Mistake(f"{board}.md has no table '{table}' under {' / '.join(section)}")
     text = place(found, row, column, f"{board}.md, {table}")
     if column in ("accuracy", "delta-accuracy") and earlier(board):
-        text = by_three_rounds(board, section, row, found[row].get("strength", ""), column)
+        text = by_three_rounds(board, tuple(section), row, found[row].get("strength", ""), column)
     return number(text, form)
 
 
@@ -305,22 +301,14 @@ def grid(lines: list[str]) -> Table:
 
 def main() -> int:
     """0, or 1 where something is wrong or, with ``--check``, out of date."""
-    only_look, problems, made = "--check" in sys.argv[1:], [], {}
+    problems, made = [], {}
     for template in sorted(DOCS.rglob("*.md.in")):
         try:
             where = template.relative_to(DOCS.parent).as_posix()
             made[template.with_suffix("")] = rendered(template.read_text(encoding="utf-8"), where)
         except Mistake as mistake:
             problems.append(str(mistake))
-    for path, text in made.items():
-        old = path.read_text(encoding="utf-8") if path.exists() else ""
-        if old != text and only_look:
-            name = path.relative_to(DOCS.parent)
-            problems.append(f"{name} is not what its template and the boards say; run python docs/make.py")
-        elif old != text and not problems:
-            path.write_text(text, encoding="utf-8")
-    print("\n".join(problems), file=sys.stderr, end="\n" if problems else "")
-    return 1 if problems else 0
+    return finish(made, problems, "its template and the boards say: run python docs/make.py")
 
 
 if __name__ == "__main__":

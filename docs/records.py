@@ -56,12 +56,12 @@ equal in all cells of the run has the name below, one of a single cell `KEY/NAME
 """
 
 
-class Undocumented(Exception):
-    """A field without a meaning."""
+class Mistake(Exception):
+    """What is wrong with a page, or with the code that it is made of."""
 
 
 def page() -> str:
-    """The whole page. Raises :class:`Undocumented`."""
+    """The whole page. Raises :class:`Mistake` for a field without a meaning."""
     return _HEAD + "".join(_section(cls) for cls in classes()) + _TAIL
 
 
@@ -109,7 +109,7 @@ def _section(cls: type) -> str:
     rows = []
     for name, hint in fields(cls).items():
         if name not in known and f"``{name}``" not in about:
-            raise Undocumented(f"{cls.__module__}.{cls.__name__}.{name} has no text under it, and its class does not explain it")
+            raise Mistake(f"{cls.__module__}.{cls.__name__}.{name} has no text under it, and its class does not explain it")
         meaning = known.get(name, "").replace("``", "`")
         rows.append(f"* `{name}` ({_type(hint)})" + f": {meaning}" * bool(meaning))
     text = about.replace("``", "`")
@@ -134,17 +134,19 @@ def _type(hint: Any) -> str:
     return names.get(hint, "any")
 
 
-def main() -> int:
-    """Write the page, or say whether it is the one that would be written."""
-    text = page()
-    if sys.argv[1:] == ["--check"]:
-        if PAGE.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{PAGE} is not what the classes say: run python docs/records.py", file=sys.stderr)
+def finish(pages: dict[Path, str], problems: list[str], source: str) -> int:
+    """Write the pages, or with ``--check`` compare them; where there are problems they are printed and nothing is written.
+    Returns the exit status. ``source``: of the pages, and the command that writes them."""
+    stale = {path: text for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
+    if "--check" in sys.argv[1:]:
+        problems = [*problems, *(f"{path} is not what {source}" for path in stale)]
+    if problems:
+        print("\n".join(problems), file=sys.stderr)
         return 1
-    PAGE.write_text(text, encoding="utf-8")
+    for path, text in stale.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(finish({PAGE: page()}, [], "the classes say: run python docs/records.py"))

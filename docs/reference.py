@@ -19,14 +19,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-import sys
 from collections.abc import Callable
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from records import meanings
+from records import Mistake, finish, meanings
 
 import fedbench.core
 from fedbench.core import api, report, toolkit
@@ -61,10 +60,6 @@ TITLES = {  # the sections of suite.md
     "Partition": "partition", "Group": "groups", "AuditSpec": "audit", "ShadowSpec": "shadow", "Adversary": "adversary",
     "Coalition": "coalitions", "Use": "component", "MethodUse": "row", "Limits": "limits", "PublishedNumbers": "published",
 }  # fmt: skip
-
-
-class Mistake(Exception):
-    """Something that a page asks for and the code has not, or has without saying what it is."""
 
 
 def hook_block(name: str) -> str:
@@ -158,10 +153,12 @@ def recipes_block() -> str:
     for name in federation.recipe_names():
         stated = federation.recipe(name)
         text = (files(recipes.__name__) / f"{name}.yaml").read_text(encoding="utf-8")
-        source = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
+        comments = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
+        source = " ".join(comments).replace("|", r"\|")
         rest = ", ".join(f"{k} {v}" for k, v in stated.items() if k != "optimizer")
-        rows.append((f"`{name}`", rest, ", ".join(f"{k} {_flat(v)}" for k, v in stated["optimizer"].items()), source))
-    return _table(("recipe", "states", "optimizer", "source"), rows)
+        optimizer = ", ".join(f"{k} {_flat(v)}" for k, v in stated["optimizer"].items())
+        rows.append(f"| `{name}` | {rest} | {optimizer} | {source} |")
+    return "\n".join(("| recipe | states | optimizer | source |", "| --- | --- | --- | --- |", *rows))
 
 
 # --- pieces
@@ -196,15 +193,6 @@ def _first(documented: Any) -> str:
     if isinstance(documented, property) and not documented.__doc__:
         return f"`{inspect.signature(documented.fget).return_annotation}`"
     return _sentences(documented)[0].rstrip(";")
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-
-
-def _cell(text: Any) -> str:
-    return _flat(text).replace("|", "\\|")
 
 
 def _flat(text: Any) -> str:
@@ -329,20 +317,10 @@ def main() -> int:
     problems, made = missing(pages), {}
     for name, text in pages.items():
         try:
-            made[name] = filled(text, f"docs/reference/{name}")
+            made[PAGES / name] = filled(text, f"docs/reference/{name}")
         except Mistake as mistake:
             problems.append(str(mistake))
-    stale = [name for name, text in made.items() if text != pages[name]]
-    if problems:
-        print("\n".join(problems), file=sys.stderr)
-        return 1
-    if "--check" in sys.argv:
-        for name in stale:
-            print(f"docs/reference/{name} is not what the code says: run `python docs/reference.py`", file=sys.stderr)
-        return int(bool(stale))
-    for name in stale:
-        (PAGES / name).write_text(made[name], encoding="utf-8")
-    return 0
+    return finish(made, problems, "the code says: run `python docs/reference.py`")
 
 
 if __name__ == "__main__":

@@ -271,11 +271,13 @@ FROM = "<!-- from: demo | iid | pair | server | AUC by attack -->\n"
 
 
 @pytest.fixture
-def make(tmp_path):
+def make(tmp_path, monkeypatch):
     """``docs/make.py`` with one made-up board."""
+    monkeypatch.syspath_prepend(str(DOCS))
     module = script("make")
     module.BOARDS = tmp_path
     (tmp_path / "demo.md").write_text(BOARD)
+    (tmp_path / "demo.json").write_text('{"rows": [{"better": []}]}')
     return module
 
 
