@@ -157,7 +157,11 @@ def value(text: str, base: tuple[str, ...]) -> str:
     found = tables(board).get((*section, table))
     if found is None:
         raise Mistake(f"{board}.md has no table '{table}' under {' / '.join(section)}")
-    text = place(found, row, column, f"{board}.md, {table}")
+    if row not in found:
+        raise Mistake(f"{board}.md, {table} has no row '{row}'; it has {', '.join(found)}")
+    if column not in found[row]:
+        raise Mistake(f"{board}.md, {table} has no column '{column}'; it has {', '.join(found[row])}")
+    text = found[row][column]
     if column in ("accuracy", "delta-accuracy") and earlier(board):
         text = by_three_rounds(board, tuple(section), row, found[row].get("strength", ""), column)
     return number(text, form)
@@ -212,15 +216,6 @@ def rivals(board: str, setting: str, coalition: str, view: str, chosen: str) -> 
     words = ("leaks more than", "is tied with", "leaks less than")
     sentences = [f"{w} {', '.join(names)}" for w, names in zip(words, groups.values(), strict=True) if names]
     return "; ".join(sentences)
-
-
-def place(table: Table, row: str, column: str, where: str) -> str:
-    """The text of one place."""
-    if row not in table:
-        raise Mistake(f"{where} has no row '{row}'; it has {', '.join(table)}")
-    if column not in table[row]:
-        raise Mistake(f"{where} has no column '{column}'; it has {', '.join(table[row])}")
-    return table[row][column]
 
 
 def number(text: str, form: tuple[str, ...]) -> str:

@@ -143,7 +143,8 @@ def spec_block(name: str) -> str:
         value = default if default == "required" else "" if default in ("", "null", "its defaults") else f"default {default}"
         span = re.sub(r"([\[(])([^,]+), \d{6,}[\])]", lambda m: f"{'>=' if m[1] == '[' else '>'} {m[2]}", span)
         span = span.replace(" in >", " >")
-        rows.append(f"* `{field}` ({', '.join(part for part in (_linked(kind), span, value) if part)}): {_flat(description)}")
+        kind = re.sub(r"\w+", lambda m: f"[{TITLES[m[0]]}](#{TITLES[m[0]]})" if m[0] in TITLES else m[0], kind)
+        rows.append(f"* `{field}` ({', '.join(part for part in (kind, span, value) if part)}): {_flat(description)}")
     return f"{_prose(model)}\n\n" + "\n".join(rows)
 
 
@@ -241,11 +242,6 @@ def _sentences(documented: Any) -> list[str]:
     """Sentences of a docstring, cut at semicolons before a name, too."""
     paragraphs = "\n\n".join(_flat(p) for p in _prose(documented).split("\n\n"))
     return re.split(r"(?<=[.;]) (?=`)|(?<=\.) (?=[A-Z])|\n\n", paragraphs)
-
-
-def _linked(text: str) -> str:
-    """A type as a table says it, models as links to their sections."""
-    return re.sub(r"\w+", lambda m: f"[{TITLES[m[0]]}](#{TITLES[m[0]]})" if m[0] in TITLES else m[0], text)
 
 
 # --- pages
