@@ -192,10 +192,10 @@ def _packages(records: Sequence[LoadedRecord]) -> Iterator[Text]:
 
 def _components(record: Record) -> Iterator[tuple[str, ComponentUse]]:
     yield from (("defenses", record.defense), ("attacks", record.attack))
-    if (also := record.components) is not None:
-        yield from (("data sets", also.dataset), ("models", also.model))
-        yield from (("signals", use) for use in also.signals.values())
-        yield from (("analyses", use) for use in also.analyses.values())
+    also = record.components
+    yield from (("data sets", also.dataset), ("models", also.model))
+    yield from (("signals", use) for use in also.signals.values())
+    yield from (("analyses", use) for use in also.analyses.values())
 
 
 def _listed(values: set[str], most: int, between: str = ", ") -> tuple[Part, ...]:
