@@ -98,7 +98,7 @@ class Comparison:
         self.rows, self.attacks, self.units, self.population = tuple(rows), tuple(attacks), tuple(units), population
         self._whole: Comparison = self
         self._only: CandidateFilter = "all"
-        for name in _CACHED:  # not as a decorator, whose cache would keep every comparison
+        for name in _CACHED:  # a decorator's cache would keep every comparison
             setattr(self, name, cache(getattr(self, name)))
 
     def _of_kind(self, only: CandidateFilter) -> Comparison:
@@ -366,7 +366,7 @@ class Comparison:
 
     @cached_property
     def better(self) -> frozenset[Pair]:
-        """(lower, higher): the pairs of ranked rows whose worst cases differ with significance, all pairs together.
+        """(lower, higher): the pairs of ranked rows with a significant difference of worst cases, all pairs together.
 
         Ranges of ranks say less: two that overlap may belong to such a pair.
         """
