@@ -9,7 +9,7 @@ import pluggy
 
 PROJECT = "fedbench"  # what is imported and typed, and the group of entry points
 DISTRIBUTION = "fedbench-privacy"  # what pip installs: `fedbench` on the package index is another project's
-CONTRACT_VERSION = 4  # raised when a plugin written for an older contract could give another answer
+CONTRACT_VERSION = 5  # raised when a plugin written for an older contract could give another answer
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
