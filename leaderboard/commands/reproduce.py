@@ -30,7 +30,7 @@ Examples:
 
 \b
 The same command again goes on where it was stopped.
-Exit status: 0 every cell of the sample is reproduced, 1 some cell is not, or is
+Exit status: 0 every cell of the sample agrees, 1 some cell does not, or is
 stale, 2 your mistake or a missing package, 130 interrupted."""
 
 
