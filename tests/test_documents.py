@@ -277,7 +277,7 @@ def make(tmp_path, monkeypatch):
     module = script("make")
     module.BOARDS = tmp_path
     (tmp_path / "demo.md").write_text(BOARD)
-    (tmp_path / "demo.json").write_text('{"rows": [{"better": []}]}')
+    (tmp_path / "demo.json").write_text('{"rows": [{"better": []}]}')  # of today's rules
     return module
 
 
