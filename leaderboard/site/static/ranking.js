@@ -68,6 +68,12 @@
     body.append(...found.map((i) => rows.get(i)));
   }
 
+  /** The answers of the sections that have a row in the table. */
+  function showAnswers(found) {
+    const sections = new Set(found.map((i) => board.rows[i].section));
+    for (const li of document.querySelectorAll("#answers li")) li.hidden = !sections.has(Number(li.dataset.section));
+  }
+
   function markHeads(state) {
     for (const [key, th] of heads) {
       if (key === state.sort) th.setAttribute("aria-sort", state.dir === "desc" ? "descending" : "ascending");
@@ -86,6 +92,7 @@
     writeAttack(state);
     hideColumns(state, found);
     order(found);
+    showAnswers(found);
     markHeads(state);
     say(state, found);
     const open = site.rowNamed(state.row);
