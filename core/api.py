@@ -7,14 +7,13 @@ from base64 import urlsafe_b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from importlib.metadata import distribution
 from os import PathLike
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.contract.hooks import DISTRIBUTION
+from fedbench.core.registry.discovery import of_leaderboard
 
 if TYPE_CHECKING:
     from fedbench.core.contract.attack import Attack
@@ -268,8 +267,3 @@ def row_of(board: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
 
 def _texts(given: Texts) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
-
-
-def of_leaderboard(name: str) -> Any:
-    """A function that the leaderboard announces: core imports nothing of it."""
-    return distribution(DISTRIBUTION).entry_points.select(group="fedbench.results")[name].load()

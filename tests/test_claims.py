@@ -282,6 +282,17 @@ def test_no_worst_case_or_mean_of_a_paper_is_over_attackers_that_no_paper_has(tm
     assert min(every[:2]) > every[-1] == papers[-1]  # stacked finds more
 
 
+def test_a_broken_attack_judges_no_claim_beside_attackers_that_no_paper_has(tmp_path):
+    folder = Folder(tmp_path / "r", {"none": 0.5, "mixup": 0.4}, ("knn", "stacked")).fill(range(5))
+    holds = "below: {measure: mean-auc, row: none, value: 0.5}"
+    (before,) = judge(sections_of(folder), holds, ours=["stacked"]).comparisons
+    folder.leak, folder.attacks = dict.fromkeys(folder.leak, 3.0), ("broken",)
+    folder.fill(range(5))
+    folder.add("mixup", "broken", 1, "failed", reason="x")
+    (after,) = judge(sections_of(folder), holds, ours=["stacked"]).comparisons
+    assert after.value == before.value
+
+
 # ---------------------------------------------------------------- the papers' own tables
 
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedbench.core.api import of_leaderboard
 from fedbench.core.cli.leaderboard import reports_named, write_reports
 from fedbench.core.cli.options import ONLY, debug_and_quiet, overrides_option, parse_only, suite_argument
 from fedbench.core.cli.output import cause, clipped, counted, quiet, say, show_table
 from fedbench.core.contract.errors import UserError
+from fedbench.core.registry.discovery import of_leaderboard
 
 if TYPE_CHECKING:
     from fedbench.core.run.local import Executor

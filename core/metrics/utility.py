@@ -29,10 +29,10 @@ def delta_accuracy(
 
     ``values``: the difference of the two runs' :func:`run_accuracy`, one a seed. One [n_test] bool array a seed on each side:
     which test samples the final models classify correctly, in the same order. With two seeds and more it is Student's t over
-    the values, which has the variance of training in it, never narrower than the within-run part: of the last round, which
-    bounds that of a mean over rounds on the same samples. That is a paired bootstrap over test
-    samples with ``n`` replicates. Seeds may share one test set, so a sample is drawn for all seeds at once (right for
-    distinct test sets too); sets of unequal size are drawn apart.
+    the values, which has the variance of training in it, never narrower than the within-run part. That is estimated from the
+    last round alone, the only one of which records have the answers: a paired bootstrap over test samples with ``n``
+    replicates. Seeds may share one test set, so a sample is drawn for all seeds at once (right for distinct test sets too);
+    sets of unequal size are drawn apart.
     """
     if not len(values) == len(defended) == len(undefended) > 0:
         raise ValueError(f"one pair a seed is needed, got {len(values)}, {len(defended)} defended, {len(undefended)} undefended")

@@ -128,7 +128,8 @@ def _without(section: Section, attacks: Sequence[str]) -> Section:
         return section
     kept = tuple(a for a in section.attacks if a not in attacks)
     rows = tuple(replace(row, entries={a: row.entries[a] for a in kept}) for row in section.found)
-    return replace(section, attacks=kept, found=rows, comparison=Comparison(rows, kept, section.units))
+    counted = [attack for attack in section.comparison.attacks if attack in kept]
+    return replace(section, attacks=kept, found=rows, comparison=Comparison(rows, counted, section.units))
 
 
 def _judge(
