@@ -1,4 +1,5 @@
-"""The Python API of fedbench. Names are loaded on first use, so that `import fedbench` imports nothing else.
+"""The Python API of fedbench. Names are loaded on first use, so that `import fedbench` imports
+nothing else.
 
 ::
 

@@ -1,6 +1,8 @@
-"""The public names that a plugin needs. Loaded on first use, so that announcing a component stays cheap.
+"""The public names that a plugin needs. Loaded on first use, so that announcing a component stays
+cheap.
 
-Data sets also use ``fedbench.core.toolkit``, analyses ``fedbench.core.report`` and ``fedbench.core.metrics``.
+Data sets also use ``fedbench.core.toolkit``, analyses ``fedbench.core.report`` and
+``fedbench.core.metrics``.
 """
 
 from __future__ import annotations
@@ -9,7 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedbench.core.contract.analysis import Analysis, Findings, FinishedRun, Judged, Judgement, Number
+    from fedbench.core.contract.analysis import (
+        Analysis,
+        Findings,
+        FinishedRun,
+        Judged,
+        Judgement,
+        Number,
+    )
     from fedbench.core.contract.attack import (
         EXCLUDED,
         IFL,
@@ -23,7 +32,16 @@ if TYPE_CHECKING:
         Observations,
         ShadowModels,
     )
-    from fedbench.core.contract.components import Data, Dataset, Model, Params, Probe, Report, Signal, Summary
+    from fedbench.core.contract.components import (
+        Data,
+        Dataset,
+        Model,
+        Params,
+        Probe,
+        Report,
+        Signal,
+        Summary,
+    )
     from fedbench.core.contract.contexts import (
         AnswerContext,
         CoalitionContext,
@@ -40,19 +58,62 @@ if TYPE_CHECKING:
     from fedbench.core.numerics.flat import norm, norms
 
 _MODULES = (  # the first that has a name gives it: torch is imported by the last alone
-    "contract.hooks", "contract.errors", "contract.components", "contract.samples", "contract.contexts", "contract.defense",
-    "contract.attack", "contract.analysis", "numerics.flat",
-)  # fmt: skip
+    "contract.hooks",
+    "contract.errors",
+    "contract.components",
+    "contract.samples",
+    "contract.contexts",
+    "contract.defense",
+    "contract.attack",
+    "contract.analysis",
+    "numerics.flat",
+)
 __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
-    "Component", "hookimpl", "Params",
-    "Defense", "Batch", "MemberData", "Selection", "MemberContext", "CoalitionContext", "ServerContext",
-    "AnswerContext", "ReportContext", "FactValue", "Federation", "Layer", "norm", "norms",
-    "Attack", "ActiveAttack", "Observations", "Audit", "Colluder", "Knowledge", "ShadowModels",
-    "MEMBER", "OFL", "IFL", "EXCLUDED",
-    "Dataset", "Data", "Model", "Signal", "Probe",
-    "Analysis", "Findings", "Number", "FinishedRun", "Judgement", "Judged", "Report", "Summary",
-    "UserError", "SkipCell", "Diverged",
-]  # fmt: skip
+    "Component",
+    "hookimpl",
+    "Params",
+    "Defense",
+    "Batch",
+    "MemberData",
+    "Selection",
+    "MemberContext",
+    "CoalitionContext",
+    "ServerContext",
+    "AnswerContext",
+    "ReportContext",
+    "FactValue",
+    "Federation",
+    "Layer",
+    "norm",
+    "norms",
+    "Attack",
+    "ActiveAttack",
+    "Observations",
+    "Audit",
+    "Colluder",
+    "Knowledge",
+    "ShadowModels",
+    "MEMBER",
+    "OFL",
+    "IFL",
+    "EXCLUDED",
+    "Dataset",
+    "Data",
+    "Model",
+    "Signal",
+    "Probe",
+    "Analysis",
+    "Findings",
+    "Number",
+    "FinishedRun",
+    "Judgement",
+    "Judged",
+    "Report",
+    "Summary",
+    "UserError",
+    "SkipCell",
+    "Diverged",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -25,55 +25,96 @@ Table = Any
 Texts = str | Sequence[str]
 
 _CELL = (
-    "suite", "setting", "coalition", "defense", "attack", "view", "seed", "outcome", "reason", "auc", "tf01", "accuracy",
-    "train_cpu_s", "key",
-)  # fmt: skip
+    "suite",
+    "setting",
+    "coalition",
+    "defense",
+    "attack",
+    "view",
+    "seed",
+    "outcome",
+    "reason",
+    "auc",
+    "tf01",
+    "accuracy",
+    "train_cpu_s",
+    "key",
+)
 _INTERVALS = ("worst", "mean", "tf01", "delta", "accuracy", "contribution", "runtime")
 
 
 def run(
-    suite: str | PathLike[str], *, results: str | PathLike[str] | None = None, set: Texts = (), only: Texts = (),
-    workers: int | None = None, device: str = "auto", rerun: str = "missing", plots: bool = True,
-) -> Results:  # fmt: skip
-    """Train and judge what is missing of a suite, write its board, and load the results: `fedbench run`.
+    suite: str | PathLike[str],
+    *,
+    results: str | PathLike[str] | None = None,
+    set: Texts = (),
+    only: Texts = (),
+    workers: int | None = None,
+    device: str = "auto",
+    rerun: str = "missing",
+    plots: bool = True,
+) -> Results:
+    """Train and judge what is missing of a suite, write its board, and load the results: `fedbench
+    run`.
 
-    ``suite``: a file, or the name of a shipped suite; ``results``: the folder, by default ``results/SUITE``; ``set``: changes
-    such as ``"seeds=[0]"``; ``only``: parts such as ``"defense=none"``; ``workers``: runs side by side, by default the cores.
-    A cell that fails raises nothing: its ``outcome`` says so. Raises ``UserError`` for a mistake in the suite or an argument.
+    ``suite``: a file, or the name of a shipped suite; ``results``: the folder, by default
+    ``results/SUITE``; ``set``: changes such as ``"seeds=[0]"``; ``only``: parts such as
+    ``"defense=none"``; ``workers``: runs side by side, by default the cores. A cell that fails
+    raises nothing: its ``outcome`` says so. Raises ``UserError`` for a mistake in the suite or an
+    argument.
     """
     from fedbench.core.cli.run import run_suite
 
     folder, _ = run_suite(
-        str(suite), _texts(set), _texts(only), Path(results) if results else None, workers=workers, device=device, rerun=rerun,
+        str(suite),
+        _texts(set),
+        _texts(only),
+        Path(results) if results else None,
+        workers=workers,
+        device=device,
+        rerun=rerun,
         plots=plots,
-    )  # fmt: skip
+    )
     return load(folder)
 
 
 def plan(suite: str | PathLike[str], *, set: Texts = (), only: Texts = ()) -> Table:
-    """The cells of a suite, one a row, with the number of rounds and targets of their run; computes nothing. Raises
-    ``UserError`` as :func:`run`."""
+    """The cells of a suite, one a row, with the number of rounds and targets of their run; computes
+    nothing. Raises ``UserError`` as :func:`run`.
+    """
     from fedbench.core.cli.run import plan_part
 
-    return _table({
-        "suite": job.suite, "setting": job.setting.name, "coalition": job.coalition, "defense": job.defense.label,
-        "attack": cell.attack.label, "view": cell.look.view, "seed": job.seed, "rounds": job.setting.federation.rounds,
-        "targets": len(job.targets), "key": cell.key,
-    } for job in plan_part(str(suite), _texts(set), _texts(only))[1].jobs for cell in job.cells)  # fmt: skip
+    return _table(
+        {
+            "suite": job.suite,
+            "setting": job.setting.name,
+            "coalition": job.coalition,
+            "defense": job.defense.label,
+            "attack": cell.attack.label,
+            "view": cell.look.view,
+            "seed": job.seed,
+            "rounds": job.setting.federation.rounds,
+            "targets": len(job.targets),
+            "key": cell.key,
+        }
+        for job in plan_part(str(suite), _texts(set), _texts(only))[1].jobs
+        for cell in job.cells
+    )
 
 
 def load(source: str | PathLike[str]) -> Results:
-    """Load a results folder, a bundle of `fedbench export`, which is checked as `fedbench import` does, or a board's
-    ``board.json``. Raises ``UserError`` for anything else."""
+    """Load a results folder, a bundle of `fedbench export`, which is checked as `fedbench import`
+    does, or a board's ``board.json``. Raises ``UserError`` for anything else.
+    """
     return Results(Path(source))
 
 
 class Results:
-    """The results in a folder, a bundle or a board. Everything is read when it is first asked for. ``folder``: where they are,
-    of a bundle a temporary folder.
+    """The results in a folder, a bundle or a board. Everything is read when it is first asked for.
+    ``folder``: where they are, of a bundle a temporary folder.
 
-    The methods raise ``UserError`` for records that cannot be used, for a cell that is not there, and for what a board lacks:
-    scores and observations.
+    The methods raise ``UserError`` for records that cannot be used, for a cell that is not there,
+    and for what a board lacks: scores and observations.
     """
 
     def __init__(self, source: Path) -> None:
@@ -83,7 +124,8 @@ class Results:
         if not source.is_file():
             opened(source)
         elif source.suffix != ".json":
-            self._aside = tempfile.TemporaryDirectory(prefix="fedbench-")  # lasts as long as this object
+            # lasts as long as this object
+            self._aside = tempfile.TemporaryDirectory(prefix="fedbench-")
             self.folder = Path(self._aside.name) / "results"
             of_leaderboard("merge")([source], self.folder)
 
@@ -92,30 +134,39 @@ class Results:
 
     @cached_property
     def cells(self) -> Table:
-        """One attack on one run a row: suite, setting, coalition, defense, attack, view, seed, outcome, reason, auc, tf01 (in
-        percent), accuracy, train_cpu_s, key.
+        """One attack on one run a row: suite, setting, coalition, defense, attack, view, seed,
+        outcome, reason, auc, tf01 (in percent), accuracy, train_cpu_s, key.
 
-        ``auc`` and ``tf01`` are means over the targets, against outside non-members where there are any. Of a folder the cells
-        of its last plan, with those of tuning seeds; of a board those it shows, with rounded numbers and short keys.
+        ``auc`` and ``tf01`` are means over the targets, against outside non-members where there are
+        any. Of a folder the cells of its last plan, with those of tuning seeds; of a board those it
+        shows, with rounded numbers and short keys.
         """
-        return _table(_cells_of(self.board()) if self.folder.is_file() else map(_cell, self._records))
+        return _table(
+            _cells_of(self.board()) if self.folder.is_file() else map(_cell, self._records)
+        )
 
     @cached_property
     def rows(self) -> Table:
-        """The ranked rows of the board, one a defense in each setting, coalition and view: ``worst``, ``mean`` (AUC), ``tf01``
-        (percent), ``delta`` (test accuracy against the undefended run, a fraction), ``accuracy``, ``contribution`` and
-        ``runtime`` with the ends of their 95 % intervals in ``worst_low``, ``worst_high`` and so on, the ranks that the tests
-        leave open from ``rank`` to ``rank_last``, and in ``front`` whether no other row is better in both ``accuracy`` and the
-        leakage that ``front_of`` names, ``worst`` or ``tf01``."""
-        return _table((row_of(self.board(), row) for row in self.board()["rows"]), whole=("rank", "rank_last"))
+        """The ranked rows of the board, one a defense in each setting, coalition and view:
+        ``worst``, ``mean`` (AUC), ``tf01`` (percent), ``delta`` (test accuracy against the
+        undefended run, a fraction), ``accuracy``, ``contribution`` and ``runtime`` with the ends of
+        their 95 % intervals in ``worst_low``, ``worst_high`` and so on, the ranks that the tests
+        leave open from ``rank`` to ``rank_last``, and in ``front`` whether no other row is better
+        in both ``accuracy`` and the leakage that ``front_of`` names, ``worst`` or ``tf01``.
+        """
+        return _table(
+            (row_of(self.board(), row) for row in self.board()["rows"]), whole=("rank", "rank_last")
+        )
 
     def board(self) -> dict[str, Any]:
         """The whole board as the JSON document that ``leaderboard/site/SCHEMA.md`` describes."""
         return self._board
 
     def scores(self, cell: str | Mapping[str, Any]) -> dict[int, Candidates]:
-        """Target -> its candidates, of a row of :attr:`cells` or a key, of which the first letters will do: ``scores`` [n],
-        ``kind`` [n] (``fedbench.core.MEMBER``, ``OFL``, ``IFL``, ``EXCLUDED``), ``ids``, ``in_mix``, ``canary``."""
+        """Target -> its candidates, of a row of :attr:`cells` or a key, of which the first letters
+        will do: ``scores`` [n], ``kind`` [n] (``fedbench.core.MEMBER``, ``OFL``, ``IFL``,
+        ``EXCLUDED``), ``ids``, ``in_mix``, ``canary``.
+        """
         key = cell if isinstance(cell, str) else cell["key"]
         found = [loaded for loaded in self._records if loaded.record.key.startswith(key)]
         if len(found) != 1:
@@ -123,24 +174,29 @@ class Results:
         return found[0].candidates_of([t.target for t in found[0].record.targets])
 
     def judge(self, attack: Attack) -> Table:
-        """Scores of any attack, such as a class in a notebook, on every run that observations are kept of: a row a
-        run, with the columns of :attr:`cells`. Trains nothing and stores nothing.
+        """Scores of any attack, such as a class in a notebook, on every run that observations are
+        kept of: a row a run, with the columns of :attr:`cells`. Trains nothing and stores nothing.
 
-        It runs in this process, without limits. Raises ``UserError`` where no run has the signals that the attack needs.
+        It runs in this process, without limits. Raises ``UserError`` where no run has the signals
+        that the attack needs.
         """
         from fedbench.core.cli.run import plan_part
         from fedbench.core.store.plans import plan_files
 
         runs = {loaded.path.stem: loaded for loaded in self._records}
         jobs = [
-            replace(job, results=str(run.path.parents[1]), provenance=run.record.provenance)  # those of an imported run
+            # those of an imported run
+            replace(job, results=str(run.path.parents[1]), provenance=run.record.provenance)
             for stored in self._store.marker()["plans"][-1:]
-            for job in plan_part(str(plan_files(self.folder, stored)[-1]), (), (), self.folder)[1].jobs
+            for job in plan_part(str(plan_files(self.folder, stored)[-1]), (), (), self.folder)[
+                1
+            ].jobs
             if (run := runs.get(job.stem))
-        ]  # fmt: skip
+        ]
         if not (rows := [row for job in jobs if (row := _judged(job, attack))]):
             raise UserError(
-                f"{self.source}: no run keeps observations, of the code and data that are here, with the signals that "
+                f"{self.source}: no run keeps observations, of the code and data that are here, "
+                "with the signals that "
                 f"{type(attack).__name__} needs"
             )
         return _table(rows)
@@ -160,7 +216,10 @@ class Results:
         from fedbench.core.store.results import Results as Store
 
         if self.folder.is_file():
-            raise UserError(f"{self.source}: a board has neither scores nor observations; load the results folder")
+            raise UserError(
+                f"{self.source}: a board has neither scores nor observations; load the results "
+                "folder"
+            )
         return Store(self.folder)
 
 
@@ -183,12 +242,23 @@ def _judged(job: Any, attack: Attack) -> dict[str, Any] | None:
     done = run.trained
     scored = verdict(job, cell, run.scene, done, ask(job, attack, run.scene, done, shadows))
     return _cells(
-        job.suite, job.setting.name, job.coalition, job.defense.label, name, attack.view, job.seed, "ok", "",
-        *_means(scored.targets), run_accuracy([row["accuracy"] for row in done.history]), done.measured["train_cpu_s"], "",
-    )  # fmt: skip
+        job.suite,
+        job.setting.name,
+        job.coalition,
+        job.defense.label,
+        name,
+        attack.view,
+        job.seed,
+        "ok",
+        "",
+        *_means(scored.targets),
+        run_accuracy([row["accuracy"] for row in done.history]),
+        done.measured["train_cpu_s"],
+        "",
+    )
 
 
-# -- tables -------------------------------------------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 
 
 def _table(rows: Iterable[dict[str, Any]], whole: Sequence[str] = ()) -> Table:
@@ -208,9 +278,20 @@ def _cells(*values: Any) -> dict[str, Any]:
 def _cell(loaded: LoadedRecord) -> dict[str, Any]:
     r = loaded.record
     return _cells(
-        r.suite, r.setting, r.coalition, r.defense.label, r.attack.label, r.view, r.seed, r.outcome, r.reason,
-        *_means(r.targets), r.utility and r.accuracy, r.measured.train_cpu_s, r.key,
-    )  # fmt: skip
+        r.suite,
+        r.setting,
+        r.coalition,
+        r.defense.label,
+        r.attack.label,
+        r.view,
+        r.seed,
+        r.outcome,
+        r.reason,
+        *_means(r.targets),
+        r.utility and r.accuracy,
+        r.measured.train_cpu_s,
+        r.key,
+    )
 
 
 def _means(targets: Sequence[TargetScores]) -> Iterator[float | None]:
@@ -228,15 +309,30 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _cells_of(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The cells that a board shows, from its columns."""
     runs, cells, labels = board["runs"], board["cells"], [use["label"] for use in board["uses"]]
-    views = {i: board["sections"][r["section"]]["view"] for r in board["rows"] for e in r["entries"] for i in e["cells"]}
+    views = {
+        i: board["sections"][r["section"]]["view"]
+        for r in board["rows"]
+        for e in r["entries"]
+        for i in e["cells"]
+    }
     for i, at in enumerate(cells["run"]):
         setting = board["settings"][runs["setting"][at]]
         yield _cells(
-            setting["suite"], setting["name"], runs["coalition"][at], labels[runs["defense"][at]], labels[cells["attack"][i]],
-            views[i], runs["seed"][at], board["outcomes"][cells["outcome"][i]], board["reasons"][cells["reason"][i]],
-            _mean(_unpacked(cells["auc"][i])), _mean(cells["tf01"][i]), runs["accuracy"][at], runs["times"][at][0],
+            setting["suite"],
+            setting["name"],
+            runs["coalition"][at],
+            labels[runs["defense"][at]],
+            labels[cells["attack"][i]],
+            views[i],
+            runs["seed"][at],
+            board["outcomes"][cells["outcome"][i]],
+            board["reasons"][cells["reason"][i]],
+            _mean(_unpacked(cells["auc"][i])),
+            _mean(cells["tf01"][i]),
+            runs["accuracy"][at],
+            runs["times"][at][0],
             cells["key"][i],
-        )  # fmt: skip
+        )
 
 
 def _unpacked(text: str) -> Iterator[float | None]:
@@ -251,15 +347,27 @@ def row_of(board: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     section = board["sections"][row["section"]]
     setting, attack = board["settings"][section["setting"]], row["worst_attack"]
     first, last = row["rank"] or (None, None)
-    ranked = [other for other in map(board["rows"].__getitem__, section["rows"]) if other["complete"] and not other["floor"]]
+    ranked = [
+        other
+        for other in map(board["rows"].__getitem__, section["rows"])
+        if other["complete"] and not other["floor"]
+    ]
     leak = "tf01" if all(other["tf01"] for other in ranked) else "worst"
     found = {
-        "suite": setting["suite"], "setting": setting["name"], "coalition": section["coalition"], "view": section["view"],
-        "rank": first, "rank_last": last, "defense": row["label"],
+        "suite": setting["suite"],
+        "setting": setting["name"],
+        "coalition": section["coalition"],
+        "view": section["view"],
+        "rank": first,
+        "rank_last": last,
+        "defense": row["label"],
         "worst_attack": board["uses"][section["attacks"][attack]]["label"] if attack >= 0 else None,
-        **{name: row[name] for name in ("floor", "undefended", "complete", "front", "claims", "trust")},
+        **{
+            name: row[name]
+            for name in ("floor", "undefended", "complete", "front", "claims", "trust")
+        },
         "front_of": None if row["front"] is None else leak,
-    }  # fmt: skip
+    }
     for name in _INTERVALS:
         found[name], found[f"{name}_low"], found[f"{name}_high"] = row[name] or (None, None, None)
     return found

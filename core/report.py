@@ -1,4 +1,6 @@
-"""Public names for analyses and reports: the blocks that a board is made of, and what a section of it holds."""
+"""Public names for analyses and reports: the blocks that a board is made of, and what a section of
+it holds.
+"""
 
 from fedbench.core.contract.board import (
     Block,
@@ -36,7 +38,34 @@ from fedbench.core.contract.section import (
 )
 
 __all__ = [
-    "AuditedRound", "Block", "Bullets", "ClientGroup", "Column", "Content", "Courses", "Entry", "Figure",
-    "Fold", "Heading", "Image", "Interval", "Note", "Numbers", "Quote", "Row", "RowDifference", "RowSummary", "Section",
-    "Shortfall", "Strengths", "Style", "Sweep", "Table", "Text", "Value", "Words", "opened", "value",
-]  # fmt: skip
+    "AuditedRound",
+    "Block",
+    "Bullets",
+    "ClientGroup",
+    "Column",
+    "Content",
+    "Courses",
+    "Entry",
+    "Figure",
+    "Fold",
+    "Heading",
+    "Image",
+    "Interval",
+    "Note",
+    "Numbers",
+    "Quote",
+    "Row",
+    "RowDifference",
+    "RowSummary",
+    "Section",
+    "Shortfall",
+    "Strengths",
+    "Style",
+    "Sweep",
+    "Table",
+    "Text",
+    "Value",
+    "Words",
+    "opened",
+    "value",
+]

@@ -15,23 +15,30 @@ from types import CodeType, FrameType
 _MOST = 600  # characters
 
 
-# Characters that are invisible or change their neighbours' appearance, though Unicode counts them as printable.
-_UNSEEN = (
-    {chr(c) for c in (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180F, 0x2800, 0x3164, 0xFFA0)}
-    | {chr(c) for first, last in ((0x180B, 0x180D), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF)) for c in range(first, last + 1)}
-)
+# Characters that are invisible or change their neighbours' appearance, though Unicode counts them
+# as printable.
+_UNSEEN = {
+    chr(c) for c in (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180F, 0x2800, 0x3164, 0xFFA0)
+} | {
+    chr(c)
+    for first, last in ((0x180B, 0x180D), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF))
+    for c in range(first, last + 1)
+}
 
 
 def printable(text: str) -> str:
-    """``text`` for a terminal: white space as blanks; escapes, direction marks and invisible characters as their codes,
-    ``\\u202e``."""
+    """``text`` for a terminal: white space as blanks; escapes, direction marks and invisible
+    characters as their codes, ``\\u202e``.
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if _seen(c) else " " if c.isspace() else _code(c) for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same for several lines, with unusual white space as codes, too: JSON text keeps its meaning."""
+    """The same for several lines, with unusual white space as codes, too: JSON text keeps its
+    meaning.
+    """
     return "".join(c if c == "\n" or _seen(c) else _code(c) for c in text)
 
 
@@ -50,21 +57,30 @@ def one_line(text: str, limit: int = _MOST) -> str:
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"
 
 
-def bounded(messages: Iterable[str], what: str = "and {} more", most: int = 50, limit: int = 3_000) -> list[str]:
-    """Each message on one line and none twice; of more than ``most``, ``what`` says how many others there are."""
+def bounded(
+    messages: Iterable[str], what: str = "and {} more", most: int = 50, limit: int = 3_000
+) -> list[str]:
+    """Each message on one line and none twice; of more than ``most``, ``what`` says how many others
+    there are.
+    """
     lines = list(dict.fromkeys(one_line(m, limit) for m in messages))
-    return lines if len(lines) <= most else [*lines[:most], what.replace("{}", f"{len(lines) - most:,}")]
+    return (
+        lines
+        if len(lines) <= most
+        else [*lines[:most], what.replace("{}", f"{len(lines) - most:,}")]
+    )
 
 
 _LONGEST = 200  # letters: comparing costs the square of the length
 
 
-# --- the nearest valid name -------------------------------------------------------------------------------------------
+# --- the nearest valid name -----------------------------------------------------------------------
 
 
 def nearest(word: str, good: Iterable[str], least: float = 0.6) -> str | None:
-    """The good name closest to ``word``, or None; case and ``_`` against ``-`` do not count as differences. ``least``: the
-    share of their letters that they must have in common, in order."""
+    """The good name closest to ``word``, or None; case and ``_`` against ``-`` do not count as
+    differences. ``least``: the share of their letters that they must have in common, in order.
+    """
     if len(word) > _LONGEST:
         return None
     plain = {_plain(name): name for name in good}
@@ -89,7 +105,7 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-# --- where a plugin raised an error -----------------------------------------------------------------------------------
+# --- where a plugin raised an error ---------------------------------------------------------------
 
 
 DEBUG = "FEDBENCH_DEBUG"
@@ -97,10 +113,26 @@ DEBUG = "FEDBENCH_DEBUG"
 
 _OURS = "fedbench"
 # built-in plugins
-_PLUGINS = (f"{_OURS}.plugins", f"{_OURS}.leaderboard", f"{_OURS}.core.models", f"{_OURS}.core.signals.builtin")
-_CALLED = frozenset({  # what the engine calls that may call a plugin back
-    "torch", "torchvision", "numpy", "scipy", "sklearn", "pluggy", "pydantic", "pydantic_core", "click", "rich",
-})  # fmt: skip
+_PLUGINS = (
+    f"{_OURS}.plugins",
+    f"{_OURS}.leaderboard",
+    f"{_OURS}.core.models",
+    f"{_OURS}.core.signals.builtin",
+)
+_CALLED = frozenset(
+    {  # what the engine calls that may call a plugin back
+        "torch",
+        "torchvision",
+        "numpy",
+        "scipy",
+        "sklearn",
+        "pluggy",
+        "pydantic",
+        "pydantic_core",
+        "click",
+        "rich",
+    }
+)
 _PYTHON = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 _SITES = ("site-packages", "dist-packages")
 _MOST_LINES, _LONGEST_LINE, _LONGEST_PLACE = 120, 500, 200
@@ -112,11 +144,15 @@ def debugging() -> bool:
 
 
 def raised_at(error: BaseException) -> str:
-    """`` (my_package/defense.py:42 in protect)``, the innermost frame of the plugin that raised; empty where none did."""
+    """`` (my_package/defense.py:42 in protect)``, the innermost frame of the plugin that raised;
+    empty where none did.
+    """
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return one_line(f" ({PurePath(error.filename).name}:{error.lineno})", _LONGEST_PLACE)
     found = ""
-    for frame, line in _own([(frame, line or frame.f_lineno) for frame, line in traceback.walk_tb(error.__traceback__)]):
+    for frame, line in _own(
+        [(frame, line or frame.f_lineno) for frame, line in traceback.walk_tb(error.__traceback__)]
+    ):
         name = frame.f_code.co_name
         inside = "" if name == "<module>" else f" in {name}"
         found = f" ({_file(frame)}:{line}{inside})"
@@ -138,7 +174,9 @@ def full_traceback(error: BaseException) -> str:
 def _own(frames: list[tuple[FrameType, int]]) -> Iterator[tuple[FrameType, int]]:
     packages = [_package(frame) for frame, _ in frames]
     mine = next((p for p in packages if p), "")
-    yield from (found for found, package in zip(frames, packages, strict=True) if mine and package == mine)
+    yield from (
+        found for found, package in zip(frames, packages, strict=True) if mine and package == mine
+    )
 
 
 def _package(frame: FrameType) -> str:
@@ -161,7 +199,7 @@ def _file(frame: FrameType) -> str:
     return "/".join([*parts[:-1], name]) if name == f"{parts[-1]}.py" else name
 
 
-# --- errors on one line -----------------------------------------------------------------------------------------------
+# --- errors on one line ---------------------------------------------------------------------------
 
 
 def message_of(error: BaseException) -> str:
@@ -189,8 +227,9 @@ def describe_error(error: BaseException) -> str:
 
 
 def explain(error: BaseException) -> str:
-    """As :func:`describe_error`, for an error outside a run, which has no log: with ``DEBUG`` set, the traceback goes to
-    standard error."""
+    """As :func:`describe_error`, for an error outside a run, which has no log: with ``DEBUG`` set,
+    the traceback goes to standard error.
+    """
     if debugging():
         print(full_traceback(error), file=sys.stderr, end="")
     return describe_error(error)

@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Write the documents with numbers of committed boards: ``python docs/make.py`` (``--check`` compares them).
+"""Write the documents with numbers of committed boards: ``python docs/make.py`` (``--check``
+compares them).
 
 ``docs/NAME.md.in`` becomes ``docs/NAME.md``. In a template
 
-* ``{{board | setting | coalition | view | table | row | column}}`` is the number at that place of the committed board;
-  ``<!-- from: board | setting | coalition | view | table -->`` on a line of its own gives the first parts for what follows,
-  and ``{{row | column}}`` then is enough. A last part ``±`` adds the interval, ``text`` takes the place as it is.
+* ``{{board | setting | coalition | view | table | row | column}}`` is the number at that place of
+  the committed board; ``<!-- from: board | setting | coalition | view | table -->`` on a line of
+  its own gives the first parts for what follows, and ``{{row | column}}`` then is enough. A last
+  part ``±`` adds the interval, ``text`` takes the place as it is.
 * ``{{said: board | pattern}}`` is the first group of a pattern somewhere in the board.
 * ``{{verdict: board | claim}}`` is that board's verdict on a claim, by its id.
-* ``{{rivals: board | setting | coalition | view | chosen}}`` lists the rivals of a tuned defense by what the pairwise tests say.
-* ``<!-- claims: paper -->`` on a line of its own is the list of that paper's claims (``leaderboard/claims/paper.yaml``) with the
-  verdicts of the committed boards.
-* ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own is a condition that must hold, and is not
-  printed: it checks a sentence about numbers.
+* ``{{rivals: board | setting | coalition | view | chosen}}`` lists the rivals of a tuned defense by
+  what the pairwise tests say.
+* ``<!-- claims: paper -->`` on a line of its own is the list of that paper's claims
+  (``leaderboard/claims/paper.yaml``) with the verdicts of the committed boards.
+* ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own is a
+  condition that must hold, and is not printed: it checks a sentence about numbers.
 
 Mistakes are reported with file and line; nothing is written then.
 """
@@ -43,8 +46,9 @@ OWN, HERE, AGAIN = "the paper contradicts itself", "cannot decide here", "to be 
 CLAIM_COLUMNS = ["id", "claim", "place", "verdict", "found"]
 
 Table = dict[str, dict[str, str]]
-"""row -> column -> text; a table with an attack beside the defense has rows ``defense / attack``, one that compares has rows
-``chosen / rival``, a second column of one name is called ``name (2)``"""
+"""row -> column -> text; a table with an attack beside the defense has rows ``defense / attack``,
+one that compares has rows ``chosen / rival``, a second column of one name is called ``name (2)``
+"""
 
 
 def rendered(template: str, where: str) -> str:
@@ -71,7 +75,9 @@ def rendered(template: str, where: str) -> str:
 
 
 def claims(paper: str) -> list[str]:
-    """Number of verdicts of each kind, and a line for each claim; last those that the paper's own tables do not hold."""
+    """Number of verdicts of each kind, and a line for each claim; last those that the paper's own
+    tables do not hold.
+    """
     papers = shipped_papers()
     if paper not in papers:
         raise Mistake(f"no claims of {paper}; there are claims of {', '.join(papers)}")
@@ -80,27 +86,44 @@ def claims(paper: str) -> list[str]:
         suites: dict[str, list[str]] = {}
         for suite in papers[paper].suites(claim):
             if verdict := verdicts(suite).get(claim.id):
-                suites.setdefault(verdict, []).append(f"[{suite}](../leaderboard/boards/{suite}.md)")
+                suites.setdefault(verdict, []).append(
+                    f"[{suite}](../leaderboard/boards/{suite}.md)"
+                )
                 counted[verdict.partition(" (")[0]] += 1
             else:
                 not_run[suite] = None
         if suites and claim.id in contradictions():
-            refuted.append(f"* {escape(claim.text, len(claim.text))}{contradictions()[claim.id].removeprefix(OWN)}")
+            refuted.append(
+                f"* {escape(claim.text, len(claim.text))}{contradictions()[claim.id].removeprefix(OWN)}"
+            )
         elif suites:
-            found = "; ".join(f"*{verdict}*: {', '.join(boards)}" for verdict, boards in suites.items())
+            found = "; ".join(
+                f"*{verdict}*: {', '.join(boards)}" for verdict, boards in suites.items()
+            )
             rows.append(f"* {escape(claim.text, len(claim.text))} {found}")
-    summary = ", ".join(f"{n} {verdict}" for verdict, n in sorted(counted.items(), key=lambda item: (-item[1], item[0])))
-    missing = f" Other claims need boards that have not been made: {', '.join(map(escape, not_run))}." if not_run else ""
+    summary = ", ".join(
+        f"{n} {verdict}"
+        for verdict, n in sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+    )
+    missing = (
+        f" Other claims need boards that have not been made: {', '.join(map(escape, not_run))}."
+        if not_run
+        else ""
+    )
     return [
-        f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: {summary}.{missing}", "",
-        *rows, *(["", f"{OWN.capitalize()}:", "", *refuted] if refuted else []),
-    ]  # fmt: skip
+        f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: {summary}.{missing}",
+        "",
+        *rows,
+        *(["", f"{OWN.capitalize()}:", "", *refuted] if refuted else []),
+    ]
 
 
 @cache
 def verdicts(board: str) -> dict[str, str]:
-    """Claim's id -> verdict, from the claim tables of a committed board; empty where it has none. Of a board made before
-    claims could hold in a share of tables, and clusters had a purity, what these rules say."""
+    """Claim's id -> verdict, from the claim tables of a committed board; empty where it has none.
+    Of a board made before claims could hold in a share of tables, and clusters had a purity, what
+    these rules say.
+    """
     path = BOARDS / f"{board}.md"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     lines = text.splitlines()
@@ -108,17 +131,28 @@ def verdicts(board: str) -> dict[str, str]:
     for i, line in enumerate(lines):
         if _bars(line) == CLAIM_COLUMNS:
             table = takewhile(lambda row: row.startswith("|"), lines[i + 2 :])
-            found |= {row[0]: re.sub(r" (by these intervals|at this scale)$", "", row[3]) for row in map(_bars, table)}
+            found |= {
+                row[0]: re.sub(r" (by these intervals|at this scale)$", "", row[3])
+                for row in map(_bars, table)
+            }
     if "clients of each model" in text and "purity" not in text:
         return dict.fromkeys(found, HERE)
     stale = {name: AGAIN for name, verdict in found.items() if "own table" in verdict}
-    return found | stale | {name: contradictions()[name] for name in found.keys() & contradictions().keys()}
+    return (
+        found
+        | stale
+        | {name: contradictions()[name] for name in found.keys() & contradictions().keys()}
+    )
 
 
 @cache
 def contradictions() -> dict[str, str]:
-    """Claim's id -> verdict with the tables, of the claims that their paper's own tables do not hold."""
-    every = [(c.id, own_table(paper, c)) for paper in shipped_papers().values() for c in paper.claims]
+    """Claim's id -> verdict with the tables, of the claims that their paper's own tables do not
+    hold.
+    """
+    every = [
+        (c.id, own_table(paper, c)) for paper in shipped_papers().values() for c in paper.claims
+    ]
     return {name: f"{OWN} ({own.tables})" for name, own in every if own.fails}
 
 
@@ -143,7 +177,10 @@ def value(text: str, base: tuple[str, ...]) -> str:
     if text.startswith("verdict:"):
         board, claim = parts(text.removeprefix("verdict:"))
         if claim not in verdicts(board):
-            raise Mistake(f"{board}.md has no verdict on '{claim}'; it has them on {', '.join(verdicts(board)) or 'no claim'}")
+            raise Mistake(
+                f"{board}.md has no verdict on '{claim}'; it has them on "
+                f"{', '.join(verdicts(board)) or 'no claim'}"
+            )
         return verdicts(board)[claim]
     if text.startswith("rivals:"):
         return rivals(*parts(text.removeprefix("rivals:")))
@@ -152,7 +189,10 @@ def value(text: str, base: tuple[str, ...]) -> str:
     wanted = wanted[: len(wanted) - len(form)]
     full = (*base[: 7 - len(wanted)], *wanted)
     if len(full) != 7:
-        raise Mistake(f"{text}: {len(full)} parts of board | setting | coalition | view | table | row | column")
+        raise Mistake(
+            f"{text}: {len(full)} parts of board | setting | coalition | view | table | row | "
+            "column"
+        )
     board, *section, table, row, column = full
     found = tables(board).get((*section, table))
     if found is None:
@@ -160,7 +200,9 @@ def value(text: str, base: tuple[str, ...]) -> str:
     if row not in found:
         raise Mistake(f"{board}.md, {table} has no row '{row}'; it has {', '.join(found)}")
     if column not in found[row]:
-        raise Mistake(f"{board}.md, {table} has no column '{column}'; it has {', '.join(found[row])}")
+        raise Mistake(
+            f"{board}.md, {table} has no column '{column}'; it has {', '.join(found[row])}"
+        )
     text = found[row][column]
     if column in ("accuracy", "delta-accuracy") and earlier(board):
         text = by_three_rounds(board, tuple(section), row, found[row].get("strength", ""), column)
@@ -178,9 +220,12 @@ def earlier(board: str) -> bool:
     return all("better" not in row for row in document(board)["rows"])
 
 
-def by_three_rounds(board: str, place: tuple[str, ...], row: str, strength: str, column: str) -> str:
-    """The accuracy of a row in percent, or its difference from the undefended row's, as the boards print it today: from
-    the histories of an earlier board."""
+def by_three_rounds(
+    board: str, place: tuple[str, ...], row: str, strength: str, column: str
+) -> str:
+    """The accuracy of a row in percent, or its difference from the undefended row's, as the boards
+    print it today: from the histories of an earlier board.
+    """
     data = document(board)
     runs, names = data["runs"], [setting["name"] for setting in data["settings"]]
     for section in data["sections"]:
@@ -189,9 +234,19 @@ def by_three_rounds(board: str, place: tuple[str, ...], row: str, strength: str,
             break
     defense = {r["label"]: r["defense"] for r in rows}
     accuracies: dict[int, dict[int, float]] = {}
-    columns = zip(*(runs[name] for name in ("setting", "coalition", "adversary", "defense", "seed", "history")), strict=True)
+    columns = zip(
+        *(
+            runs[name]
+            for name in ("setting", "coalition", "adversary", "defense", "seed", "history")
+        ),
+        strict=True,
+    )
     for setting, coalition, adversary, use, seed, history in columns:
-        if setting == section["setting"] and coalition in ("none", section["coalition"]) and not adversary:
+        if (
+            setting == section["setting"]
+            and coalition in ("none", section["coalition"])
+            and not adversary
+        ):
             accuracies.setdefault(use, {})[seed] = 100 * run_accuracy(history[0])
     first, _, second = row.partition(" minus ")
     subtracted = second or (UNDEFENDED if column == "delta-accuracy" else "")
@@ -200,11 +255,17 @@ def by_three_rounds(board: str, place: tuple[str, ...], row: str, strength: str,
         other = accuracies[defense[subtracted]]
         values = {seed: values[seed] - other[seed] for seed in values.keys() & other.keys()}
     found = t_interval([values[seed] for seed in section["seeds"] if seed in values])
-    return f"{found.mean:+.2f} ± {found.half_width:.2f}" if subtracted else f"{found.mean:.1f} ± {found.half_width:.1f}"
+    return (
+        f"{found.mean:+.2f} ± {found.half_width:.2f}"
+        if subtracted
+        else f"{found.mean:.1f} ± {found.half_width:.1f}"
+    )
 
 
 def rivals(board: str, setting: str, coalition: str, view: str, chosen: str) -> str:
-    """The rivals of a tuned defense that it leaks more than, is tied with, and leaks less than, with the differences."""
+    """The rivals of a tuned defense that it leaks more than, is tied with, and leaks less than,
+    with the differences.
+    """
     section = (setting, coalition, view, "One tuned defense against the others")
     if section not in tables(board):
         raise Mistake(f"{board}.md compares no tuned defense under {' / '.join(section[:3])}")
@@ -214,12 +275,16 @@ def rivals(board: str, setting: str, coalition: str, view: str, chosen: str) -> 
             difference = number(cells["worst case AUC"], ("±",))
             groups[cells["it leaks"]].append(f"{cells['minus']} ({difference})")
     words = ("leaks more than", "is tied with", "leaks less than")
-    sentences = [f"{w} {', '.join(names)}" for w, names in zip(words, groups.values(), strict=True) if names]
+    sentences = [
+        f"{w} {', '.join(names)}" for w, names in zip(words, groups.values(), strict=True) if names
+    ]
     return "; ".join(sentences)
 
 
 def number(text: str, form: tuple[str, ...]) -> str:
-    """The first number of a place, without a zero before the point; with its interval where asked for."""
+    """The first number of a place, without a zero before the point; with its interval where asked
+    for.
+    """
     text = text.replace("**", "")
     if form == ("text",):
         return text
@@ -289,7 +354,9 @@ def grid(lines: list[str]) -> Table:
     for row in rows[2:]:
         cells = dict(zip(header, row, strict=True))
         name = row[named].removesuffix(" (undefended)")
-        second = cells.get("minus") or (cells.get("attack") if named == 0 and "defense" in cells else None)
+        second = cells.get("minus") or (
+            cells.get("attack") if named == 0 and "defense" in cells else None
+        )
         found[f"{name} / {second}" if second else name] = cells
     return found
 

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Write docs/records.md, every field of a record with its meaning, from the classes: ``python docs/records.py`` (``--check``)."""
+"""Write docs/records.md, every field of a record with its meaning, from the classes: ``python
+docs/records.py`` (``--check``).
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ def fields(cls: type) -> dict[str, Any]:
 
 
 def _inside(hint: Any) -> Iterator[type]:
-    if isinstance(hint, type) and (hasattr(hint, "model_fields") or hasattr(hint, "__dataclass_fields__")):
+    if isinstance(hint, type) and (
+        hasattr(hint, "model_fields") or hasattr(hint, "__dataclass_fields__")
+    ):
         yield hint
     for part in typing.get_args(hint):
         yield from _inside(part)
@@ -99,7 +103,11 @@ def meanings(cls: type) -> dict[str, str]:
     for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
         if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
             continue
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
+        if (
+            isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+            and isinstance(after.value.value, str)
+        ):
             found[statement.target.id] = " ".join(after.value.value.split())
     return found
 
@@ -109,7 +117,10 @@ def _section(cls: type) -> str:
     rows = []
     for name, hint in fields(cls).items():
         if name not in known and f"``{name}``" not in about:
-            raise Mistake(f"{cls.__module__}.{cls.__name__}.{name} has no text under it, and its class does not explain it")
+            raise Mistake(
+                f"{cls.__module__}.{cls.__name__}.{name} has no text under it, and its class does "
+                "not explain it"
+            )
         meaning = known.get(name, "").replace("``", "`")
         rows.append(f"* `{name}` ({_type(hint)})" + f": {meaning}" * bool(meaning))
     text = about.replace("``", "`")
@@ -130,14 +141,27 @@ def _type(hint: Any) -> str:
         return f"object of {_type(args[1])}".removesuffix(" of any")
     if isinstance(hint, type) and list(_inside(hint)):
         return f"[{hint.__name__}](#{TITLES.get(hint.__name__, hint.__name__).lower().replace(' ', '-')})"
-    names = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", Any: "any"}
+    names = {
+        str: "string",
+        int: "integer",
+        float: "number",
+        bool: "boolean",
+        type(None): "null",
+        Any: "any",
+    }
     return names.get(hint, "any")
 
 
 def finish(pages: dict[Path, str], problems: list[str], source: str) -> int:
-    """Write the pages, or with ``--check`` compare them; where there are problems they are printed and nothing is written.
-    Returns the exit status. ``source``: of the pages, and the command that writes them."""
-    stale = {path: text for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
+    """Write the pages, or with ``--check`` compare them; where there are problems they are printed
+    and nothing is written. Returns the exit status. ``source``: of the pages, and the command that
+    writes them.
+    """
+    stale = {
+        path: text
+        for path, text in pages.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
     if "--check" in sys.argv[1:]:
         problems = [*problems, *(f"{path} is not what {source}" for path in stale)]
     if problems:

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Write the generated blocks of docs/reference/: ``python docs/reference.py`` (``--check`` compares them).
+"""Write the generated blocks of docs/reference/: ``python docs/reference.py`` (``--check`` compares
+them).
 
-A page is prose with blocks between ``<!-- made: KIND NAME -->`` and ``<!-- end -->``, which this writes:
+A page is prose with blocks between ``<!-- made: KIND NAME -->`` and ``<!-- end -->``, which this
+writes:
 
-* ``hook NAME``: signature, summary and base class; ``phase NAME``: signature, row of the table of phases, and docstring;
-  ``method CLASS.NAME``: signature and docstring;
-* ``function NAME``: signature and docstring of a function of ``fedbench`` or ``fedbench.core.toolkit``;
+* ``hook NAME``: signature, summary and base class; ``phase NAME``: signature, row of the table of
+  phases, and docstring; ``method CLASS.NAME``: signature and docstring;
+* ``function NAME``: signature and docstring of a function of ``fedbench`` or
+  ``fedbench.core.toolkit``;
 * ``class CLASS``: docstring, a table of its fields, and a table of its properties and methods;
 * ``spec MODEL``: the fields of a part of a suite, from its pydantic model; ``recipes``;
 * ``pages FOLDER``: the pages of a folder of docs/reference/, a line each.
 
-Every phase needs a page; every hook, public method of a base class and context needs a block; a block of something that does not
-exist is an error. Nothing is written then.
+Every phase needs a page; every hook, public method of a base class and context needs a block; a
+block of something that does not exist is an error. Nothing is written then.
 """
 
 from __future__ import annotations
@@ -41,25 +44,79 @@ BLOCK = re.compile(r"(<!-- made: (\w+)(?: ([\w./-]+))? -->\n)(.*?)(<!-- end -->)
 
 
 HOOKS = {name: f for name, f in vars(Hooks).items() if not name.startswith("_")}
-BASES = {name: getattr(fedbench.core, name) for name in [*dict.fromkeys(n for _, n in _BASES.values()), "ActiveAttack"]}
-CONTEXTS = {"Randomness": Randomness, "Results": api.Results} | {
+BASES = {
     name: getattr(fedbench.core, name)
-    for name in (
-        "Federation", "MemberData", "Batch", "Selection", "MemberContext", "CoalitionContext", "Layer", "ServerContext",
-        "AnswerContext", "ReportContext", "Observations", "Audit", "Colluder", "ShadowModels", "Knowledge", "Probe", "Data",
-        "FinishedRun", "Judgement", "Judged", "Findings", "Number", "Component", "Summary",
-    )
-} | {name: getattr(report, name) for name in (
-    "Section", "Row", "Entry", "Sweep", "RowDifference", "RowSummary", "Figure", "Style",
-)}  # fmt: skip
+    for name in [*dict.fromkeys(n for _, n in _BASES.values()), "ActiveAttack"]
+}
+CONTEXTS = (
+    {"Randomness": Randomness, "Results": api.Results}
+    | {
+        name: getattr(fedbench.core, name)
+        for name in (
+            "Federation",
+            "MemberData",
+            "Batch",
+            "Selection",
+            "MemberContext",
+            "CoalitionContext",
+            "Layer",
+            "ServerContext",
+            "AnswerContext",
+            "ReportContext",
+            "Observations",
+            "Audit",
+            "Colluder",
+            "ShadowModels",
+            "Knowledge",
+            "Probe",
+            "Data",
+            "FinishedRun",
+            "Judgement",
+            "Judged",
+            "Findings",
+            "Number",
+            "Component",
+            "Summary",
+        )
+    }
+    | {
+        name: getattr(report, name)
+        for name in (
+            "Section",
+            "Row",
+            "Entry",
+            "Sweep",
+            "RowDifference",
+            "RowSummary",
+            "Figure",
+            "Style",
+        )
+    }
+)
 _MODULES = (suite, setting, federation)
-SPECS = {name: cls for module in _MODULES for name, cls in vars(module).items()
-         if isinstance(cls, type) and issubclass(cls, base.SpecModel) and cls is not base.SpecModel}  # fmt: skip
+SPECS = {
+    name: cls
+    for module in _MODULES
+    for name, cls in vars(module).items()
+    if isinstance(cls, type) and issubclass(cls, base.SpecModel) and cls is not base.SpecModel
+}
 TITLES = {  # the sections of suite.md
-    "SuiteSpec": "suite", "Setting": "settings", "FederationSpec": "federation", "Optimizer": "optimizer", "Schedule": "schedule",
-    "Partition": "partition", "Group": "groups", "AuditSpec": "audit", "ShadowSpec": "shadow", "Adversary": "adversary",
-    "Coalition": "coalitions", "Use": "component", "MethodUse": "row", "Limits": "limits", "PublishedNumbers": "published",
-}  # fmt: skip
+    "SuiteSpec": "suite",
+    "Setting": "settings",
+    "FederationSpec": "federation",
+    "Optimizer": "optimizer",
+    "Schedule": "schedule",
+    "Partition": "partition",
+    "Group": "groups",
+    "AuditSpec": "audit",
+    "ShadowSpec": "shadow",
+    "Adversary": "adversary",
+    "Coalition": "coalitions",
+    "Use": "component",
+    "MethodUse": "row",
+    "Limits": "limits",
+    "PublishedNumbers": "published",
+}
 
 
 def hook_block(name: str) -> str:
@@ -93,18 +150,27 @@ def function_block(name: str) -> str:
 
 
 def methods_of(name: str) -> list[str]:
-    """Public methods that a base class declares itself, phases apart: those have pages of their own."""
+    """Public methods that a base class declares itself, phases apart: those have pages of their
+    own.
+    """
     cls = _named(BASES, name, "base class")
-    own = [n for n, f in vars(cls).items() if not n.startswith("_") and (inspect.isfunction(f) or isinstance(f, classmethod))]
+    own = [
+        n
+        for n, f in vars(cls).items()
+        if not n.startswith("_") and (inspect.isfunction(f) or isinstance(f, classmethod))
+    ]
     return [n for n in own if not (cls is Defense and n in PHASES)]
 
 
 def class_block(name: str) -> str:
-    """First sentence of the docstring, fields with the sentence that describes each, the other sentences, properties and
-    methods. What the page says of a base class is not repeated."""
+    """First sentence of the docstring, fields with the sentence that describes each, the other
+    sentences, properties and methods. What the page says of a base class is not repeated.
+    """
     cls = _named(CONTEXTS, name, "class")
     bases = [base for base in cls.__mro__[1:] if base.__name__ in CONTEXTS]
-    inherited = {n for base in bases for n in [*getattr(base, "__annotations__", ()), *dict(_members(base))]}
+    inherited = {
+        n for base in bases for n in [*getattr(base, "__annotations__", ()), *dict(_members(base))]
+    }
     first, *rest = _sentences(cls)
     described: dict[str, list[dataclasses.Field[Any]]] = {}
     for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
@@ -113,11 +179,17 @@ def class_block(name: str) -> str:
     has = [f"Has all of [{base.__name__}](#{base.__name__.lower()})." for base in bases]
     parts = [" ".join([first.rstrip(".;") + ".", *has])]
     if set(described) - {first}:
-        parts.append("\n".join(_entry(fields, "" if text == first else text) for text, fields in described.items()))
+        parts.append(
+            "\n".join(
+                _entry(fields, "" if text == first else text) for text, fields in described.items()
+            )
+        )
     if others := [sentence for sentence in rest if sentence not in described]:
         parts.append(" ".join(others).rstrip(".;") + ".")
     if members := [(n, f) for n, f in _members(cls) if n not in inherited]:
-        signatures = [(_signature(f, n, skip_self=True) if callable(f) else n, _first(f)) for n, f in members]
+        signatures = [
+            (_signature(f, n, skip_self=True) if callable(f) else n, _first(f)) for n, f in members
+        ]
         parts.append("\n".join(f"* `{signature}`: {text}" for signature, text in signatures))
     return "\n\n".join(parts)
 
@@ -140,11 +212,24 @@ def spec_block(name: str) -> str:
     for field, kind, default, span, description in schema.parameters(model):
         if not description:
             raise Mistake(f"{name}.{field} has no description: give its Field one")
-        value = default if default == "required" else "" if default in ("", "null", "its defaults") else f"default {default}"
-        span = re.sub(r"([\[(])([^,]+), \d{6,}[\])]", lambda m: f"{'>=' if m[1] == '[' else '>'} {m[2]}", span)
+        value = (
+            default
+            if default == "required"
+            else ""
+            if default in ("", "null", "its defaults")
+            else f"default {default}"
+        )
+        span = re.sub(
+            r"([\[(])([^,]+), \d{6,}[\])]", lambda m: f"{'>=' if m[1] == '[' else '>'} {m[2]}", span
+        )
         span = span.replace(" in >", " >")
-        kind = re.sub(r"\w+", lambda m: f"[{TITLES[m[0]]}](#{TITLES[m[0]]})" if m[0] in TITLES else m[0], kind)
-        rows.append(f"* `{field}` ({', '.join(part for part in (kind, span, value) if part)}): {_flat(description)}")
+        kind = re.sub(
+            r"\w+", lambda m: f"[{TITLES[m[0]]}](#{TITLES[m[0]]})" if m[0] in TITLES else m[0], kind
+        )
+        rows.append(
+            f"* `{field}` ({', '.join(part for part in (kind, span, value) if part)}): "
+            f"{_flat(description)}"
+        )
     return f"{_prose(model)}\n\n" + "\n".join(rows)
 
 
@@ -154,12 +239,16 @@ def recipes_block() -> str:
     for name in federation.recipe_names():
         stated = federation.recipe(name)
         text = (files(recipes.__name__) / f"{name}.yaml").read_text(encoding="utf-8")
-        comments = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
+        comments = [
+            line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")
+        ]
         source = " ".join(comments).replace("|", r"\|")
         rest = ", ".join(f"{k} {v}" for k, v in stated.items() if k != "optimizer")
         optimizer = ", ".join(f"{k} {_flat(v)}" for k, v in stated["optimizer"].items())
         rows.append(f"| `{name}` | {rest} | {optimizer} | {source} |")
-    return "\n".join(("| recipe | states | optimizer | source |", "| --- | --- | --- | --- |", *rows))
+    return "\n".join(
+        ("| recipe | states | optimizer | source |", "| --- | --- | --- | --- |", *rows)
+    )
 
 
 # --- pieces
@@ -174,7 +263,9 @@ def _named(known: dict[str, Any], name: str, what: str) -> Any:
 def _signature(function: Any, name: str, skip_self: bool = False) -> str:
     """As it is written, without the quotes of annotations."""
     given = inspect.signature(function)
-    parameters = [p for p in given.parameters.values() if not (skip_self and p.name in ("self", "cls"))]
+    parameters = [
+        p for p in given.parameters.values() if not (skip_self and p.name in ("self", "cls"))
+    ]
     return name + re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(given.replace(parameters=parameters)))
 
 
@@ -187,7 +278,11 @@ def _prose(documented: Any) -> str:
     text = inspect.getdoc(documented)
     if not text:
         raise Mistake(f"{documented} has no docstring")
-    return re.sub(r":(?:class|func|attr):`(\w+)`", r"`\1`", text).replace("``", "`").replace("[n, *input", r"[n, \*input")
+    return (
+        re.sub(r":(?:class|func|attr):`(\w+)`", r"`\1`", text)
+        .replace("``", "`")
+        .replace("[n, *input", r"[n, \*input")
+    )
 
 
 def _first(documented: Any) -> str:
@@ -204,9 +299,15 @@ def _flat(text: Any) -> str:
 
 def _type(field: dataclasses.Field[Any]) -> str:
     """Type, and the default where it is a plain value."""
-    text = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
+    text = (
+        field.type
+        if isinstance(field.type, str)
+        else getattr(field.type, "__name__", str(field.type))
+    )
     text = re.sub(r"Callable\[.*\]", "Callable", text)
-    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    default = (
+        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    )
     return f"{text} = {default!r}" if isinstance(default, int | str | dict | tuple) else text
 
 
@@ -215,20 +316,30 @@ def _members(cls: type) -> list[tuple[str, Any]]:
     found = {}
     for part in reversed(cls.__mro__[:-1]):
         for name, value in vars(part).items():
-            shown = value.fget if isinstance(value, property) else value.func if isinstance(value, cached_property) else value
+            shown = (
+                value.fget
+                if isinstance(value, property)
+                else value.func
+                if isinstance(value, cached_property)
+                else value
+            )
             if not name.startswith("_") and inspect.isfunction(shown):
                 found[name] = value if isinstance(value, property | cached_property) else shown
     return list(found.items())
 
 
 def _meaning(cls: type, field: dataclasses.Field[Any]) -> str:
-    """The text under a field, else the sentence of the docstring that names it first, else a link to its type."""
+    """The text under a field, else the sentence of the docstring that names it first, else a link
+    to its type.
+    """
     texts = meanings(cls)
     if field.name in texts:
         return f"`{field.name}`: {texts[field.name].replace('``', '`')}"
     for part in cls.__mro__[:-1]:
         for sentence in _sentences(part):
-            if re.search(rf"`(?:{field.name}|\*_{field.name.rpartition('_')[2]})(?:`|\[|\()", sentence):
+            if re.search(
+                rf"`(?:{field.name}|\*_{field.name.rpartition('_')[2]})(?:`|\[|\()", sentence
+            ):
                 return sentence
     of = str(field.type).partition(" ")[0]
     if of in CONTEXTS:
@@ -259,7 +370,9 @@ def filled(text: str, where: str) -> str:
         except Mistake as mistake:
             raise Mistake(f"{where}: {mistake}") from None
 
-    if text.count("<!-- made:") != len(BLOCK.findall(text)) or text.count("<!-- end -->") != len(BLOCK.findall(text)):
+    if text.count("<!-- made:") != len(BLOCK.findall(text)) or text.count("<!-- end -->") != len(
+        BLOCK.findall(text)
+    ):
         raise Mistake(f"{where}: a block is not closed, or its first line is misspelt")
     return BLOCK.sub(make, text)
 
@@ -268,20 +381,35 @@ def pages_block(folder: str) -> str:
     """A line a page of ``folder``: its title as a link, and its first sentence."""
     lines = []
     order = list(PHASES)
-    for path in sorted((PAGES / folder).glob("*.md"), key=lambda p: (order.index(p.stem) if p.stem in order else -1, p.stem)):
+    for path in sorted(
+        (PAGES / folder).glob("*.md"),
+        key=lambda p: (order.index(p.stem) if p.stem in order else -1, p.stem),
+    ):
         prose = BLOCK.sub("", path.read_text(encoding="utf-8"))
-        title = next(line for line in prose.splitlines() if line.startswith("# ")).removeprefix("# ")
-        first = next((p for p in prose.split("\n\n") if p.strip() and not p.startswith(("#", "```", "|"))), "")
+        title = next(line for line in prose.splitlines() if line.startswith("# ")).removeprefix(
+            "# "
+        )
+        first = next(
+            (p for p in prose.split("\n\n") if p.strip() and not p.startswith(("#", "```", "|"))),
+            "",
+        )
         sentence = re.split(r"(?<=[.]) ", " ".join(first.split()), maxsplit=1)[0]
-        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", sentence)  # a link would lead elsewhere from here
+        # a link would lead elsewhere from here
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", sentence)
         lines.append(f"* [{title}]({folder}/{path.name}): {plain}")
     return "\n".join(lines)
 
 
 MAKERS: dict[str, Callable[[str], str]] = {
-    "hook": hook_block, "phase": phase_block, "method": method_block, "class": class_block, "spec": spec_block,
-    "function": function_block, "recipes": lambda _: recipes_block(), "pages": pages_block,
-}  # fmt: skip
+    "hook": hook_block,
+    "phase": phase_block,
+    "method": method_block,
+    "class": class_block,
+    "spec": spec_block,
+    "function": function_block,
+    "recipes": lambda _: recipes_block(),
+    "pages": pages_block,
+}
 
 
 def wanted() -> dict[str, str]:
@@ -289,7 +417,11 @@ def wanted() -> dict[str, str]:
     found = {f"hook {name}": "*" for name in HOOKS}
     found |= {f"phase {name}": f"phases/{name}.md" for name in PHASES}
     found |= {f"method {base}.{name}": "*" for base in BASES for name in methods_of(base)}
-    return found | {f"class {name}": "*" for name in CONTEXTS} | {f"spec {name}": "suite.md" for name in SPECS}
+    return (
+        found
+        | {f"class {name}": "*" for name in CONTEXTS}
+        | {f"spec {name}": "suite.md" for name in SPECS}
+    )
 
 
 def missing(pages: dict[str, str]) -> list[str]:
@@ -302,14 +434,25 @@ def missing(pages: dict[str, str]) -> list[str]:
     for block, page in wanted().items():
         where = stands.get(block, [])
         if not where or (page != "*" and page not in where):
-            bad.append(f"docs/reference/{page}: no block '{block}'" if page != "*" else f"docs/reference: no page has '{block}'")
-    bad += [f"docs/reference/{p}: no such phase" for p in pages if p.startswith("phases/") and Path(p).stem not in PHASES]
+            bad.append(
+                f"docs/reference/{page}: no block '{block}'"
+                if page != "*"
+                else f"docs/reference: no page has '{block}'"
+            )
+    bad += [
+        f"docs/reference/{p}: no such phase"
+        for p in pages
+        if p.startswith("phases/") and Path(p).stem not in PHASES
+    ]
     return bad
 
 
 def main() -> int:
     """Write all pages, or compare them; the exit status."""
-    pages = {p.relative_to(PAGES).as_posix(): p.read_text(encoding="utf-8") for p in sorted(PAGES.rglob("*.md"))}
+    pages = {
+        p.relative_to(PAGES).as_posix(): p.read_text(encoding="utf-8")
+        for p in sorted(PAGES.rglob("*.md"))
+    }
     problems, made = missing(pages), {}
     for name, text in pages.items():
         try:

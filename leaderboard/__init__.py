@@ -9,4 +9,8 @@ from fedbench.core import Component, hookimpl
 
 @hookimpl
 def fedbench_reports() -> Iterator[Component]:
-    yield Component("board", "fedbench.leaderboard.board:MarkdownBoard", "tables as Markdown, with ROC curves and trade-offs")
+    yield Component(
+        "board",
+        "fedbench.leaderboard.board:MarkdownBoard",
+        "tables as Markdown, with ROC curves and trade-offs",
+    )

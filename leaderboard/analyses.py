@@ -1,5 +1,6 @@
-"""Tables and figures that analyses make of a section. An analysis that fails to draw is replaced by a table of its
-findings."""
+"""Tables and figures that analyses make of a section. An analysis that fails to draw is replaced by
+a table of its findings.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ from fedbench.leaderboard.tables.attacks import analyses_with_findings, findings
 
 @dataclass(frozen=True, kw_only=True)
 class Drawer:
-    """An analysis under the ``label`` of its findings; ``analysis`` None: it cannot be had, for the ``reason`` given.
-    ``own``: it is part of fedbench; ``source``: its name and package."""
+    """An analysis under the ``label`` of its findings; ``analysis`` None: it cannot be had, for the
+    ``reason`` given. ``own``: it is part of fedbench; ``source``: its name and package.
+    """
 
     label: str
     analysis: Analysis | None
@@ -43,13 +45,20 @@ class Drawer:
 
 
 def drawers(wanted: Sequence[Any] | None, sections: Sequence[Section]) -> list[Drawer]:
-    """The analyses that the results name (a name, or name, label and params); where they name none (None), the
-    built-in ones and every other one with findings in a record."""
+    """The analyses that the results name (a name, or name, label and params); where they name none
+    (None), the built-in ones and every other one with findings in a record.
+    """
     registry = Registry.discover()
     if wanted is None:
         own = [c.name for c in registry.own("analysis")]
-        wanted = [*own, *sorted({label for s in sections for label in analyses_with_findings(s)} - set(own))]
-    return [_drawer(entry if isinstance(entry, dict) else {"name": str(entry)}, registry) for entry in wanted]
+        wanted = [
+            *own,
+            *sorted({label for s in sections for label in analyses_with_findings(s)} - set(own)),
+        ]
+    return [
+        _drawer(entry if isinstance(entry, dict) else {"name": str(entry)}, registry)
+        for entry in wanted
+    ]
 
 
 def _drawer(entry: dict[str, Any], registry: Registry) -> Drawer:
@@ -60,15 +69,22 @@ def _drawer(entry: dict[str, Any], registry: Registry) -> Drawer:
         cls = found.load()
         with at_work(str(found), plugin_limits()):
             made = cls(**(entry.get("params") or {}))
-        return Drawer(label=label, analysis=made, own=found in registry.own("analysis"), source=str(found))
+        return Drawer(
+            label=label, analysis=made, own=found in registry.own("analysis"), source=str(found)
+        )
     except BaseException as error:  # the constructor of another package may raise anything
         pass_on_interrupt(error)
-        return Drawer(label=label, analysis=None, reason=str(error) if isinstance(error, UserError) else error_text(error))
+        return Drawer(
+            label=label,
+            analysis=None,
+            reason=str(error) if isinstance(error, UserError) else error_text(error),
+        )
 
 
 def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
-    """Its tables and, with ``plots``, images; the generic table of its findings, and why, where it cannot be
-    drawn."""
+    """Its tables and, with ``plots``, images; the generic table of its findings, and why, where it
+    cannot be drawn.
+    """
     found, reason = findings_table(section, drawer.label), drawer.reason
     if drawer.analysis is not None:
         try:
@@ -80,7 +96,12 @@ def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
             reason = error_text(error)
     elif not found:
         return []
-    why = (Words("The analysis "), drawer.label, Words(" could not be drawn, so its bare numbers are shown: "), reason)
+    why = (
+        Words("The analysis "),
+        drawer.label,
+        Words(" could not be drawn, so its bare numbers are shown: "),
+        reason,
+    )
     return [Note(why), *found]
 
 
@@ -89,10 +110,18 @@ def _finished(block: Block, drawer: Drawer, section: Section, plots: bool) -> li
     if isinstance(block, Numbers):
         return [*findings_table(section, block.label)]
     if isinstance(block, Figure):
-        figure = block if drawer.own else replace(block, kind=f"{drawer.label}-{block.kind}")  # no other figure's file
+        # no other figure's file
+        figure = block if drawer.own else replace(block, kind=f"{drawer.label}-{block.kind}")
         return [image_of(figure, section)] if plots else []
     if isinstance(block, Fold):
-        return [Fold(block.summary, tuple(b for inner in block.blocks for b in _finished(inner, drawer, section, plots)))]
+        return [
+            Fold(
+                block.summary,
+                tuple(
+                    b for inner in block.blocks for b in _finished(inner, drawer, section, plots)
+                ),
+            )
+        ]
     if isinstance(block, Image):
         raise TypeError("it drew an Image, not a Figure")
     paragraphs(block)

@@ -1,4 +1,6 @@
-"""The report `board`: a results folder as Markdown with its figures, and its first tables for a terminal."""
+"""The report `board`: a results folder as Markdown with its figures, and its first tables for a
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from fedbench.leaderboard.tables.common import amount, plain_text
 from fedbench.leaderboard.tables.ranking import Trust, claimed, front_table
 
 _READING = (
-    "with 95 % intervals; delta-accuracy in points, against the undefended run; runtime over that of the row with 1; "
+    "with 95 % intervals; delta-accuracy in points, against the undefended run; runtime over that "
+    "of the row with 1; "
     "all else on the board"
 )
 _HEADERS = ("#", "defense", "worst AUC", "by", "mean AUC", "TF01 %", "delta-acc", "runtime")
@@ -33,7 +36,8 @@ class MarkdownBoard(Report):
     def write(self, results: Path, plots: bool = True) -> Path:
         """Raises ``UserError`` for records that cannot be used; then nothing is written."""
         self._last = None
-        with threadpool_limits(1, "blas"):  # of thousands of small products: threads cost more time than they save
+        # of thousands of small products: threads cost more time than they save
+        with threadpool_limits(1, "blas"):
             blocks = document(self._source(results), plots, folds=True)
         text = render(blocks)
         folder = results / "leaderboard"
@@ -54,14 +58,14 @@ class MarkdownBoard(Report):
         return self._last[1]
 
 
-# -- for a terminal ---------------------------------------------------------------------------------------------------------
+# -- for a terminal --------------------------------------------------------------------------------
 
 
 def summary(sections: Sequence[Section], trust: Trust = None) -> Summary:
     """One row a defense under each setting, coalition and view, in the board's order.
 
-    Cells without a score are counted in a column that is there where some row has any; claims of differential privacy
-    are notes.
+    Cells without a score are counted in a column that is there where some row has any; claims of
+    differential privacy are notes.
     """
     every = [(section, row) for section in sections for row in section.rows]
     lacking = any(map(_lacking, (row for _, row in every)))
@@ -72,22 +76,34 @@ def summary(sections: Sequence[Section], trust: Trust = None) -> Summary:
             shown = list(map(short_text, cells, table.columns))
             shown[2:3] = (*shown[2].partition(" ")[::2],)  # the attack has a column of its own
             rows.append([*shown, *([_lacking(row)] if lacking else [])])
-    claims = [f"{r.label} claims {plain_text(claimed(r))} ({s.where})" for s, r in every if privacy_claims(r)]
+    claims = [
+        f"{r.label} claims {plain_text(claimed(r))} ({s.where})"
+        for s, r in every
+        if privacy_claims(r)
+    ]
     return Summary(
-        [*_HEADERS, *(["trust"] if trust else []), *(["no score"] if lacking else [])], rows,
-        headings=[s.where for s, _ in every], notes=[_READING] * bool(every) + list(dict.fromkeys(claims)),
-    )  # fmt: skip
+        [*_HEADERS, *(["trust"] if trust else []), *(["no score"] if lacking else [])],
+        rows,
+        headings=[s.where for s, _ in every],
+        notes=[_READING] * bool(every) + list(dict.fromkeys(claims)),
+    )
 
 
 def _lacking(row: Row) -> str:
-    return ", ".join(f"{n} {what}" for what, n in sorted(row.outcomes.items()) if n and what != "ok")
+    return ", ".join(
+        f"{n} {what}" for what, n in sorted(row.outcomes.items()) if n and what != "ok"
+    )
 
 
 def short_text(cell: Content, column: Column) -> str:
-    """``.619±.033 fedmia-ii``, ``+1.2 [0.3, 2.1]``: one place of a table without blanks in a number."""
+    """``.619±.033 fedmia-ii``, ``+1.2 [0.3, 2.1]``: one place of a table without blanks in a
+    number.
+    """
     if cell is None or (isinstance(cell, Value) and cell.mean is None):
         return "n/a"
     if not isinstance(cell, Value):
         return plain_text(cell)
     shown = amount(cell, column).replace(" ± ", "±")
-    return (re.sub(r"(?<!\d)0\.", ".", shown) if column.digits > 2 else shown) + plain_text(cell.suffix)
+    return (re.sub(r"(?<!\d)0\.", ".", shown) if column.digits > 2 else shown) + plain_text(
+        cell.suffix
+    )

@@ -20,18 +20,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-_METADATA: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+_METADATA: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+}
 _SMALL = {"frameon": False, "fontsize": 8}
 
 
-# -- files ------------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 def image_of(figure: Figure, section: Section) -> Image:
-    """The figure, drawn and saved as PNG and SVG; names of files hold only letters, digits and hyphens of what a
-    record says."""
-    canvas, key = figure.draw(board_style), (section.suite, section.setting, section.coalition, section.view)
-    digest = hashlib.sha256("\0".join(key).encode()).hexdigest()[:6]  # two sections never share a name
+    """The figure, drawn and saved as PNG and SVG; names of files hold only letters, digits and
+    hyphens of what a record says.
+    """
+    canvas, key = (
+        figure.draw(board_style),
+        (section.suite, section.setting, section.coalition, section.view),
+    )
+    # two sections never share a name
+    digest = hashlib.sha256("\0".join(key).encode()).hexdigest()[:6]
     name = "-".join([slug(figure.kind), *map(slug, key[1:]), digest])
     files = {f"{name}.{suffix}": _saved(canvas, suffix) for suffix in _METADATA}
     return Image((Words(f"{figure.title}: "), section.where), files)
@@ -54,13 +62,17 @@ def _saved(canvas: Canvas, suffix: str) -> bytes:
     return buffer.getvalue()
 
 
-# -- ROC curves -------------------------------------------------------------------------------------------------------------
+# -- ROC curves ------------------------------------------------------------------------------------
 
 
 def roc_figure(section: Section) -> Figure | None:
     """Log-log ROC curves: one panel an attack, one curve a defense; None when nothing has scores."""
     attacks = [a for a in section.attacks if any(r.entries[a].units("ofl") for r in section.rows)]
-    return Figure("roc", "ROC curves", lambda style: _draw_roc(style, section, attacks)) if attacks else None
+    return (
+        Figure("roc", "ROC curves", lambda style: _draw_roc(style, section, attacks))
+        if attacks
+        else None
+    )
 
 
 def _draw_roc(style: Style, section: Section, attacks: list[str]) -> Canvas:
@@ -82,33 +94,49 @@ def _draw_roc(style: Style, section: Section, attacks: list[str]) -> Canvas:
         _roc_panel(axis, section, attack, grid, looks)
         axis.set_title(style.literal(attack), fontsize=9)
     named = [(legend_name(r), looks[r.label]) for r in section.rows if r.label in looks]
-    handles = [Line2D([], [], color=look["color"], ls=look["ls"], lw=look["lw"], label=name) for name, look in named]
+    handles = [
+        Line2D([], [], color=look["color"], ls=look["ls"], lw=look["lw"], label=name)
+        for name, look in named
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)), **_SMALL)
-    figure.suptitle(f"ROC, {title_of(section)}: mean over seeds x targets, outside non-members", fontsize=10)
+    figure.suptitle(
+        f"ROC, {title_of(section)}: mean over seeds x targets, outside non-members", fontsize=10
+    )
     return figure
 
 
-def _roc_panel(axis: Axes, section: Section, attack: str, grid: np.ndarray, looks: dict[str, dict[str, Any]]) -> None:
+def _roc_panel(
+    axis: Axes, section: Section, attack: str, grid: np.ndarray, looks: dict[str, dict[str, Any]]
+) -> None:
     axis.plot(grid, grid, color="0.6", lw=0.8, zorder=1)
     if grid[0] <= 0.001:
         axis.axvline(0.001, color="0.5", lw=0.8, ls=":", zorder=1)
     for row in section.rows:
         if (band := roc_band(section, row.label, attack, grid)) is not None:
             look = {k: v for k, v in looks[row.label].items() if k != "marker"}
-            axis.plot(grid, np.where(band.mean > 0, band.mean, np.nan), drawstyle="steps-post", **look)
+            axis.plot(
+                grid, np.where(band.mean > 0, band.mean, np.nan), drawstyle="steps-post", **look
+            )
     axis.set(xscale="log", yscale="log", xlim=(grid[0], 1), ylim=(grid[0], 1.05))
     axis.grid(True, which="major", color="0.92", lw=0.6)
     axis.tick_params(labelsize=8)
 
 
-# -- privacy against utility --------------------------------------------------------------------------------------------------
+# -- privacy against utility -----------------------------------------------------------------------
 
 
 def tradeoff_figure(section: Section) -> Figure | None:
-    """Worst-case AUC and test accuracy of every complete row, with the Pareto front; None without a row that has
-    both."""
-    shown = any(r.complete and section.comparison.worst(r.label) and r.accuracy for r in section.rows)
-    return Figure("tradeoff", "Privacy against utility", lambda style: _draw_tradeoff(style, section)) if shown else None
+    """Worst-case AUC and test accuracy of every complete row, with the Pareto front; None without a
+    row that has both.
+    """
+    shown = any(
+        r.complete and section.comparison.worst(r.label) and r.accuracy for r in section.rows
+    )
+    return (
+        Figure("tradeoff", "Privacy against utility", lambda style: _draw_tradeoff(style, section))
+        if shown
+        else None
+    )
 
 
 def _draw_tradeoff(style: Style, section: Section) -> Canvas:
@@ -119,19 +147,44 @@ def _draw_tradeoff(style: Style, section: Section) -> Canvas:
         if row.complete and worst and accuracy:
             s = looks[row.label]
             axis.errorbar(
-                worst.found.mean, 100 * accuracy.mean, xerr=value(worst.found).half_width,
-                yerr=100 * accuracy.half_width if accuracy.between else None, fmt=s["marker"], color=s["color"], ms=7,
-                mec="white", mew=0.6, elinewidth=0.9, capsize=2, zorder=s["zorder"], label=legend_name(row),
-            )  # fmt: skip
+                worst.found.mean,
+                100 * accuracy.mean,
+                xerr=value(worst.found).half_width,
+                yerr=100 * accuracy.half_width if accuracy.between else None,
+                fmt=s["marker"],
+                color=s["color"],
+                ms=7,
+                mec="white",
+                mew=0.6,
+                elinewidth=0.9,
+                capsize=2,
+                zorder=s["zorder"],
+                label=legend_name(row),
+            )
             losses += [] if row.floor else [(worst.found.mean, 100 * (1 - accuracy.mean))]
     front = np.array(losses).reshape(-1, 2)
     front = front[pareto_front(front)]
     front = front[np.argsort(front[:, 0])]
-    axis.plot(front[:, 0], 100 - front[:, 1], drawstyle="steps-post", color="0.45", lw=1, ls=(0, (3, 2)), zorder=1,
-              label="Pareto front")  # fmt: skip
+    axis.plot(
+        front[:, 0],
+        100 - front[:, 1],
+        drawstyle="steps-post",
+        color="0.45",
+        lw=1,
+        ls=(0, (3, 2)),
+        zorder=1,
+        label="Pareto front",
+    )
     axis.axvline(0.5, color="0.6", lw=0.8, ls=":")
-    axis.annotate("guessing", (0.5, 0), xycoords=("data", "axes fraction"), xytext=(3, 4),
-                  textcoords="offset points", fontsize=7, color="0.4")  # fmt: skip
+    axis.annotate(
+        "guessing",
+        (0.5, 0),
+        xycoords=("data", "axes fraction"),
+        xytext=(3, 4),
+        textcoords="offset points",
+        fontsize=7,
+        color="0.4",
+    )
     axis.set_xlabel("worst-case AUC over attacks, outside non-members (left: more private)")
     axis.set_ylabel("test accuracy, % (up: more useful)")
     axis.grid(True, color="0.92", lw=0.6)

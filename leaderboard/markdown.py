@@ -1,5 +1,6 @@
-"""Blocks of a board as Markdown. Text that comes from a record is escaped here; the same blocks give the same
-bytes."""
+"""Blocks of a board as Markdown. Text that comes from a record is escaped here; the same blocks
+give the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +42,9 @@ def render(blocks: Sequence[Block]) -> str:
 
 
 def paragraphs(block: Block) -> list[str]:
-    """Of one block. Raises TypeError for one that a document must have replaced: a figure not drawn, numbers without
-    a table."""
+    """Of one block. Raises TypeError for one that a document must have replaced: a figure not
+    drawn, numbers without a table.
+    """
     if isinstance(block, Table):
         title = inline(Words(block.title, "strong")) + inline(block.caption) if block.title else ""
         return [*([title] if title else []), grid(block), *map(inline, block.footnotes)]
@@ -60,20 +62,30 @@ def paragraphs(block: Block) -> list[str]:
     raise TypeError(f"it drew a {type(block).__name__}, not a block of a board")
 
 
-# -- tables -----------------------------------------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 
 
 def grid(table: Table) -> str:
     """The rows under their headers, without title and footnotes."""
     headers, *rows = places(table, inline)
     align = [column.align for column in table.columns]
-    return str(tabulate(rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align if rows else None))
+    return str(
+        tabulate(
+            rows, headers, tablefmt="pipe", disable_numparse=True, colalign=align if rows else None
+        )
+    )
 
 
 def places(table: Table, say: Write) -> list[list[str]]:
     """The headers and the rows as ``say`` writes the texts in them."""
     headers = [say(c.name) + (f" ({say(Words(c.unit))})" if c.unit else "") for c in table.columns]
-    return [headers, *([_place(c, column, say) for c, column in zip(row, table.columns, strict=True)] for row in table.rows)]
+    return [
+        headers,
+        *(
+            [_place(c, column, say) for c, column in zip(row, table.columns, strict=True)]
+            for row in table.rows
+        ),
+    ]
 
 
 def _place(value: Content, column: Column, say: Write) -> str:
@@ -83,7 +95,9 @@ def _place(value: Content, column: Column, say: Write) -> str:
 
 
 def _value(value: Value, column: Column, say: Write) -> str:
-    """By the digits of its column, the best in bold, with its interval and the outcomes of seeds without a score."""
+    """By the digits of its column, the best in bold, with its interval and the outcomes of seeds
+    without a score.
+    """
     outcomes = [f"{say(o.outcome)} ({o.n}/{o.of})" for o in value.outcomes]
     if value.mean is None:
         scored = sum(o.n for o in value.outcomes) < max((o.of for o in value.outcomes), default=1)
@@ -93,7 +107,7 @@ def _value(value: Value, column: Column, say: Write) -> str:
     return ", ".join([shown + say(value.suffix), *outcomes])
 
 
-# -- text -------------------------------------------------------------------------------------------------------------------
+# -- text ------------------------------------------------------------------------------------------
 
 
 def inline(text: Text) -> str:
@@ -102,18 +116,24 @@ def inline(text: Text) -> str:
         return "".join(map(inline, text))
     if isinstance(text, str):
         return escape(text)
-    return _MARK[text.style] + (_words(text) if isinstance(text, Words) else escape(text.text, text.limit)) + _MARK[text.style]
+    return (
+        _MARK[text.style]
+        + (_words(text) if isinstance(text, Words) else escape(text.text, text.limit))
+        + _MARK[text.style]
+    )
 
 
 def escape(value: str, limit: int = 200) -> str:
-    """``value`` as inert Markdown on one line, cut at ``limit``: no HTML, table bars, links, emphasis, line
-    breaks."""
+    """``value`` as inert Markdown on one line, cut at ``limit``: no HTML, table bars, links,
+    emphasis, line breaks.
+    """
     return _SPECIAL.sub(r"\\\1", _without_html(one_line(value, limit)))
 
 
 def html(text: Text) -> str:
-    """The same text inside a line of HTML, where Markdown holds in some readers and not in others: its characters are
-    entities, which are text in both."""
+    """The same text inside a line of HTML, where Markdown holds in some readers and not in others:
+    its characters are entities, which are text in both.
+    """
     if isinstance(text, tuple):
         return "".join(map(html, text))
     part = Quote(text) if isinstance(text, str) else text
@@ -123,7 +143,11 @@ def html(text: Text) -> str:
 
 
 def _words(words: Words) -> str:
-    return words.text if words.style == "code" else _SPECIAL_IN_WORDS.sub(r"\\\1", _without_html(words.text))
+    return (
+        words.text
+        if words.style == "code"
+        else _SPECIAL_IN_WORDS.sub(r"\\\1", _without_html(words.text))
+    )
 
 
 def _without_html(text: str) -> str:

@@ -11,8 +11,9 @@ from fedbench.leaderboard.statistics.sections import Section
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe & Ito's palette, distinguishable with every common colour blindness; dashes and markers repeat the distinction.
-# 7 colours and 4 dashes share no factor, so 28 defenses differ in at least one of them.
+# Okabe & Ito's palette, distinguishable with every common colour blindness; dashes and markers
+# repeat the distinction. 7 colours and 4 dashes share no factor, so 28 defenses differ in at least
+# one of them.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F6A00")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 MARKERS = "oD^vP*X<>ph"
@@ -41,17 +42,27 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def literal(text: str, limit: int = 40) -> str:
-    """Text that matplotlib draws character by character: no mathematics, and never hidden by a leading underscore."""
+    """Text that matplotlib draws character by character: no mathematics, and never hidden by a
+    leading underscore.
+    """
     text = printable(text)[:limit].replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 
 def row_styles(section: Section) -> dict[str, dict[str, Any]]:
-    """Look of each row with scores, the same in all figures of a section; the undefended row is black."""
+    """Look of each row with scores, the same in all figures of a section; the undefended row is
+    black.
+    """
     styles: dict[str, dict[str, Any]] = {}
     defended = sorted(r.label for r in section.rows if not r.undefended)
     for i, label in enumerate(defended):
-        styles[label] = {"color": colour(i), "ls": dashes(i), "marker": marker(i), "lw": 1.5, "zorder": 3}
+        styles[label] = {
+            "color": colour(i),
+            "ls": dashes(i),
+            "marker": marker(i),
+            "lw": 1.5,
+            "zorder": 3,
+        }
     for row in section.rows:
         if row.undefended:
             styles[row.label] = {"color": "black", "ls": "-", "marker": "s", "lw": 1.8, "zorder": 2}

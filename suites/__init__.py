@@ -1,4 +1,6 @@
-"""Suites shipped with fedbench. Imports neither pydantic nor a YAML parser: help, lists and completion stay fast."""
+"""Suites shipped with fedbench. Imports neither pydantic nor a YAML parser: help, lists and
+completion stay fast.
+"""
 
 from __future__ import annotations
 

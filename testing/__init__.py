@@ -25,7 +25,10 @@ def __getattr__(name: str) -> Any:
     """Import on first use, so that `fedbench --help` does not import torch."""
     if name not in __all__:
         raise AttributeError(f"module 'fedbench.testing' has no attribute {name!r}")
-    return getattr(import_module(f"fedbench.testing.{'subject' if name in ('Report', 'Result') else 'run'}"), name)
+    return getattr(
+        import_module(f"fedbench.testing.{'subject' if name in ('Report', 'Result') else 'run'}"),
+        name,
+    )
 
 
 def __dir__() -> list[str]:

@@ -17,31 +17,55 @@ from fedbench.core.registry.kinds import KINDS
 from fedbench.core.words import one_line
 
 
-@click.command(epilog=examples(
-    "fedbench check update-noise",
-    "fedbench check my-attack my-signal --markdown report.md",
-    "fedbench check grad-noise --param sigma=0.5",
-    "fedbench check --list",
-))  # fmt: skip
-@click.argument("names", metavar="NAME...", nargs=-1, shell_complete=complete.components)
-@click.option("--kind", type=click.Choice(KINDS), help="The kind of component, where several have the name.")
-@click.option(
-    "--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter's value, in YAML; may be given several times."
+@click.command(
+    epilog=examples(
+        "fedbench check update-noise",
+        "fedbench check my-attack my-signal --markdown report.md",
+        "fedbench check grad-noise --param sigma=0.5",
+        "fedbench check --list",
+    )
 )
-@click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report to this file.")
-@click.option("--list", "list_", is_flag=True, help="List the checks and the kinds of component they apply to; run nothing.")
+@click.argument("names", metavar="NAME...", nargs=-1, shell_complete=complete.components)
+@click.option(
+    "--kind", type=click.Choice(KINDS), help="The kind of component, where several have the name."
+)
+@click.option(
+    "--param",
+    "params",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A parameter's value, in YAML; may be given several times.",
+)
+@click.option(
+    "--markdown",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the report to this file.",
+)
+@click.option(
+    "--list",
+    "list_",
+    is_flag=True,
+    help="List the checks and the kinds of component they apply to; run nothing.",
+)
 @json_option
 @debug_and_quiet
 def command(
-    names: tuple[str, ...], kind: str | None, params: tuple[str, ...], markdown: Path | None, list_: bool, as_json: bool
+    names: tuple[str, ...],
+    kind: str | None,
+    params: tuple[str, ...],
+    markdown: Path | None,
+    list_: bool,
+    as_json: bool,
 ) -> None:
     """Check that components meet the plugin contract.
 
-    NAME is a component of an installed package. The checks run in separate processes. Each report is Markdown, and is printed
-    as it ends. Exit status 1 if a check failed.
+    NAME is a component of an installed package. The checks run in separate processes. Each report
+    is Markdown, and is printed as it ends. Exit status 1 if a check failed.
     """
     if markdown is not None and not markdown.absolute().parent.is_dir():
-        raise UserError(f"{markdown}: the folder {markdown.absolute().parent} does not exist; make it first")
+        raise UserError(
+            f"{markdown}: the folder {markdown.absolute().parent} does not exist; make it first"
+        )
     if list_:
         from fedbench.testing.table import CHECKS
 
@@ -61,17 +85,24 @@ def command(
         reports.append(report := Report(str(subject), tuple(results(subject, _progress))))
         _progress("")
         if not as_json:
-            say(("\n" if len(reports) > 1 else "") + report.markdown().rstrip("\n"), failure=not report.ok)
+            say(
+                ("\n" if len(reports) > 1 else "") + report.markdown().rstrip("\n"),
+                failure=not report.ok,
+            )
     if as_json:
         say_json([asdict(report) | {"ok": report.ok} for report in reports])
     if markdown is not None:
-        write_atomically(markdown.absolute(), "\n".join(report.markdown() for report in reports).encode())
+        write_atomically(
+            markdown.absolute(), "\n".join(report.markdown() for report in reports).encode()
+        )
     if not all(report.ok for report in reports):
         raise click.exceptions.Exit(1)
 
 
 def _values(params: tuple[str, ...]) -> dict[str, Any]:
-    """``KEY=VALUE`` options as a dictionary, values parsed as YAML. Raises ``UserError`` for malformed ones."""
+    """``KEY=VALUE`` options as a dictionary, values parsed as YAML. Raises ``UserError`` for
+    malformed ones.
+    """
     from fedbench.core.spec.document import parse_value
 
     found = {}

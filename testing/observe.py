@@ -22,7 +22,7 @@ Call = Callable[..., Any]
 Around = Callable[[str, Call, tuple[Any, ...]], Any]
 _DEPTH = 12  # containers within containers
 
-# --- hooks ------------------------------------------------------------------------------------------------------------
+# --- hooks ----------------------------------------------------------------------------------------
 
 
 def overridden(made: Any) -> list[str]:
@@ -48,7 +48,9 @@ def state_of(made: Any) -> dict[str, Any]:
 
 
 def places_of(made: Any) -> Iterator[tuple[str, Any]]:
-    """(where, value) of all that an instance can keep: on itself, on the classes of its package, in their modules' globals."""
+    """(where, value) of all that an instance can keep: on itself, on the classes of its package, in
+    their modules' globals.
+    """
     yield from ((f"self.{name}", value) for name, value in state_of(made).items())
     package = type(made).__module__.partition(".")[0]
     for cls in type(made).__mro__:
@@ -60,7 +62,7 @@ def places_of(made: Any) -> Iterator[tuple[str, Any]]:
                         yield f"{keeper}.{name}", value
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 def walk(value: Any, above: tuple[int, ...] = ()) -> Iterator[Any]:
@@ -101,7 +103,9 @@ def holds(value: Any, wanted: Sequence[Any]) -> bool:
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 of a value's content: tensors, arrays, numbers, text, modules, generators, and containers of them."""
+    """SHA-256 of a value's content: tensors, arrays, numbers, text, modules, generators, and
+    containers of them.
+    """
     h = hashlib.sha256()
     for part in walk(value):
         h.update(type(part).__name__.encode())
@@ -124,15 +128,20 @@ def difference(before: dict[str, str], after: dict[str, str]) -> str:
     return next((name for name in {**before, **after} if before.get(name) != after.get(name)), "")
 
 
-# --- global state -----------------------------------------------------------------------------------------------------
+# --- global state ---------------------------------------------------------------------------------
 
 
 def global_state(kind: str) -> dict[str, str]:
-    """Digests of the global generators and settings of the process. A model may draw from torch's generator in ``build``."""
+    """Digests of the global generators and settings of the process. A model may draw from torch's
+    generator in ``build``.
+    """
     state = {
-        "Python's random": random.getstate(), "numpy.random": np.random.get_state(), "numpy's error settings": np.geterr(),
-        "the working directory": os.getcwd(), "the environment": dict(os.environ),
-    } | {f"torch's {name}": get() for name, get in SETTINGS.items()}  # fmt: skip
+        "Python's random": random.getstate(),
+        "numpy.random": np.random.get_state(),
+        "numpy's error settings": np.geterr(),
+        "the working directory": os.getcwd(),
+        "the environment": dict(os.environ),
+    } | {f"torch's {name}": get() for name, get in SETTINGS.items()}
     if kind != "model":
         state["torch's default generator"] = torch.random.default_generator.get_state()
     return {name: digest_of(value) for name, value in state.items()}

@@ -13,16 +13,27 @@ from fedbench.core.process.ask import Ended, ask, ask_each, long_plugin_limits, 
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.components import Registry
 from fedbench.core.words import explain, one_line
-from fedbench.testing.subject import Failed, Outcome, Report, Result, Skipped, Subject, Warned, subject_of
+from fedbench.testing.subject import (
+    Failed,
+    Outcome,
+    Report,
+    Result,
+    Skipped,
+    Subject,
+    Warned,
+    subject_of,
+)
 from fedbench.testing.table import CHECKS, Check, checks_of
 
 _SLOW = ("dataset", "report")  # kinds that get the longer time limit
 
-# --- one check --------------------------------------------------------------------------------------------------------
+# --- one check ------------------------------------------------------------------------------------
 
 
 def run_check(subject: Subject, check: Check) -> Result:
-    """Run one check in this process. No exception of the component passes, except the user's Ctrl-C."""
+    """Run one check in this process. No exception of the component passes, except the user's
+    Ctrl-C.
+    """
     began = time.perf_counter()
     outcome, message = _outcome(subject, check)
     return Result(check.name, outcome, one_line(message, 2000), time.perf_counter() - began)
@@ -50,22 +61,30 @@ def _outcome(subject: Subject, check: Check) -> tuple[Outcome, str]:
         return "failed", str(error) if isinstance(error, UserError | Failed) else explain(error)
 
 
-# --- in another process -----------------------------------------------------------------------------------------------
+# --- in another process ---------------------------------------------------------------------------
 
 
-def check_component(what: Any, kind: str | None = None, params: dict[str, Any] | None = None) -> Report:
-    """Run all checks of a component: an announced name, or a class or an instance of fedbench.core's base classes.
+def check_component(
+    what: Any, kind: str | None = None, params: dict[str, Any] | None = None
+) -> Report:
+    """Run all checks of a component: an announced name, or a class or an instance of
+    fedbench.core's base classes.
 
-    Raises ``UserError`` for unknown components, components that cannot be imported, and invalid parameters.
+    Raises ``UserError`` for unknown components, components that cannot be imported, and invalid
+    parameters.
     """
     subject = subject_of(what, kind, params)
     return Report(str(subject), tuple(results(subject)))
 
 
-def results(subject: Subject, begins: Callable[[str], None] = lambda check: None) -> Iterator[Result]:
-    """One result per check, in the table's order. ``begins`` is called with the component and check before it runs.
+def results(
+    subject: Subject, begins: Callable[[str], None] = lambda check: None
+) -> Iterator[Result]:
+    """One result per check, in the table's order. ``begins`` is called with the component and check
+    before it runs.
 
-    The checks share a process; a crash or a timeout fails one check, and the next one gets a new process.
+    The checks share a process; a crash or a timeout fails one check, and the next one gets a new
+    process.
     """
     names = ask(lambda: _names(subject))
     table = {check.name: check for check in CHECKS}
@@ -94,7 +113,7 @@ def _names(subject: Subject) -> list[str]:
         return [check.name for check in checks_of(subject)]
 
 
-# --- in pytest --------------------------------------------------------------------------------------------------------
+# --- in pytest ------------------------------------------------------------------------------------
 
 
 class ConformanceWarning(UserWarning):
@@ -103,7 +122,9 @@ class ConformanceWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Case:
-    """One check of one component, to be called in a test. Raises ``AssertionError``, skips the test or warns."""
+    """One check of one component, to be called in a test. Raises ``AssertionError``, skips the test
+    or warns.
+    """
 
     subject: Subject
     check: Check
@@ -135,10 +156,14 @@ def cases_of(*components: Any) -> list[Case]:
 
 
 def parametrize_with_checks(*components: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Parametrize a test function of one argument, ``check``, with one case per component and check.
+    """Parametrize a test function of one argument, ``check``, with one case per component and
+    check.
 
-    ``components``: names of announced components, (name, parameters), or classes and instances of fedbench.core's base classes.
+    ``components``: names of announced components, (name, parameters), or classes and instances of
+    fedbench.core's base classes.
     """
     import pytest
 
-    return pytest.mark.parametrize("check", [pytest.param(case, id=case.id) for case in cases_of(*components)])
+    return pytest.mark.parametrize(
+        "check", [pytest.param(case, id=case.id) for case in cases_of(*components)]
+    )

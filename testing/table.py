@@ -1,4 +1,6 @@
-"""The table of checks: name, function and kinds of component. The docstring of a function says what it checks."""
+"""The table of checks: name, function and kinds of component. The docstring of a function says what
+it checks.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Check:
-    """``kinds``: of component, or active or passive attack. ``after_run``: skipped where the small run fails."""
+    """``kinds``: of component, or active or passive attack. ``after_run``: skipped where the small
+    run fails.
+    """
 
     module: str
     name: str
@@ -55,16 +59,28 @@ def _checks(module: str, names: str, *kinds: str, after_run: bool = True) -> tup
 
 CHECKS: tuple[Check, ...] = (
     *_checks(
-        "component", "announced documented parameters_documented parameters_bounded defaults_construct known_methods signatures",
+        "component",
+        "announced documented parameters_documented parameters_bounded defaults_construct "
+        "known_methods signatures",
         after_run=False,
     ),
     *_checks("component", "declares_known_signals", "attack", "analysis", after_run=False),
     *_checks("other", "licence_stated", "dataset", after_run=False),
     *_checks("component", "runs", after_run=False),
     *_checks("component", "deterministic_under_seed global_state_unchanged no_state_between_runs"),
-    *_checks("component", "inputs_not_mutated", "defense", "attack", "model", "signal", "analysis", "report"),
     *_checks(
-        "defense", "members_kept_apart order_of_clients refuses_with_a_reason",
+        "component",
+        "inputs_not_mutated",
+        "defense",
+        "attack",
+        "model",
+        "signal",
+        "analysis",
+        "report",
+    ),
+    *_checks(
+        "defense",
+        "members_kept_apart order_of_clients refuses_with_a_reason",
         "defense",
     ),
     *_checks("attack", "order_of_candidates", "attack"),
@@ -76,7 +92,7 @@ CHECKS: tuple[Check, ...] = (
     *_checks("other", "chunk_independent", "signal"),
     *_checks("component", "runs_end_to_end", "defense", "dataset", "model", "signal"),
     *_checks("component", "runs_on_cuda", "defense", "active attack", "model", "signal"),
-)  # fmt: skip
+)
 
 
 def checks_of(subject: Subject) -> tuple[Check, ...]:

@@ -59,26 +59,33 @@ from fedbench.testing.worlds import PlainLoss, TinyData, World, given_use, job_o
 
 
 def trial(subject: Subject, made: Any = None, turned: bool = False) -> dict[str, Any]:
-    """Name -> value of everything that ``made``, by default a fresh instance, answers. ``turned``: about the last target first.
+    """Name -> value of everything that ``made``, by default a fresh instance, answers. ``turned``:
+    about the last target first.
 
     Raises :class:`Skipped` where it does not apply to the small run, and the engine's errors.
     """
     seed_globals(1)
     made = subject.make() if made is None else made
     try:
-        return _attack(made, turned) if subject.kind == "attack" else _TRIALS[subject.kind](subject, made)
+        return (
+            _attack(made, turned)
+            if subject.kind == "attack"
+            else _TRIALS[subject.kind](subject, made)
+        )
     except SkipCell as why:
         raise Skipped(f"it does not apply to the small federation of the checks: {why}") from why
 
 
-_AHEAD_S = 1_000_003.0  # the clock of the second pass is so far ahead, for components that read whole seconds
+# the clock of the second pass is so far ahead, for components that read whole seconds
+_AHEAD_S = 1_000_003.0
 
 
 def passes(subject: Subject) -> list[dict[str, str]]:
-    """Digests of the answers of two runs and, of a passive attack, of a third that asks about the targets in reverse order.
+    """Digests of the answers of two runs and, of a passive attack, of a third that asks about the
+    targets in reverse order.
 
-    Made once for all checks, each in a fork of this process, in which the component has served no run yet. Raises
-    :class:`Skipped` and ``UserError``.
+    Made once for all checks, each in a fork of this process, in which the component has served no
+    run yet. Raises :class:`Skipped` and ``UserError``.
     """
     if "passes" not in subject.notes:
         try:
@@ -127,7 +134,11 @@ def _pass(subject: Subject, i: int) -> dict[str, str]:
 
 def located(error: BaseException) -> str:
     """The error's message, with the plugin's line where the engine has not added it."""
-    return str(error) if isinstance(error, UserError | RuntimeError | Failed) and str(error) else describe_error(error)
+    return (
+        str(error)
+        if isinstance(error, UserError | RuntimeError | Failed) and str(error)
+        else describe_error(error)
+    )
 
 
 def reference(subject: Subject) -> dict[str, str]:
@@ -138,19 +149,37 @@ def reference(subject: Subject) -> dict[str, str]:
         raise Skipped("the small run fails, see `runs`") from error
 
 
-# --- defenses ---------------------------------------------------------------------------------------------------------
+# --- defenses -------------------------------------------------------------------------------------
 
 
 def train_defense(
-    made: Defense, members: tuple[int, ...] = (0, 1, 2, 3), samples: int = 480, model: type[Model] = MLP, **changes: Any
+    made: Defense,
+    members: tuple[int, ...] = (0, 1, 2, 3),
+    samples: int = 480,
+    model: type[Model] = MLP,
+    **changes: Any,
 ) -> Trained:
-    """A training of five clients, four of which defend. ``changes``: of the setting; of its federation field by field."""
-    federation = {"clients": 5, "rounds": 2, "local_epochs": 1, "batch_size": 20, "optimizer": {"lr": 0.1, "momentum": 0.9}}
+    """A training of five clients, four of which defend. ``changes``: of the setting; of its
+    federation field by field.
+    """
+    federation = {
+        "clients": 5,
+        "rounds": 2,
+        "local_epochs": 1,
+        "batch_size": 20,
+        "optimizer": {"lr": 0.1, "momentum": 0.9},
+    }
     defaults = {"audit": {"every": 1, "nonmembers": 20}, "thresholds": [0.5, 0.6]}
-    setting = setting_of(**{**defaults, **changes, "federation": federation | changes.get("federation", {})})
+    setting = setting_of(
+        **{**defaults, **changes, "federation": federation | changes.get("federation", {})}
+    )
     data = given_use(TinyData, {"train": samples, "holdout": 400 + made.root_samples})
-    job, parts, scene = job_of(setting, defense=given_use(made), dataset=data, model=net(model), members=members)
-    return train(job, parts, scene, [Look(needs=frozenset({"loss"}), view="server")], lambda t: None)
+    job, parts, scene = job_of(
+        setting, defense=given_use(made), dataset=data, model=net(model), members=members
+    )
+    return train(
+        job, parts, scene, [Look(needs=frozenset({"loss"}), view="server")], lambda t: None
+    )
 
 
 def net(model: type[Model] = MLP) -> ComponentUse:
@@ -162,16 +191,20 @@ def _defense(subject: Subject, made: Defense) -> dict[str, Any]:
     """What is measured of every upload and of the final model, and the facts."""
     trained = train_defense(made)
     return {
-        "the loss under the uploads": trained.signals, "the predictions of the final model": trained.predicted,
-        "the clients' models": trained.assignment, "its facts": trained.facts,
-    }  # fmt: skip
+        "the loss under the uploads": trained.signals,
+        "the predictions of the final model": trained.predicted,
+        "the clients' models": trained.assignment,
+        "its facts": trained.facts,
+    }
 
 
-# --- attacks ----------------------------------------------------------------------------------------------------------
+# --- attacks --------------------------------------------------------------------------------------
 
 
 def asked(made: Attack, seed: int = 0, **audit: Any) -> tuple[Answers, World]:
-    """The answers for all targets, and the training. A passive attack shares a training, an active one takes part in its own."""
+    """The answers for all targets, and the training. A passive attack shares a training, an active
+    one takes part in its own.
+    """
     active = isinstance(made, ActiveAttack)
     seen = trained_with(made, seed, **audit) if active else world(made.needs, seed=seed, **audit)
     return answers_of(made, seen), seen
@@ -183,22 +216,40 @@ def answers_of(made: Attack, seen: World) -> Answers:
 
 
 def trained_with(
-    made: Attack, seed: int = 0, adversary: dict[str, Any] | None = None, model: type[Model] = MLP, device: str = "cpu",
+    made: Attack,
+    seed: int = 0,
+    adversary: dict[str, Any] | None = None,
+    model: type[Model] = MLP,
+    device: str = "cpu",
     **audit: Any,
-) -> World:  # fmt: skip
-    """A training of four clients, the last of which the attack controls, with full knowledge unless ``adversary`` says less."""
-    federation = {"clients": 4, "rounds": 3, "local_epochs": 1, "batch_size": 20, "optimizer": {"lr": 0.2}}
+) -> World:
+    """A training of four clients, the last of which the attack controls, with full knowledge unless
+    ``adversary`` says less.
+    """
+    federation = {
+        "clients": 4,
+        "rounds": 3,
+        "local_epochs": 1,
+        "batch_size": 20,
+        "optimizer": {"lr": 0.2},
+    }
     asked = {"every": 2, "targets": "honest", "members": 40, "nonmembers": 40, **audit}
     inside = {"clients": 1, "knowledge": "rule", "mask_set": 12, **(adversary or {})}
     setting = setting_of(audit=asked, adversary=inside, federation=federation)
     use = given_use(made, name="attack")
-    job, parts, scene = job_of(setting, attack=use, made=made, members=(), seed=seed, model=net(model))
+    job, parts, scene = job_of(
+        setting, attack=use, made=made, members=(), seed=seed, model=net(model)
+    )
     job = replace(job, device=device)
-    return World(job=job, parts=parts, scene=scene, trained=train(job, parts, scene, [made], lambda t: None))
+    return World(
+        job=job, parts=parts, scene=scene, trained=train(job, parts, scene, [made], lambda t: None)
+    )
 
 
 def _attack(made: Attack, turned: bool) -> dict[str, Any]:
-    """Scores of every target, and what an active attack did to the federation. Raises ``UserError`` for invalid scores."""
+    """Scores of every target, and what an active attack did to the federation. Raises ``UserError``
+    for invalid scores.
+    """
     if turned:
         seen = world(made.needs)
         scene = replace(seen.scene, audits=seen.scene.audits[::-1])
@@ -206,8 +257,13 @@ def _attack(made: Attack, turned: bool) -> dict[str, Any]:
     found, seen = asked(made)
     verdict(seen.job, seen.job.cells[0], seen.scene, seen.trained, found)
     for scores, rounds in zip(found.scores, found.by_round, strict=True):
-        if rounds is not None and not np.array_equal(rounds[-1].argsort(kind="stable"), scores.argsort(kind="stable")):
-            raise UserError("the last row of score_rounds ranks the candidates otherwise than score; expected the same order")
+        if rounds is not None and not np.array_equal(
+            rounds[-1].argsort(kind="stable"), scores.argsort(kind="stable")
+        ):
+            raise UserError(
+                "the last row of score_rounds ranks the candidates otherwise than score; expected "
+                "the same order"
+            )
     said = _by_target(seen.scene, found)
     if isinstance(made, ActiveAttack):
         said["the signals of its training"] = seen.trained.signals
@@ -217,10 +273,13 @@ def _attack(made: Attack, turned: bool) -> dict[str, Any]:
 
 def _by_target(scene: Scene, found: Answers) -> dict[str, Any]:
     answers = zip(scene.audits, found.scores, found.by_round, strict=True)
-    return {f"the score of {audit.target.words()}": [scores, rounds] for audit, scores, rounds in answers}
+    return {
+        f"the score of {audit.target.words()}": [scores, rounds]
+        for audit, scores, rounds in answers
+    }
 
 
-# --- data sets, models, signals ---------------------------------------------------------------------------------------
+# --- data sets, models, signals -------------------------------------------------------------------
 
 
 def loaded(subject: Subject, made: Dataset, seed: int = 0) -> Data:
@@ -231,9 +290,14 @@ def loaded(subject: Subject, made: Dataset, seed: int = 0) -> Data:
 
 
 def samples(subject: Subject, made: Model) -> tuple[torch.Tensor, int]:
-    """([6, *input] samples of a common shape that the model takes, 4 classes). Raises :class:`Skipped` where it takes none."""
+    """([6, *input] samples of a common shape that the model takes, 4 classes). Raises
+    :class:`Skipped` where it takes none.
+    """
     g = torch.Generator().manual_seed(5)
-    common = [torch.randn(6, *shape, generator=g) for shape in ((3, 32, 32), (1, 28, 28), (1, 8, 8), (20,), (12, 5))]
+    common = [
+        torch.randn(6, *shape, generator=g)
+        for shape in ((3, 32, 32), (1, 28, 28), (1, 8, 8), (20,), (12, 5))
+    ]
     refused = ""
     for x in (*common, torch.randint(0, 16, (6, 12), generator=g)):
         try:
@@ -259,16 +323,27 @@ def _model(subject: Subject, made: Model) -> dict[str, Any]:
     x, classes = samples(subject, made)
     module = built(made, x, classes).eval()
     if set(module.parameters()) & set(built(made, x, classes).parameters()):
-        raise subject.failed("build returned the module of an earlier call; expected a fresh one, or runs go on from each other")
+        raise subject.failed(
+            "build returned the module of an earlier call; expected a fresh one, or runs go on "
+            "from each other"
+        )
     if not any(p.requires_grad for p in module.parameters()):
-        raise subject.failed("its module has no parameters to train; expected some with requires_grad=True")
+        raise subject.failed(
+            "its module has no parameters to train; expected some with requires_grad=True"
+        )
     with torch.no_grad():
         return {"the parameters": dict(module.state_dict()), "the logits": module(x)}
 
 
 def measure(subject: Subject, made: Signal, chunk: int = 23) -> dict[str, Any]:
-    """[23] or [23, d] numbers, asked for ``chunk`` samples at a time. Raises :class:`Skipped` for signals of the engine."""
-    if subject.found is not None and subject.found.distribution == DISTRIBUTION and subject.name in GRADIENT_SIGNALS:
+    """[23] or [23, d] numbers, asked for ``chunk`` samples at a time. Raises :class:`Skipped` for
+    signals of the engine.
+    """
+    if (
+        subject.found is not None
+        and subject.found.distribution == DISTRIBUTION
+        and subject.name in GRADIENT_SIGNALS
+    ):
         raise Skipped("the engine measures this signal for all clients at once")
     data = TinyData(train=23).load(0)
     x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
@@ -277,21 +352,30 @@ def measure(subject: Subject, made: Signal, chunk: int = 23) -> dict[str, Any]:
     with torch.no_grad():
         logits = [flat.module(part) for part in x.split(chunk)]
         pairs = list(zip(x.split(chunk), y.split(chunk), strict=True))
-        return {"the numbers": SignalCall(made, f"'{subject.name}'", flat).row(update, pairs, logits)}
+        return {
+            "the numbers": SignalCall(made, f"'{subject.name}'", flat).row(update, pairs, logits)
+        }
 
 
-# --- analyses and reports ---------------------------------------------------------------------------------------------
+# --- analyses and reports -------------------------------------------------------------------------
 
 
 def finished_run(made: Analysis) -> tuple[FinishedRun, Judgement]:
-    """The analysis's view of a run that it applies to, and an attack's judgement. Raises :class:`Skipped`."""
+    """The analysis's view of a run that it applies to, and an attack's judgement. Raises
+    :class:`Skipped`.
+    """
     for groups in (False, True):
         seen = world(made.needs, groups=groups)
         if made.applies(seen.job.described()):
             run = Run(scene=seen.scene, trained=seen.trained, shadows=seen.shadows, n_models=1)
-            judged = verdict(seen.job, seen.job.cells[0], seen.scene, seen.trained, answers_of(PlainLoss(), seen))
+            judged = verdict(
+                seen.job, seen.job.cells[0], seen.scene, seen.trained, answers_of(PlainLoss(), seen)
+            )
             return finished(seen.job, run, made), judged.judgement
-    raise Skipped("it applies to none of the settings that are tried: one plain, one with groups of clients and thresholds")
+    raise Skipped(
+        "it applies to none of the settings that are tried: one plain, one with groups of clients "
+        "and thresholds"
+    )
 
 
 def _analysis(subject: Subject, made: Analysis) -> dict[str, Any]:
@@ -325,21 +409,30 @@ def _report(made: Report) -> dict[str, Any]:
         told = made.write(folder, plots=False)
         if not isinstance(told, Path) or not told.exists():
             raise Failed(f"write returned {told!r:.100}; expected the path of a file that it wrote")
-        said = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file() and p not in before}
+        said = {
+            str(p.relative_to(folder)): p.read_bytes()
+            for p in sorted(folder.rglob("*"))
+            if p.is_file() and p not in before
+        }
         return said | {"the summary": made.summary(folder)}
 
 
 _TRIALS: dict[str, Callable[[Subject, Any], dict[str, Any]]] = {
     "defense": _defense,
-    "dataset": lambda subject, made: vars(loaded(subject, made)), "model": _model, "signal": measure, "analysis": _analysis,
+    "dataset": lambda subject, made: vars(loaded(subject, made)),
+    "model": _model,
+    "signal": measure,
+    "analysis": _analysis,
     "report": lambda subject, made: _report(made),
-}  # fmt: skip
+}
 
-# --- from data to a record --------------------------------------------------------------------------------------------
+# --- from data to a record ------------------------------------------------------------------------
 
 
 def run_in(folder: Path, job: Job) -> None:
-    """Run a job as `fedbench run` does, and read its record back. Raises :class:`Skipped` and :class:`Failed`."""
+    """Run a job as `fedbench run` does, and read its record back. Raises :class:`Skipped` and
+    :class:`Failed`.
+    """
     cell = job.cells[0]
     results = Results.create(folder, job.suite)
     ask(lambda: run_job(replace(job, results=str(folder)), lambda kind, what: None))
@@ -354,7 +447,14 @@ def run_in(folder: Path, job: Job) -> None:
 def job_with(subject: Subject) -> Job:
     """The job of one small run with a defense, data set, model or signal in it."""
     own, made = given_use(subject.cls, subject.params, subject.name), subject.make()
-    federation = {"clients": 4, "rounds": 2, "local_epochs": 1, "local_batches": 2, "batch_size": 10, "optimizer": {"lr": 0.05}}
+    federation = {
+        "clients": 4,
+        "rounds": 2,
+        "local_epochs": 1,
+        "local_batches": 2,
+        "batch_size": 10,
+        "optimizer": {"lr": 0.05},
+    }
     uses: dict[str, Any] = {}
     judge: Attack = PlainLoss()
     if subject.kind == "defense":
@@ -367,12 +467,23 @@ def job_with(subject: Subject) -> Job:
     elif subject.kind == "model":
         x, classes = samples(subject, made)
         data = {"train": 32, "holdout": 40, "shape": x.shape[1:], "classes": classes}
-        uses = {"model": own, "dataset": given_use(TinyData, data | {"tokens": 0 if x.is_floating_point() else 16})}
+        uses = {
+            "model": own,
+            "dataset": given_use(TinyData, data | {"tokens": 0 if x.is_floating_point() else 16}),
+        }
         federation |= {"rounds": 1, "local_batches": 1, "batch_size": 4}
     else:
         measure(subject, made)
-        judge = type("BySignal", (PlainLoss,), {"signal": subject.name, "needs": frozenset({subject.name})})()
+        judge = type(
+            "BySignal", (PlainLoss,), {"signal": subject.name, "needs": frozenset({subject.name})}
+        )()
         uses = {"attack": given_use(judge)}
-    setting = setting_of(federation=federation, audit={"every": 1, "nonmembers": 20}, thresholds=[0.5, 0.6])
+    setting = setting_of(
+        federation=federation, audit={"every": 1, "nonmembers": 20}, thresholds=[0.5, 0.6]
+    )
     job, *_ = job_of(setting, made=judge, **uses)
-    return replace(job, signals={**job.signals, subject.name: own}) if subject.kind == "signal" else job
+    return (
+        replace(job, signals={**job.signals, subject.name: own})
+        if subject.kind == "signal"
+        else job
+    )

@@ -16,7 +16,13 @@ from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.integrity import keys_of
 from fedbench.core.store.reading import load_records, read_run
 from fedbench.core.store.record import Found, Measured, Record, RoundRow, Utility
-from fedbench.core.store.run_file import CellResult, array_names, digest_of_arrays, optional_names, write_run
+from fedbench.core.store.run_file import (
+    CellResult,
+    array_names,
+    digest_of_arrays,
+    optional_names,
+    write_run,
+)
 from fedbench.core.store.scores import DecisionScores, TargetScores
 from fedbench.core.store.stems import stem_of_run
 from fedbench.leaderboard.document import Source, document
@@ -30,35 +36,66 @@ N_MEMBERS, N_OFL, N_IFL, N_TEST = 40, 60, 100, 400
 
 
 def use(label, name=None):
-    return {"name": name or label, "label": label, "params": {}, "distribution": "fedbench-privacy 0.1.0", "digest": "ab"}
+    return {
+        "name": name or label,
+        "label": label,
+        "params": {},
+        "distribution": "fedbench-privacy 0.1.0",
+        "digest": "ab",
+    }
 
 
 PROVENANCE = {
-    "fedbench": "0.1.0", "python": "3.11.7", "torch": "2.11.0", "numpy": "2.2.0", "scipy": "1.15.0", "scikit_learn": "1.6.0",
+    "fedbench": "0.1.0",
+    "python": "3.11.7",
+    "torch": "2.11.0",
+    "numpy": "2.2.0",
+    "scipy": "1.15.0",
+    "scikit_learn": "1.6.0",
     "git_commit": "0123456789abcdef",
-    "git_dirty": True, "platform": "Linux", "cpu": "A CPU", "cpu_capability": "AVX2", "device": "cpu",
-    "dtype": "float32", "threads": 1, "deterministic": True,
-}  # fmt: skip
+    "git_dirty": True,
+    "platform": "Linux",
+    "cpu": "A CPU",
+    "cpu_capability": "AVX2",
+    "device": "cpu",
+    "dtype": "float32",
+    "threads": 1,
+    "deterministic": True,
+}
 
 
 def identified(fields, targets):
-    """The fields of a record with an identity that they agree with; what the test calls ``key`` and ``run_key`` is part of it."""
+    """The fields of a record with an identity that they agree with; what the test calls ``key`` and
+    ``run_key`` is part of it.
+    """
     empty = dict.fromkeys(("partition", "federation", "audit", "groups", "thresholds", "adversary"))
     named = {"dataset": {"name": "gauss", "params": {}}, "model": {"name": "mlp", "params": {}}}
     described = {**named, **empty, **fields["described"]}
-    defense, attack = (ComponentUse.model_validate(fields[kind]).identity() for kind in ("defense", "attack"))
+    defense, attack = (
+        ComponentUse.model_validate(fields[kind]).identity() for kind in ("defense", "attack")
+    )
     machine = {**PROVENANCE, **fields["provenance"]}
     run = {
-        "contract": CONTRACT_VERSION, "called": [fields["setting"], fields["run_key"]],
-        "seed": fields["seed"], "members": fields["members"],
+        "contract": CONTRACT_VERSION,
+        "called": [fields["setting"], fields["run_key"]],
+        "seed": fields["seed"],
+        "members": fields["members"],
         "defense": defense,
-        "provenance": {name: machine[name] for name in ("torch", "dtype")}, "device": machine["device"].partition(" ")[0],
+        "provenance": {name: machine[name] for name in ("torch", "dtype")},
+        "device": machine["device"].partition(" ")[0],
         "digests": {name: digest for name, digest in fields["digests"].items() if name != "scores"},
-        "setting": {part: described[part] for part in ("partition", "federation", "audit", "groups", "thresholds")},
-        "targets": list(targets), "attacker": described["adversary"] and attack,
-        **{kind: ComponentUse(**{**use(""), **described[kind]}).identity() for kind in ("dataset", "model")},
+        "setting": {
+            part: described[part]
+            for part in ("partition", "federation", "audit", "groups", "thresholds")
+        },
+        "targets": list(targets),
+        "attacker": described["adversary"] and attack,
+        **{
+            kind: ComponentUse(**{**use(""), **described[kind]}).identity()
+            for kind in ("dataset", "model")
+        },
         **({"tuning": True} if described.get("tuning") else {}),
-    }  # fmt: skip
+    }
     identity = {"run": run, "attack": attack, "signals": {}, "analyses": {}}
     run_key, key = keys_of(identity)
     made = {"identity": identity, "run_key": run_key, "key": key}
@@ -73,9 +110,12 @@ def kept(cells, wanted):
 class Folder:
     """A results folder under construction."""
 
-    def __init__(self, root: Path, leak: dict[str, float], attacks=("fedmia-ii", "loss-series"), n_ofl=N_OFL) -> None:
+    def __init__(
+        self, root: Path, leak: dict[str, float], attacks=("fedmia-ii", "loss-series"), n_ofl=N_OFL
+    ) -> None:
         self.root, self.leak, self.attacks, self.n_ofl = root, leak, attacks, n_ofl
-        self.spike: dict[str, float] = {}  # defense -> by how much each audited round is more accurate than the one before
+        # defense -> by how much each audited round is more accurate than the one before
+        self.spike: dict[str, float] = {}
         (root / "records").mkdir(parents=True)
 
     def fill(self, seeds=(0, 1, 2), **more) -> Folder:
@@ -89,37 +129,64 @@ class Folder:
         """(coalition, members, targets) of a row."""
         return ("none", (), CLIENTS) if defense == "none" else ("pair", MEMBERS, MEMBERS)
 
-    def add(self, defense, attack, seed, outcome="ok", stem=None, ids_from=0, arrays=None, **change) -> Path:
+    def add(
+        self, defense, attack, seed, outcome="ok", stem=None, ids_from=0, arrays=None, **change
+    ) -> Path:
         coalition, members, targets = self.parties(defense)
         fields = {
-            "key": f"{defense}/{attack}/{seed}", "run_key": f"{defense}/{seed}", "outcome": outcome, "suite": "demo",
-            "setting": "iid", "coalition": coalition, "members": list(members),
-            "seed": seed, "defense": use(defense), "attack": use(attack), "view": "server",
-            "described": {"dataset": {"name": "gauss", "params": {"dim": 8}}, "federation": {"clients": 4, "rounds": 30}},
+            "key": f"{defense}/{attack}/{seed}",
+            "run_key": f"{defense}/{seed}",
+            "outcome": outcome,
+            "suite": "demo",
+            "setting": "iid",
+            "coalition": coalition,
+            "members": list(members),
+            "seed": seed,
+            "defense": use(defense),
+            "attack": use(attack),
+            "view": "server",
+            "described": {
+                "dataset": {"name": "gauss", "params": {"dim": 8}},
+                "federation": {"clients": 4, "rounds": 30},
+            },
             "history": [RoundRow(round=r, accuracy=0.5, train_loss=None) for r in (10, 20, 30)],
-            "provenance": PROVENANCE, "digests": {"data": "d" * 64, "split": "e" * 64},
+            "provenance": PROVENANCE,
+            "digests": {"data": "d" * 64, "split": "e" * 64},
             "measured": Measured(
-                started=f"2026-03-0{1 + seed % 9}T10:00:00+00:00", wall_s=2, cpu_s=2, attack_cpu_s=0, signals_cpu_s=0,
-                train_cpu_s=1.0 if defense == "none" else 1.5, peak_memory_mb=9,
+                started=f"2026-03-0{1 + seed % 9}T10:00:00+00:00",
+                wall_s=2,
+                cpu_s=2,
+                attack_cpu_s=0,
+                signals_cpu_s=0,
+                train_cpu_s=1.0 if defense == "none" else 1.5,
+                peak_memory_mb=9,
             ),
-        }  # fmt: skip
+        }
         found = {}
         if outcome == "ok":
             made, scored, correct = self._measured(defense, attack, seed, targets, ids_from)
             found = {**made, **(arrays or {})}
             accuracy = float(correct.mean())
-            fields |= {"targets": scored, "utility": Utility(accuracy=accuracy, n_test=len(correct))}
+            fields |= {
+                "targets": scored,
+                "utility": Utility(accuracy=accuracy, n_test=len(correct)),
+            }
             rows = change.pop("history", fields["history"])
             fields["history"] = [
                 row.model_copy(update={"accuracy": accuracy - self.spike.get(defense, 0) * before})
                 for row, before in zip(rows, range(len(rows))[::-1], strict=True)
             ]
-            everyone = [np.concatenate([made[f"t{t}_{part}"] for t in targets]) for part in ("scores", "kind", "canary")]
+            everyone = [
+                np.concatenate([made[f"t{t}_{part}"] for t in targets])
+                for part in ("scores", "kind", "canary")
+            ]
             fields["pooled"] = score_groups(*everyone, np.random.default_rng(0))
         record = Record(**identified({**fields, **change}, targets))
         if outcome == "ok":
             named = {*array_names(record), *optional_names(record)}
-            record.digests["scores"] = digest_of_arrays({name: a for name, a in found.items() if name in named})
+            record.digests["scores"] = digest_of_arrays(
+                {name: a for name, a in found.items() if name in named}
+            )
         stem = stem or stem_of_run(record)
         path = self.root / "records" / f"{stem}.json"
         before = read_run(path) if path.exists() else []
@@ -146,13 +213,21 @@ class Folder:
         kind = np.repeat([0, 1, 2], (N_MEMBERS, self.n_ofl, N_IFL)).astype(np.int8)
         arrays, scored = {}, []
         for t in targets:
-            common = np.random.default_rng([seed, abs(t)]).normal(size=len(kind))  # what a sample's score has everywhere
-            own = np.random.default_rng([seed, abs(t), *attack.encode(), *defense.encode()]).normal(size=len(kind))
+            # what a sample's score has everywhere
+            common = np.random.default_rng([seed, abs(t)]).normal(size=len(kind))
+            own = np.random.default_rng([seed, abs(t), *attack.encode(), *defense.encode()]).normal(
+                size=len(kind)
+            )
             shift = self.leak[defense] * (1 + 0.1 * len(attack))
             scores = (common + 0.4 * own + shift * (kind == 0)).astype(np.float64)
             canary = np.arange(len(kind)) % 20 == 0
             ids = np.arange(len(kind)) + 1000 * abs(t) + ids_from
-            arrays |= {f"t{t}_scores": scores, f"t{t}_kind": kind, f"t{t}_ids": ids, f"t{t}_canary": canary}
+            arrays |= {
+                f"t{t}_scores": scores,
+                f"t{t}_kind": kind,
+                f"t{t}_ids": ids,
+                f"t{t}_canary": canary,
+            }
             arrays[f"t{t}_in_mix"] = np.ones(len(kind), np.bool_)
             groups = score_groups(scores, kind, canary, np.random.default_rng(0))
             scored.append(TargetScores(target=t, groups=groups))
@@ -202,28 +277,43 @@ def rows_of(text, after):
 
 RULES = ("none", "median", "atm")
 ACTIVE = ("gradient-ascent", "fedpoisonmia")
-ACCURACY = {None: 0.8, "gradient-ascent": 0.7, "fedpoisonmia": 0.6}  # of the undefended federation; a rule loses 0.1
+# of the undefended federation; a rule loses 0.1
+ACCURACY = {None: 0.8, "gradient-ascent": 0.7, "fedpoisonmia": 0.6}
 
 
 def decision_of(by_round, member, rng):
     """What a target's record says of an attack that decides."""
-    facts = {k: v for k, v in vars(decision_report(by_round, member, 0.0, rng)).items() if k != "best_index"}
+    facts = {
+        k: v
+        for k, v in vars(decision_report(by_round, member, 0.0, rng)).items()
+        if k != "best_index"
+    }
     return DecisionScores(best_round=10, **facts)
 
 
 class Poisoned(Folder):
-    """A folder of a poisoning suite: rules that no client takes part in, one passive run and one of each active attack."""
+    """A folder of a poisoning suite: rules that no client takes part in, one passive run and one of
+    each active attack.
+    """
 
     def __init__(self, root, attacks=("passive", *ACTIVE), rules=RULES, rounds=6):
         self.rounds = rounds
         super().__init__(root, dict.fromkeys(rules, 0.8), attacks)
 
     def parties(self, defense):
-        return ("pair", MEMBERS, (EVERYBODY.code,)) if defense == "mixup" else ("none", (), (EVERYBODY.code,))
+        return (
+            ("pair", MEMBERS, (EVERYBODY.code,))
+            if defense == "mixup"
+            else ("none", (), (EVERYBODY.code,))
+        )
 
     def add(self, defense, attack, seed, outcome="ok", **change):
         inside = attack if attack in ACTIVE else None
-        described = {"adversary": inside, "insider": {"malicious": 1, "knowledge": "honest"}, "audit": {"targets": "honest"}}
+        described = {
+            "adversary": inside,
+            "insider": {"malicious": 1, "knowledge": "honest"},
+            "audit": {"targets": "honest"},
+        }
         own = {"run_key": f"{defense}/{inside}/{seed}", "described": described, "view": "client"}
         return super().add(defense, attack, seed, outcome, **{**own, **change})
 
@@ -250,31 +340,46 @@ def fairness_of(defense, seed):
     numbers = {}
     for name, k in GROUPS.items():
         share = rng.uniform(0.7, 0.9)
-        numbers |= {f"accuracy:{name}": Number(share, (share * (1 - share) / (100 * k)) ** 0.5), f"clients:{name}": Number(k)}
+        numbers |= {
+            f"accuracy:{name}": Number(share, (share * (1 - share) / (100 * k)) ** 0.5),
+            f"clients:{name}": Number(k),
+        }
         numbers[f"n_test:{name}"] = Number(100 * k)
     return numbers | {kind: Number(rng.uniform(0.02, 0.2), 0.01) for kind in GAPS}
 
 
 class Clustered(Folder):
-    """A folder of a clustered federation: an attack that decides and one that does not, asked about two groups."""
+    """A folder of a clustered federation: an attack that decides and one that does not, asked about
+    two groups.
+    """
 
     def __init__(self, root, attacks=("rmia", "shadow"), targets=(-10, -11), purity=1.0):
         self.targets, self.purity = targets, purity
         super().__init__(root, dict(CLUSTERED), attacks)
 
     def parties(self, defense):
-        return ("none", (), self.targets) if defense == "none" else ("uniform", CLIENTS, self.targets)
+        return (
+            ("none", (), self.targets) if defense == "none" else ("uniform", CLIENTS, self.targets)
+        )
 
     def add(self, defense, attack, seed, outcome="ok", **change):
-        groups = [{"name": n, "fraction": None, "rotation": [0.0, 25.0], "brightness": None} for n in GROUPS]
+        groups = [
+            {"name": n, "fraction": None, "rotation": [0.0, 25.0], "brightness": None}
+            for n in GROUPS
+        ]
         own = {"view": "external", "described": {"groups": groups, "thresholds": [0.5, 0.8]}}
         own["arrays"] = {"group-fairness:models": np.array([2.0, seed % 2, 1.0, 1 - seed % 2])}
         if outcome == "ok":
-            own |= {"analyses": self.analyses(defense, attack, seed), "history": self.history(defense, seed)}
+            own |= {
+                "analyses": self.analyses(defense, attack, seed),
+                "history": self.history(defense, seed),
+            }
         return super().add(defense, attack, seed, outcome, **{**own, **change})
 
     def analyses(self, defense, attack, seed):
-        numbers = fairness_of(defense, seed) | ({} if self.purity is None else {"purity": Number(self.purity, 0.0)})
+        numbers = fairness_of(defense, seed) | (
+            {} if self.purity is None else {"purity": Number(self.purity, 0.0)}
+        )
         found = {"group-fairness": Found(numbers=numbers, arrays={"models": "clients"})}
         violated = Number(10 * seed, count_error(10 * seed, 200))
         bounds = {"violations": Found(numbers={"violated": violated, "clients": Number(200)})}
@@ -283,8 +388,11 @@ class Clustered(Folder):
     def history(self, defense, seed):
         more = {"clusters": [3, 1] if seed % 2 else [1, 3], "moved": 0} if defense == "ifca" else {}
         rows = [
-            RoundRow(round=r, accuracy=0.5, train_loss=None, group_accuracy=[0.5 + r / 100, 0.4], **more) for r in (10, 20, 30)
-        ]  # fmt: skip
+            RoundRow(
+                round=r, accuracy=0.5, train_loss=None, group_accuracy=[0.5 + r / 100, 0.4], **more
+            )
+            for r in (10, 20, 30)
+        ]
         return [*rows[:2], rows[2].model_copy(update={"moved": seed} if more else {})]
 
     def _measured(self, defense, attack, seed, targets, ids_from):
@@ -300,8 +408,18 @@ class Clustered(Folder):
 def finished_run(**change):
     """A run of 4 clients without groups, bounds or several models."""
     fields = {
-        "clients": 4, "members": CLIENTS, "malicious": (), "facts": {}, "rounds": np.array([10]), "rows": (), "signals": {},
-        "pool": np.zeros(0, int), "assignment": np.zeros((0, 4), int), "test_y": np.zeros(8, int),
-        "predicted": np.zeros(8, int), "test_group": np.zeros(8, int), "rng": lambda purpose: np.random.default_rng(0),
-    }  # fmt: skip
+        "clients": 4,
+        "members": CLIENTS,
+        "malicious": (),
+        "facts": {},
+        "rounds": np.array([10]),
+        "rows": (),
+        "signals": {},
+        "pool": np.zeros(0, int),
+        "assignment": np.zeros((0, 4), int),
+        "test_y": np.zeros(8, int),
+        "predicted": np.zeros(8, int),
+        "test_group": np.zeros(8, int),
+        "rng": lambda purpose: np.random.default_rng(0),
+    }
     return FinishedRun(**{**fields, **change})

@@ -31,7 +31,9 @@ def exported(results, folder, *only):
 def levels(folder):
     """(defense, attack) -> level of trust."""
     marks = Marks(folder)
-    return {(r.record.defense.name, r.record.attack.name): marks.level(r) for r in load_records(folder)}
+    return {
+        (r.record.defense.name, r.record.attack.name): marks.level(r) for r in load_records(folder)
+    }
 
 
 def files_of(bundle):
@@ -73,7 +75,11 @@ class Picked(str):
 
 def pick(files, attack="fedmia-ii", defense="grad-noise"):
     """The record with this cell."""
-    for name in sorted(n for n in files if n.startswith("records/") and n.endswith(".json") and f"--{defense}--" in n):
+    for name in sorted(
+        n
+        for n in files
+        if n.startswith("records/") and n.endswith(".json") and f"--{defense}--" in n
+    ):
         for i, cell in enumerate(json.loads(files[name])["cells"]):
             if cell["attack"]["label"] == attack:
                 picked = Picked(name)
@@ -123,14 +129,18 @@ def rescored(files, name, **changes):
             arrays[member(_key(files, name), array)] = np.asarray(value)
     out = io.BytesIO()
     np.savez(out, **arrays)
-    return with_scores(files, name, out.getvalue()) | {name: redigested(files[name], out.getvalue())}
+    return with_scores(files, name, out.getvalue()) | {
+        name: redigested(files[name], out.getvalue())
+    }
 
 
 def unscored(files, name):
     """The arrays of a run without those of one cell alone."""
     arrays = arrays_of(files[scores_of(files, name)])
     out = io.BytesIO()
-    np.savez(out, **{n: a for n, a in arrays.items() if not n.startswith(member(_key(files, name), ""))})
+    np.savez(
+        out, **{n: a for n, a in arrays.items() if not n.startswith(member(_key(files, name), ""))}
+    )
     return with_scores(files, name, out.getvalue())
 
 
@@ -139,16 +149,23 @@ def redigested(record, scores):
     content, arrays = json.loads(record), arrays_of_any(scores)
     for cell in (c for c in content["cells"] if c["outcome"] == "ok"):
         own = f"{cell['key'][:12]}/"
-        mine = {n.removeprefix(own): a for n, a in arrays.items() if "/" not in n or n.startswith(own)}
+        mine = {
+            n.removeprefix(own): a for n, a in arrays.items() if "/" not in n or n.startswith(own)
+        }
         mine |= {n.removeprefix(own): a for n, a in arrays.items() if n.startswith(own)}
-        cell["digests"]["scores"] = digest_of_arrays({n: a for n, a in mine.items() if n != "hidden"})
+        cell["digests"]["scores"] = digest_of_arrays(
+            {n: a for n, a in mine.items() if n != "hidden"}
+        )
     return sealed(content)
 
 
 def arrays_of_any(content):
     """The arrays in a file, those of Python objects as strings."""
     with np.load(io.BytesIO(content), allow_pickle=True) as archive:
-        return {n: archive[n] if not archive[n].dtype.hasobject else archive[n].astype(str) for n in archive.files}
+        return {
+            n: archive[n] if not archive[n].dtype.hasobject else archive[n].astype(str)
+            for n in archive.files
+        }
 
 
 def _key(files, name):
@@ -170,7 +187,9 @@ def renamed(files, name, stem):
 
 
 def rekeyed(files, name, change):
-    """A run with a changed identity of every cell, and with all that is made of it; under another name."""
+    """A run with a changed identity of every cell, and with all that is made of it; under another
+    name.
+    """
     content = json.loads(files[name])
     scores = arrays_of(files[scores_of(files, name)])
     for cell in content["cells"]:

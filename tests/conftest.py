@@ -14,13 +14,16 @@ from fedbench.core.cli.main import main
 from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit.download import data_folder
 
-settings.register_profile("fedbench", deadline=None)  # machines are shared: nothing here asserts on absolute time
+# machines are shared: nothing here asserts on absolute time
+settings.register_profile("fedbench", deadline=None)
 settings.load_profile("fedbench")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What the tests remember of plugins is not what the user's commands do; the data stay where they are."""
+    """What the tests remember of plugins is not what the user's commands do; the data stay where
+    they are.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDBENCH_DATA", str(data_folder()))
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -86,10 +89,12 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of one real `fedbench run`: defenses none and grad-noise, attacks loss-series and fedmia-ii, pair, seed 0.
+    """Results of one real `fedbench run`: defenses none and grad-noise, attacks loss-series and
+    fedmia-ii, pair, seed 0.
 
-    Shared by all tests of a worker: read it, or copy it with ``shutil.copytree`` before changing it. The suite's file lies beside
-    it as ``../tiny.yaml``. A Python without torch is given the folder that another one made, in ``FINISHED``.
+    Shared by all tests of a worker: read it, or copy it with ``shutil.copytree`` before changing
+    it. The suite's file lies beside it as ``../tiny.yaml``. A Python without torch is given the
+    folder that another one made, in ``FINISHED``.
     """
     if "FINISHED" in os.environ:
         return Path(os.environ["FINISHED"])

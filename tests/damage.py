@@ -46,13 +46,18 @@ def with_all_outcomes(folder: Path) -> Path:
     (job,) = build_plan(str(path), (), folder, "cpu").jobs
     reason, spent = 'its reason: é, <b> and "quotes"', Clock().measured()
     failures = [Failed(outcome, reason) for outcome in OTHER_OUTCOMES]
-    made = [record_for(job, cell, identity(job), why, spent) for cell, why in zip(job.cells, failures, strict=True)]
+    made = [
+        record_for(job, cell, identity(job), why, spent)
+        for cell, why in zip(job.cells, failures, strict=True)
+    ]
     Results(folder).write(job.stem, [CellResult(record) for record in made])
     return folder
 
 
 def endings(folder: Path, damages: Iterable[Damage]) -> Counter[tuple[str, str]]:
-    """(kind of damage, how reading ended at worst) -> how often. The folder is as before afterwards."""
+    """(kind of damage, how reading ended at worst) -> how often. The folder is as before
+    afterwards.
+    """
     files = {path.name: path.read_bytes() for path in sorted((folder / "records").iterdir())}
     return Counter((damage.kind, _ending(folder / "records", files, damage)) for damage in damages)
 
@@ -72,7 +77,9 @@ def _ending(records: Path, files: Files, damage: Damage) -> str:
 
 def record_of(name: str) -> str:
     """The name of the record of a run, which the file of its arrays begins with."""
-    return f"{name.removesuffix('.npz').rpartition('--')[0]}.json" if name.endswith(".npz") else name
+    return (
+        f"{name.removesuffix('.npz').rpartition('--')[0]}.json" if name.endswith(".npz") else name
+    )
 
 
 def _end(path: Path, files: Files) -> str:
@@ -80,21 +87,29 @@ def _end(path: Path, files: Files) -> str:
     try:
         loaded = read_run(path)
     except UserError as error:
-        clear = all(m.isprintable() and len(m) < 1000 and path.stem in m for m in error.messages) and len(error.messages) > 0
+        clear = (
+            all(m.isprintable() and len(m) < 1000 and path.stem in m for m in error.messages)
+            and len(error.messages) > 0
+        )
         return "refused" if clear else "unclear message"
     except Exception:
         return "traceback"
     before = cells_of(json.loads(files[path.name]))
-    same = [_numbers(r.record.model_dump(mode="json")) for r in loaded] == [_numbers(fields) for fields in before]
+    same = [_numbers(r.record.model_dump(mode="json")) for r in loaded] == [
+        _numbers(fields) for fields in before
+    ]
     return "as before" if same else "said something else"
 
 
 def _numbers(fields: dict[str, Any]) -> dict[str, Any]:
     """All but the digest of the arrays, which some changes make again."""
-    return {**fields, "digests": {name: digest for name, digest in fields["digests"].items() if name != "scores"}}
+    return {
+        **fields,
+        "digests": {name: digest for name, digest in fields["digests"].items() if name != "scores"},
+    }
 
 
-# -- of bytes ----------------------------------------------------------------------------------------------------------
+# -- of bytes --------------------------------------------------------------------------------------
 
 
 def _bit(content: bytes, rng: random.Random) -> bytes:
@@ -115,50 +130,88 @@ def _cut(content: bytes, rng: random.Random) -> bytes:
     return content[: rng.randrange(len(content))]
 
 
-def _of_file(suffix: str, change: Callable[[bytes, random.Random], bytes], among: bytes = b"") -> Change:
+def _of_file(
+    suffix: str, change: Callable[[bytes, random.Random], bytes], among: bytes = b""
+) -> Change:
     def how(files: Files, rng: random.Random) -> Files:
-        name = rng.choice([name for name in files if name.endswith(suffix) and among in files[name]])
+        name = rng.choice(
+            [name for name in files if name.endswith(suffix) and among in files[name]]
+        )
         return {name: change(files[name], rng)}
 
     return how
 
 
-# -- of what a record says ---------------------------------------------------------------------------------------------
+# -- of what a record says -------------------------------------------------------------------------
 
 
 def _leaves(value: Any, at: tuple = ()) -> Iterator[tuple]:
     """The paths of everything in JSON that holds nothing else."""
     if not isinstance(value, dict | list):
         yield at
-    for name, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for name, item in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         yield from _leaves(item, (*at, name))
 
 
 def _type(given: bytes, rng: random.Random) -> bytes:
-    """A value, or a part that holds others, becomes something else; of a part the digest is made again."""
+    """A value, or a part that holds others, becomes something else; of a part the digest is made
+    again.
+    """
     content = json.loads(given)
     path = rng.choice(list(_leaves(content)))
     n = rng.randint(1, len(path))
     other = rng.choice([None, True, -1, 0.5, "text", [], {}, [[1]], [None], {"surprise": None}])
     put(content, "/".join(map(str, path[:n])), other)
-    unsealed = {"described", "facts", "analyses", "notes", "complaints", "history", "targets", "pooled", "utility"}
-    return json.dumps(content).encode() if unsealed & set(map(str, path)) or n == len(path) else sealed(content)
+    unsealed = {
+        "described",
+        "facts",
+        "analyses",
+        "notes",
+        "complaints",
+        "history",
+        "targets",
+        "pooled",
+        "utility",
+    }
+    return (
+        json.dumps(content).encode()
+        if unsealed & set(map(str, path)) or n == len(path)
+        else sealed(content)
+    )
 
 
-# -- of scores, with digests made again --------------------------------------------------------------------------------
+# -- of scores, with digests made again ------------------------------------------------------------
 
 
 def _other_arrays(files: Files, rng: random.Random) -> Files:
-    """An array of another shape or type, of objects, or with other values, while the record's numbers stay."""
+    """An array of another shape or type, of objects, or with other values, while the record's
+    numbers stay.
+    """
     name = rng.choice([name for name in files if name.endswith(".npz")])
     record = record_of(name)
     arrays = arrays_of(files[name])
-    which = rng.choice([n for n in arrays if n.rpartition("_")[2] in ("scores", "kind", "canary", "in_mix", "ids")])
+    which = rng.choice(
+        [n for n in arrays if n.rpartition("_")[2] in ("scores", "kind", "canary", "in_mix", "ids")]
+    )
     a = arrays[which]
     others = [
-        a[:-1], a[None], np.concatenate([a, a]), a[:0], np.asarray(a.flat[0]), a.astype(np.complex128), a.astype("U8"),
-        a.astype(">i4"), np.zeros(len(a), [("x", a.dtype)]), np.array([{}, "x"] * 40, object),
-    ]  # fmt: skip
+        a[:-1],
+        a[None],
+        np.concatenate([a, a]),
+        a[:0],
+        np.asarray(a.flat[0]),
+        a.astype(np.complex128),
+        a.astype("U8"),
+        a.astype(">i4"),
+        np.zeros(len(a), [("x", a.dtype)]),
+        np.array([{}, "x"] * 40, object),
+    ]
     if which.endswith("_scores"):
         others = [*others[:2], np.full(len(a), np.nan), np.full(len(a), np.inf), np.zeros(len(a))]
     if which.endswith("_kind"):
@@ -169,9 +222,14 @@ def _other_arrays(files: Files, rng: random.Random) -> Files:
 
 
 KINDS: dict[str, Change] = {
-    **{f"{of} {how.__name__}": _of_file(of, how) for of in (".json", ".npz") for how in (_bit, _some_bytes, _cut)},
-    "another type": _of_file(".json", _type, among=b'"outcome": "ok"'), "other arrays": _other_arrays,
-}  # fmt: skip
+    **{
+        f"{of} {how.__name__}": _of_file(of, how)
+        for of in (".json", ".npz")
+        for how in (_bit, _some_bytes, _cut)
+    },
+    "another type": _of_file(".json", _type, among=b'"outcome": "ok"'),
+    "other arrays": _other_arrays,
+}
 
 
 def damages(seed: int) -> list[Damage]:

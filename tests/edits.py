@@ -16,14 +16,30 @@ def put(content, path, value):
 
 
 _OF_CELL = (
-    "key", "outcome", "reason", "by_adversary", "attack", "view", "targets", "pooled", "analyses", "notes", "complaints",
-    "measured", "identity/attack", "identity/signals", "identity/analyses", "digests/scores",
-)  # fmt: skip
+    "key",
+    "outcome",
+    "reason",
+    "by_adversary",
+    "attack",
+    "view",
+    "targets",
+    "pooled",
+    "analyses",
+    "notes",
+    "complaints",
+    "measured",
+    "identity/attack",
+    "identity/signals",
+    "identity/analyses",
+    "digests/scores",
+)
 _OF_FILE = ("schema_version", "digest", "arrays", "cells", "run")
 
 
 def in_run(path, cell=0):
-    """Where the field of a record stands in the file of its run; ``cell``: the record's place there."""
+    """Where the field of a record stands in the file of its run; ``cell``: the record's place
+    there.
+    """
     if any(path == name or path.startswith(f"{name}/") for name in _OF_FILE):
         return path
     if any(path == name or path.startswith(f"{name}/") for name in _OF_CELL):

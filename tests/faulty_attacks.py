@@ -1,4 +1,6 @@
-"""Attacks with one mistake each, for the checks to find: a class is called as the check that must find it."""
+"""Attacks with one mistake each, for the checks to find: a class is called as the check that must
+find it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Defenses with one mistake each, for the checks to find: a class is called as the check that must find it."""
+"""Defenses with one mistake each, for the checks to find: a class is called as the check that must
+find it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class Sound(Defense):
     """Noise on the update, drawn as the contract says."""
 
     class Params(Params):
-        sigma: float = Field(0.01, ge=0, description="standard deviation of the noise, in units of the parameters")
+        sigma: float = Field(
+            0.01, ge=0, description="standard deviation of the noise, in units of the parameters"
+        )
 
     def protect(self, update, ctx):
         return update + self.params.sigma * ctx.randn_like(update)

@@ -1,4 +1,6 @@
-"""Models, data sets, signals and analyses with one mistake each: a class is called as the check that must find it."""
+"""Models, data sets, signals and analyses with one mistake each: a class is called as the check
+that must find it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from torch import nn
 
 from fedbench.core import Analysis, Data, Dataset, Findings, Model, Number, Signal
 
-# --- models -----------------------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------------------
 
 
 class SoundModel(Model):
@@ -72,7 +74,7 @@ class RunsEndToEnd(Model):
         return Few(int(np.prod(input_shape)), n_classes)
 
 
-# --- data sets --------------------------------------------------------------------------------------------------------
+# --- data sets ------------------------------------------------------------------------------------
 
 
 class SoundData(Dataset):
@@ -89,7 +91,14 @@ class SoundData(Dataset):
             return (rng.normal(size=(n, 3)) + y[:, None]).astype(np.float32), y
 
         (a, b), (c, d), (e, f) = split(80), split(20), split(80)
-        arrays = {"train_x": a, "train_y": b, "test_x": c, "test_y": d, "holdout_x": e, "holdout_y": f}
+        arrays = {
+            "train_x": a,
+            "train_y": b,
+            "test_x": c,
+            "test_y": d,
+            "holdout_x": e,
+            "holdout_y": f,
+        }
         return Data(**{**arrays, "n_classes": 2, **changes})
 
 
@@ -104,7 +113,9 @@ class SplitsDisjoint(SoundData):
 
     def load(self, seed):
         drawn = super().load(seed)
-        return self._drawn(np.random.default_rng(seed), holdout_x=drawn.train_x, holdout_y=drawn.train_y)
+        return self._drawn(
+            np.random.default_rng(seed), holdout_x=drawn.train_x, holdout_y=drawn.train_y
+        )
 
 
 class OtherSeedOtherSplit(SoundData):
@@ -114,7 +125,7 @@ class OtherSeedOtherSplit(SoundData):
         return self._drawn(np.random.default_rng(seed), n_classes=2 + seed)
 
 
-# --- signals ----------------------------------------------------------------------------------------------------------
+# --- signals --------------------------------------------------------------------------------------
 
 
 class SoundSignal(Signal):
@@ -131,7 +142,7 @@ class ChunkIndependent(Signal):
         return probe.logits.amax(1) - probe.logits.mean()
 
 
-# --- analyses and reports ---------------------------------------------------------------------------------------------
+# --- analyses and reports -------------------------------------------------------------------------
 
 
 class SoundAnalysis(Analysis):

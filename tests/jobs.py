@@ -19,10 +19,19 @@ from fedbench.core.spec.setting import Setting
 def use(cls: type, **params: Any) -> ComponentUse:
     """The use of a class at the top of a test module."""
     name, target = cls.__name__, f"{cls.__module__}:{cls.__qualname__}"
-    return ComponentUse(name=name, label=name, params=params, target=target, distribution="tests 0", digest="0")
+    return ComponentUse(
+        name=name, label=name, params=params, target=target, distribution="tests 0", digest="0"
+    )
 
 
-def judge(job: Job, cell: Cell, attack: Attack, scene: Scene, trained: Trained, shadows: ShadowLogits | None = None) -> Verdict:
+def judge(
+    job: Job,
+    cell: Cell,
+    attack: Attack,
+    scene: Scene,
+    trained: Trained,
+    shadows: ShadowLogits | None = None,
+) -> Verdict:
     """The verdict of an attack that is asked in this process."""
     return verdict(job, cell, scene, trained, ask(job, attack, scene, trained, shadows))
 
@@ -33,5 +42,9 @@ def with_setting(job: Job, **changes: Any) -> Job:
 
 
 def _merged(old: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    inside = {k: _merged(old[k], v) for k, v in changes.items() if isinstance(v, dict) and isinstance(old.get(k), dict)}
+    inside = {
+        k: _merged(old[k], v)
+        for k, v in changes.items()
+        if isinstance(v, dict) and isinstance(old.get(k), dict)
+    }
     return {**old, **changes, **inside}

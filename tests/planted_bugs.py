@@ -1,69 +1,114 @@
-"""Bugs that are planted in a copy of the tree: what the oracle, the gate and the quick tests must find."""
+"""Bugs that are planted in a copy of the tree: what the oracle, the gate and the quick tests must
+find.
+"""
 
 from __future__ import annotations
 
 EVERYTHING = {"none", "mixup", "cofedmid"}
 EVERY_ATTACK = {"loss-series", "fedmia-ii", "fta-l"}
 SERIES = "    class Params(LossOn, Followed):\n        pass\n"  # of Loss-Series
-MEASURED = "\n    def _measured(self, observations):\n        return super()._measured(observations){}\n"
+MEASURED = (
+    "\n    def _measured(self, observations):\n        return super()._measured(observations){}\n"
+)
 
-# name: (file, what it says, what it says with the bug, the defenses and the attacks with other scores)
+# name: (file, what it says, what it says with the bug, the defenses and the attacks with other
+# scores)
 OF_THE_ORACLE = {
     "one shuffle off by one": (
-        "core/federation/local.py", "torch.randperm(n, generator=shuffle)", "torch.randperm(n - 1, generator=shuffle)",
-        EVERYTHING, EVERY_ATTACK,
+        "core/federation/local.py",
+        "torch.randperm(n, generator=shuffle)",
+        "torch.randperm(n - 1, generator=shuffle)",
+        EVERYTHING,
+        EVERY_ATTACK,
     ),
     "server weights divided by their maximum": (
-        "core/federation/loop.py", "weights = weights / weights.sum()", "weights = weights / weights.max()", EVERYTHING,
+        "core/federation/loop.py",
+        "weights = weights / weights.sum()",
+        "weights = weights / weights.max()",
+        EVERYTHING,
         EVERY_ATTACK,
     ),
     "a sign dropped": (
-        "plugins/attacks/trajectory.py", "return -slope(", "return slope(", EVERYTHING, {"fta-l"},
+        "plugins/attacks/trajectory.py",
+        "return -slope(",
+        "return slope(",
+        EVERYTHING,
+        {"fta-l"},
     ),
     "noise times 0.9": (
-        "plugins/defenses/cofedmid/planning.py", "dtype=torch.float64) * sigma", "dtype=torch.float64) * sigma * 0.9",
-        {"cofedmid"}, EVERY_ATTACK,
+        "plugins/defenses/cofedmid/planning.py",
+        "dtype=torch.float64) * sigma",
+        "dtype=torch.float64) * sigma * 0.9",
+        {"cofedmid"},
+        EVERY_ATTACK,
     ),
     "the labels of mixup unmixed": (
-        "plugins/defenses/augmentation.py", "soft = keep * target + (1 - keep) * target[partner]", "soft = target", {"mixup"},
+        "plugins/defenses/augmentation.py",
+        "soft = keep * target + (1 - keep) * target[partner]",
+        "soft = target",
+        {"mixup"},
         EVERY_ATTACK,
     ),
     "evaluation on training data": (
-        "core/run/train.py", "test_x = torch.from_numpy(scene.data.test_x).to(device)",
+        "core/run/train.py",
+        "test_x = torch.from_numpy(scene.data.test_x).to(device)",
         "from dataclasses import replace\n"
-        "    scene = replace(scene, data=replace(scene.data, test_x=scene.data.train_x, test_y=scene.data.train_y))\n"
-        "    test_x = torch.from_numpy(scene.data.test_x).to(device)", EVERYTHING, set(),
+        "    scene = replace(scene, data=replace(scene.data, test_x=scene.data.train_x, "
+        "test_y=scene.data.train_y))\n"
+        "    test_x = torch.from_numpy(scene.data.test_x).to(device)",
+        EVERYTHING,
+        set(),
     ),
     "non-members drawn from the training set": (
-        "core/population/audit.py", "equal = rng.choice(free, share, replace=False)",
-        "equal = rng.choice(shards[(client + 1) % len(shards)], share, replace=False)", EVERYTHING, EVERY_ATTACK,
+        "core/population/audit.py",
+        "equal = rng.choice(free, share, replace=False)",
+        "equal = rng.choice(shards[(client + 1) % len(shards)], share, replace=False)",
+        EVERYTHING,
+        EVERY_ATTACK,
     ),
     "an attack that reads the wrong round": (
-        "plugins/attacks/trajectory.py", SERIES, SERIES + MEASURED.format("[:1]"), EVERYTHING, {"loss-series"},
+        "plugins/attacks/trajectory.py",
+        SERIES,
+        SERIES + MEASURED.format("[:1]"),
+        EVERYTHING,
+        {"loss-series"},
     ),
-}  # fmt: skip
+}
 
 # the same of the gate, but its defenses
 OF_THE_GATE = {
     "none": ("plugins/attacks/trajectory.py", "slope", "slope", set()),
-    "a sign dropped": ("plugins/attacks/trajectory.py", "return -slope(", "return slope(", {"fta-l"}),
+    "a sign dropped": (
+        "plugins/attacks/trajectory.py",
+        "return -slope(",
+        "return slope(",
+        {"fta-l"},
+    ),
     "the audit lists misaligned": (
-        "plugins/attacks/trajectory.py", SERIES, SERIES + MEASURED.format("[..., ::-1]"), {"loss-series"},
+        "plugins/attacks/trajectory.py",
+        SERIES,
+        SERIES + MEASURED.format("[..., ::-1]"),
+        {"loss-series"},
     ),
     "a client off by one": (
-        "plugins/attacks/fedmia.py", "zip(of_target(measured, observations), of_others(measured, observations), strict=True)",
-        "zip(of_others(measured, observations)[:, 0], of_others(measured, observations), strict=True)",
+        "plugins/attacks/fedmia.py",
+        "zip(of_target(measured, observations), of_others(measured, observations), strict=True)",
+        "zip(of_others(measured, observations)[:, 0], of_others(measured, observations), "
+        "strict=True)",
         {"fedmia-i", "fedmia-ii"},
     ),
-}  # fmt: skip
+}
 
 # of `tests/test_cohort.py`: neither the oracle's suites nor the gate's keep moments
 OF_THE_QUICK_TESTS = {
     "Adam's kept moments by row": (
-        "core/federation/optimizer.py", "[self._kept[k] for k in clients]",
+        "core/federation/optimizer.py",
+        "[self._kept[k] for k in clients]",
         "[self._kept.setdefault(row, self._new()) for row in range(len(clients))]",
     ),
     "Adam's moments by place among the active rows": (
-        "core/federation/optimizer.py", "(self._state[i] for i in rows)", "(self._state[n] for n, _ in enumerate(rows))",
+        "core/federation/optimizer.py",
+        "(self._state[i] for i in rows)",
+        "(self._state[n] for n, _ in enumerate(rows))",
     ),
-}  # fmt: skip
+}

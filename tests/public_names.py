@@ -1,4 +1,6 @@
-"""What other people's packages may import: the public names of fedbench, and the libraries that it brings."""
+"""What other people's packages may import: the public names of fedbench, and the libraries that it
+brings.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,20 @@ import fedbench.testing
 LIBRARIES = {"numpy", "torch", "pydantic", "pytest"}
 PUBLIC = {
     module.__name__: module.__all__
-    for module in (fedbench.core, fedbench.core.toolkit, fedbench.core.report, fedbench.core.metrics, fedbench.testing)
+    for module in (
+        fedbench.core,
+        fedbench.core.toolkit,
+        fedbench.core.report,
+        fedbench.core.metrics,
+        fedbench.testing,
+    )
 }
 
 
 def private_imports(text: str, own: str) -> set[str]:
-    """Imports of a module's text that neither ``own`` package nor fedbench's public names nor its libraries answer for."""
+    """Imports of a module's text that neither ``own`` package nor fedbench's public names nor its
+    libraries answer for.
+    """
     found = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -32,9 +42,16 @@ def private_imports(text: str, own: str) -> set[str]:
 
 def _allowed(module: str, name: str, own: str) -> bool:
     top = module.partition(".")[0]
-    return name in PUBLIC.get(module, ()) if top == "fedbench" else top in {*sys.stdlib_module_names, *LIBRARIES, own}
+    return (
+        name in PUBLIC.get(module, ())
+        if top == "fedbench"
+        else top in {*sys.stdlib_module_names, *LIBRARIES, own}
+    )
 
 
 def sources(folder: Path) -> dict[str, str]:
     """Relative path -> text of the modules below a folder."""
-    return {str(p.relative_to(folder)): p.read_text(encoding="utf-8") for p in sorted(folder.rglob("*.py"))}
+    return {
+        str(p.relative_to(folder)): p.read_text(encoding="utf-8")
+        for p in sorted(folder.rglob("*.py"))
+    }

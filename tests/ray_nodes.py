@@ -1,4 +1,6 @@
-"""Real Ray nodes on this machine: each a raylet with an environment of its own, started by `ray start`."""
+"""Real Ray nodes on this machine: each a raylet with an environment of its own, started by `ray
+start`.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +28,47 @@ class Node:
         self.name, self.log = name, folder / f"{name}.log"
         port = free_port()
         self.address = address or f"127.0.0.1:{port}"
-        words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--node-name", name, f"--num-cpus={cpus}",
-                 "--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats"]  # fmt: skip
+        words = [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--block",
+            "--node-name",
+            name,
+            f"--num-cpus={cpus}",
+            "--num-gpus=0",
+            "--object-store-memory=100000000",
+            "--disable-usage-stats",
+        ]
         if address is None:  # sockets lie below: a short name
             self.folder = Path(tempfile.mkdtemp(prefix="fbray", dir="/tmp"))
-            words += ["--head", f"--port={port}", "--node-ip-address=127.0.0.1", f"--temp-dir={self.folder}"]
+            words += [
+                "--head",
+                f"--port={port}",
+                "--node-ip-address=127.0.0.1",
+                f"--temp-dir={self.folder}",
+            ]
             words += ["--include-dashboard=false"]
         else:
             self.folder = None
             words += [f"--address={address}", "--node-ip-address=127.0.0.1"]
         cache = folder / f"cache-{name}"
         cache.mkdir(exist_ok=True)
-        self.environment = {**os.environ, **AUTHENTICATION, "XDG_CACHE_HOME": str(cache), "FEDBENCH_NODE": name}
+        self.environment = {
+            **os.environ,
+            **AUTHENTICATION,
+            "XDG_CACHE_HOME": str(cache),
+            "FEDBENCH_NODE": name,
+        }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                words, env=self.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder
+                words,
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=folder,
             )
         try:
             wait_for(lambda: b"Ray runtime started" in self.log.read_bytes(), self.process)
@@ -54,7 +82,9 @@ class Node:
         return [mine, *mine.children(recursive=True)]
 
     def die(self) -> list[psutil.Process]:
-        """As when the machine loses its power, as far as Ray can tell: the raylet is killed. Returns what ran on the node."""
+        """As when the machine loses its power, as far as Ray can tell: the raylet is killed.
+        Returns what ran on the node.
+        """
         ran = self.everything()
         for one in ran:
             if one.name() == "raylet":

@@ -1,4 +1,6 @@
-"""`fedbench run` on a suite of a second or two: in this process or in one of its own, and what it leaves behind."""
+"""`fedbench run` on a suite of a second or two: in this process or in one of its own, and what it
+leaves behind.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,40 @@ from fedbench.core.cli.run import command as run
 from fedbench.core.store.reading import LoadedRecord, all_paths, load_records, read_run
 from fedbench.core.store.run_file import CellResult, digest_of_arrays, write_run
 
-HANG_S = 900  # ends a test that waits in vain; a loaded machine is far from it, and nothing else depends on it
+# ends a test that waits in vain; a loaded machine is far from it, and nothing else depends on it
+HANG_S = 900
 
 
 def suite(folder: Path, **changes: Any) -> Path:
     """A suite of a second or two; ``changes`` replace its parts."""
     spec = {
-        "schema": 1, "name": "tiny", "seeds": [0],
-        "settings": [{
-            "name": "digits",
-            "dataset": {"name": "digits", "params": {"test": 100, "holdout": 100, "label_noise": 0.3}},
-            "model": {"name": "mlp", "params": {"hidden": [16]}},
-            "federation": {"clients": 4, "rounds": 4, "local_epochs": 1, "batch_size": 50, "optimizer": {"lr": 0.2}},
-            "audit": {"every": 2, "nonmembers": 80},
-        }],
-        "coalitions": ["pair"], "defenses": ["none"], "floors": [], "attacks": ["loss-series"], "limits": {"run_seconds": HANG_S},
-    } | changes  # fmt: skip
+        "schema": 1,
+        "name": "tiny",
+        "seeds": [0],
+        "settings": [
+            {
+                "name": "digits",
+                "dataset": {
+                    "name": "digits",
+                    "params": {"test": 100, "holdout": 100, "label_noise": 0.3},
+                },
+                "model": {"name": "mlp", "params": {"hidden": [16]}},
+                "federation": {
+                    "clients": 4,
+                    "rounds": 4,
+                    "local_epochs": 1,
+                    "batch_size": 50,
+                    "optimizer": {"lr": 0.2},
+                },
+                "audit": {"every": 2, "nonmembers": 80},
+            }
+        ],
+        "coalitions": ["pair"],
+        "defenses": ["none"],
+        "floors": [],
+        "attacks": ["loss-series"],
+        "limits": {"run_seconds": HANG_S},
+    } | changes
     path = folder / "tiny.yaml"
     YAML().dump(spec, path)
     return path
@@ -50,7 +70,9 @@ def changed(folder: Path, change: dict, **more: Any) -> Path:
 
 
 def invoke(*args: object, status: int = 0) -> str:
-    """The output of `fedbench run` with these arguments, called in this process; a ``UserError`` passes."""
+    """The output of `fedbench run` with these arguments, called in this process; a ``UserError``
+    passes.
+    """
     ended, output = called(*args)
     assert ended == status, output
     return output
@@ -74,17 +96,32 @@ def called(*args: object) -> tuple[int, str]:
 def start(
     path: Path, results: Path, site: Path, workers: int = 1, more: Sequence[str] = (), **popen: Any
 ) -> subprocess.Popen[str]:
-    """`fedbench run` in a process of its own, in the suite's folder, with the packages of ``site``; ``more`` arguments in place
-    of the number of workers."""
-    words = ["run", str(path), "--results", str(results), "--no-plots", *(more or ("--workers", str(workers)))]
+    """`fedbench run` in a process of its own, in the suite's folder, with the packages of ``site``;
+    ``more`` arguments in place of the number of workers.
+    """
+    words = [
+        "run",
+        str(path),
+        "--results",
+        str(results),
+        "--no-plots",
+        *(more or ("--workers", str(workers))),
+    ]
     return subprocess.Popen(
-        [sys.executable, "-m", "fedbench.core.cli.main", *words], env={**os.environ, "PYTHONPATH": str(site)}, cwd=path.parent,
-        stdout=popen.pop("stdout_to", subprocess.PIPE), stderr=subprocess.STDOUT, text=True, **popen,
-    )  # fmt: skip
+        [sys.executable, "-m", "fedbench.core.cli.main", *words],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        cwd=path.parent,
+        stdout=popen.pop("stdout_to", subprocess.PIPE),
+        stderr=subprocess.STDOUT,
+        text=True,
+        **popen,
+    )
 
 
 def wait_for(state: Callable[[], Any], process: subprocess.Popen[str] | None = None) -> None:
-    """Return when ``state`` holds; fail when ``process`` has ended without it, or when something hangs."""
+    """Return when ``state`` holds; fail when ``process`` has ended without it, or when something
+    hangs.
+    """
     began = time.monotonic()
     while not state():
         if process is not None and process.poll() is not None:
@@ -111,7 +148,9 @@ def outcomes(folder: Path, part: int = 1) -> dict[str, tuple[str, str]]:
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
-    """Every record without what is measured anew each time, and a digest of its arrays, if it has some."""
+    """Every record without what is measured anew each time, and a digest of its arrays, if it has
+    some.
+    """
     out = {}
     for r in loaded(folder):
         out[f"{r.stem}.json"] = r.record.model_dump_json(exclude={"measured"})
@@ -123,5 +162,9 @@ def fingerprint(folder: Path) -> dict[str, str]:
 def without_attack(folder: Path, attack: str) -> None:
     """Take an attack's cells out of every run."""
     for path in sorted((folder / "records").glob("*.json")):
-        kept = [CellResult(r.record, r.all_arrays()) for r in read_run(path) if r.record.attack.label != attack]
+        kept = [
+            CellResult(r.record, r.all_arrays())
+            for r in read_run(path)
+            if r.record.attack.label != attack
+        ]
         write_run(path.parent, path.stem, kept)

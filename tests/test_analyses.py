@@ -18,7 +18,7 @@ from boards import (
     row_of,
     rows_of,
     sections_of,
-)  # fmt: skip
+)
 from scipy import stats
 from worlds import component
 
@@ -41,29 +41,45 @@ def analysis(name, **params):
 
 
 def run_of(leak=(0.5, 0.5, 2.0), **change):
-    """A run of three clients, the first two members; members of client k are easier by ``leak[k]`` under its model at the end."""
+    """A run of three clients, the first two members; members of client k are easier by ``leak[k]``
+    under its model at the end.
+    """
     rng = np.random.default_rng(0)
     ease = rng.normal(size=(3, K + 1, len(POOL)))
     for k, more in enumerate(leak):
         ease[2, k, k == POOL] += more
     p = 1 / (1 + np.exp(-ease))
     signals = {
-        "confidence": p, "modified-entropy": -2 * (1 - p) * np.log(p), "upload-grad-sq": (1 - p) ** 2, "loss": -np.log(p),
+        "confidence": p,
+        "modified-entropy": -2 * (1 - p) * np.log(p),
+        "upload-grad-sq": (1 - p) ** 2,
+        "loss": -np.log(p),
         "margin": ease,
-    }  # fmt: skip
+    }
     used = np.where(POOL >= 0, rng.integers(0, T + 1, len(POOL)), 0)
     in_round = np.column_stack([np.full(T, 40), np.linspace(36, 14, T).astype(int), np.full(T, 20)])
     fields = {
-        "clients": K, "members": (0, 1), "rounds": ROUNDS, "rows": (0, 1, 2, -1), "signals": signals, "pool": POOL,
-        "pool_canary": CANARY, "outsider_of": np.full(len(POOL), -1), "pool_y": np.arange(len(POOL)) // 3 % 4,
-        "assignment": np.zeros((3, K), int), "used": used, "flagged": used // 2, "used_in_round": in_round,
-        "flagged_in_round": in_round // 4, "sizes": np.array([60, 60, 60]),
+        "clients": K,
+        "members": (0, 1),
+        "rounds": ROUNDS,
+        "rows": (0, 1, 2, -1),
+        "signals": signals,
+        "pool": POOL,
+        "pool_canary": CANARY,
+        "outsider_of": np.full(len(POOL), -1),
+        "pool_y": np.arange(len(POOL)) // 3 % 4,
+        "assignment": np.zeros((3, K), int),
+        "used": used,
+        "flagged": used // 2,
+        "used_in_round": in_round,
+        "flagged_in_round": in_round // 4,
+        "sizes": np.array([60, 60, 60]),
         "rng": lambda purpose: np.random.default_rng([0, *purpose.encode()]),
-    }  # fmt: skip
+    }
     return finished_run(**fields | change)
 
 
-# --- members and non-members ------------------------------------------------------------------------------------------
+# --- members and non-members ----------------------------------------------------------------------
 
 
 def test_loss_trajectories_are_means_over_members_inside_and_outside_samples():
@@ -71,9 +87,18 @@ def test_loss_trajectories_are_means_over_members_inside_and_outside_samples():
     run.signals["loss"][1, 0] = np.nan  # a round without client 0
     found = analysis("loss-trajectories").analyse(run, None)
     for part, of_part in (("clean", ~CANARY), ("canary", CANARY)):
-        sides = {"members": lambda k: k == POOL, "inside": lambda k: (POOL >= 0) & (k != POOL), "outside": lambda k: POOL == -1}
+        sides = {
+            "members": lambda k: k == POOL,
+            "inside": lambda k: (POOL >= 0) & (k != POOL),
+            "outside": lambda k: POOL == -1,
+        }
         means = {
-            side: np.array([[run.signals["loss"][r, k, of(k) & of_part].mean() for k in range(K)] for r in range(3)])
+            side: np.array(
+                [
+                    [run.signals["loss"][r, k, of(k) & of_part].mean() for k in range(K)]
+                    for r in range(3)
+                ]
+            )
             for side, of in sides.items()
         }
         for side, wanted in means.items():
@@ -91,14 +116,23 @@ def test_data_usage_is_of_the_coalitions_samples_and_rounds_and_by_thirds_of_the
     last = [run.signals["loss"][1 if POOL[i] == 0 else 2, POOL[i], i] for i in range(120)]
     federation, order = run.used_in_round.sum(axis=1) / 180, np.argsort(last)
     wanted = {
-        "used, mean": used.mean(), "used, median": np.median(used), "used, low loss": used[order[:40]].mean(),
-        "used, middle loss": used[order[40:80]].mean(), "used, high loss": used[order[80:]].mean(),
-        "protected, 90 %": np.quantile(run.used[:120] // 2, 0.9) / T, "federation, first round": federation[0],
-        "federation, middle round": federation[5], "federation, last round": federation[-1],
-    }  # fmt: skip
+        "used, mean": used.mean(),
+        "used, median": np.median(used),
+        "used, low loss": used[order[:40]].mean(),
+        "used, middle loss": used[order[40:80]].mean(),
+        "used, high loss": used[order[80:]].mean(),
+        "protected, 90 %": np.quantile(run.used[:120] // 2, 0.9) / T,
+        "federation, first round": federation[0],
+        "federation, middle round": federation[5],
+        "federation, last round": federation[-1],
+    }
     assert {name: found.numbers[name].value for name in wanted} == pytest.approx(wanted)
-    np.testing.assert_allclose(found.arrays["coalition"], run.used_in_round[:, :2].sum(axis=1) / 120)
-    np.testing.assert_allclose(found.arrays["coalition protected"], run.flagged_in_round[:, :2].sum(axis=1) / 120)
+    np.testing.assert_allclose(
+        found.arrays["coalition"], run.used_in_round[:, :2].sum(axis=1) / 120
+    )
+    np.testing.assert_allclose(
+        found.arrays["coalition protected"], run.flagged_in_round[:, :2].sum(axis=1) / 120
+    )
 
 
 def judged_of(target):
@@ -106,20 +140,31 @@ def judged_of(target):
     rng, kind = np.random.default_rng([0, target]), np.repeat([0, 1, -1], [60, 2500, 10])
     y, zeros = np.arange(len(kind)) % 4, np.zeros(len(kind), int)
     scores = rng.normal(size=len(kind)) + 3 * ((kind == 0) & (y == 0))
-    return Judged(target=target, group=None, scores=scores, kind=kind, owner=zeros, model_of=zeros, y=y)
+    return Judged(
+        target=target, group=None, scores=scores, kind=kind, owner=zeros, model_of=zeros, y=y
+    )
 
 
 def test_tf01_by_class_counts_members_above_the_clients_threshold():
     judgement = Judgement(attack="x", threshold=None, targets=(judged_of(0), judged_of(4)))
     found = analysis("tf01-by-class").analyse(run_of(), judgement).arrays
-    assert list(zip(found["client"], found["class"], strict=True)) == [(t, c) for t in (0, 4) for c in range(4)]
+    assert list(zip(found["client"], found["class"], strict=True)) == [
+        (t, c) for t in (0, 4) for c in range(4)
+    ]
     for i, (t, c) in enumerate(zip(found["client"], found["class"], strict=True)):
         judged = next(j for j in judgement.targets if j.target == t)
-        threshold = np.sort(judged.scores[judged.kind == 1])[-2]  # of 2,500, one may exceed it: (1 + 1) / 2501 < 0.1 %
+        # of 2,500, one may exceed it: (1 + 1) / 2501 < 0.1 %
+        threshold = np.sort(judged.scores[judged.kind == 1])[-2]
         mine = judged.scores[(judged.kind == 0) & (judged.y == c)]
-        assert (found["members"][i], found["found"][i], found["non-members"][i]) == (15, (mine > threshold).sum(), 2500)
+        assert (found["members"][i], found["found"][i], found["non-members"][i]) == (
+            15,
+            (mine > threshold).sum(),
+            2500,
+        )
     one = judgement.targets[0]
-    assert found["found"][:4].sum() / 60 == pytest.approx(tf01(one.scores[one.counted], one.member[one.counted]) / 100)
+    assert found["found"][:4].sum() / 60 == pytest.approx(
+        tf01(one.scores[one.counted], one.member[one.counted]) / 100
+    )
     assert found["found"][0] > 3 > found["found"][1:4].max()
 
 
@@ -129,7 +174,7 @@ def test_the_exact_interval_is_clopper_and_pearsons(hits, of):
     assert exact_interval(hits, of) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
 
 
-# --- overfitting ------------------------------------------------------------------------------------------------------
+# --- overfitting ----------------------------------------------------------------------------------
 
 
 def test_distributions_count_every_clients_members_under_its_own_model_in_the_last_round():
@@ -138,12 +183,20 @@ def test_distributions_count_every_clients_members_under_its_own_model_in_the_la
     found = analysis("distributions").analyse(run, None)
     shares = []
     for who in ("members", "non-members"):
-        mine = [run.signals["confidence"][2, k, (k if who == "members" else -1) == POOL] for k in range(K)]
+        mine = [
+            run.signals["confidence"][2, k, (k if who == "members" else -1) == POOL]
+            for k in range(K)
+        ]
         wanted = np.histogram(np.concatenate(mine), np.linspace(0, 1, 41))[0]
         assert np.array_equal(found.arrays[f"confidence {who}"], wanted)
         shares.append(wanted / wanted.sum())
-    assert found.numbers["confidence distance"].value == pytest.approx(np.abs(shares[0] - shares[1]).sum() / 2)
-    assert found.arrays["modified entropy members"].sum() == 180 and found.arrays["gradient norm non-members"].sum() == 270
+    assert found.numbers["confidence distance"].value == pytest.approx(
+        np.abs(shares[0] - shares[1]).sum() / 2
+    )
+    assert (
+        found.arrays["modified entropy members"].sum() == 180
+        and found.arrays["gradient norm non-members"].sum() == 270
+    )
     worst = analysis("distributions", which="worst").analyse(run_of(leak=(0, 0, 3)), None)
     assert (worst.numbers["client"].value, worst.numbers["round"].value) == (2, 12)
 
@@ -170,14 +223,22 @@ def test_client_models_are_looked_at_on_the_clients_own_samples():
         for model, row in (("local", k), ("global", 3)):
             loss, right = run.signals["loss"][2, row], run.signals["margin"][2, row] > 0
             inside, outside = k == POOL, POOL == -1
-            told = auc(-np.r_[loss[inside], loss[outside]], np.r_[np.ones(60, bool), np.zeros(90, bool)])
-            wanted = [loss[inside].mean(), loss[outside].mean(), right[inside].mean(), right[outside].mean(), told]
+            told = auc(
+                -np.r_[loss[inside], loss[outside]], np.r_[np.ones(60, bool), np.zeros(90, bool)]
+            )
+            wanted = [
+                loss[inside].mean(),
+                loss[outside].mean(),
+                right[inside].mean(),
+                right[outside].mean(),
+                told,
+            ]
             wanted.append(stats.ks_2samp(loss[inside], loss[outside]).statistic)
             assert [found.arrays[f"{model} {name}"][k] for name in names] == pytest.approx(wanted)
     assert analysis("client-models", round=11).analyse(run, None).numbers["round"].value == 8
 
 
-# --- groups of clients ------------------------------------------------------------------------------------------------
+# --- groups of clients ----------------------------------------------------------------------------
 
 
 def test_group_fairness_finds_the_accuracy_of_each_group_and_the_gaps():
@@ -185,11 +246,17 @@ def test_group_fairness_finds_the_accuracy_of_each_group_and_the_gaps():
     y, group = rng.integers(0, 3, 60), np.arange(60) % 3 % 2
     predicted = np.where(rng.random(60) < 0.7, y, (y + 1) % 3)
     run = finished_run(
-        test_y=y, predicted=predicted, test_group=group, group_names=("a", "b"), group_of=np.array([0, 1, 0, 0]),
-        rng=lambda purpose: np.random.default_rng(5), assignment=np.array([[0, 0, 0, 0], [1, 0, 1, 0]]),
-    )  # fmt: skip
+        test_y=y,
+        predicted=predicted,
+        test_group=group,
+        group_names=("a", "b"),
+        group_of=np.array([0, 1, 0, 0]),
+        rng=lambda purpose: np.random.default_rng(5),
+        assignment=np.array([[0, 0, 0, 0], [1, 0, 1, 0]]),
+    )
     every = analysis("group-fairness").analyse(run, None)
-    assert every.arrays["models"].tolist() == [2, 0, 1, 1]  # of the last audited round, a's model first
+    # of the last audited round, a's model first
+    assert every.arrays["models"].tolist() == [2, 0, 1, 1]
     assert every.numbers["purity"].value == pytest.approx((2 / 3 + 1) / 2)
     found = every.numbers
     for g, name in enumerate(("a", "b")):
@@ -201,12 +268,17 @@ def test_group_fairness_finds_the_accuracy_of_each_group_and_the_gaps():
     assert len(gaps) == 3 and gaps == fair
 
 
-@pytest.mark.parametrize(("assignment", "models", "purity"), [
-    ([1] * 34 + [0] * 6, [[34, 0], [0, 6]], 1.0),
-    ([0] * 40, [[34, 6], [0, 0]], 0.5),  # one model for all
-    ([0] * 19 + [1] * 15 + [0] * 3 + [1] * 3, [[19, 3], [15, 3]], (19 / 34 + 0.5) / 2),  # locked to the first choice
-    ([0] * 20 + [1] * 14 + [2] * 6, [[20, 0], [0, 6]], (20 / 34 + 1) / 2),  # more models than groups
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("assignment", "models", "purity"),
+    [
+        ([1] * 34 + [0] * 6, [[34, 0], [0, 6]], 1.0),
+        ([0] * 40, [[34, 6], [0, 0]], 0.5),  # one model for all
+        # locked to the first choice
+        ([0] * 19 + [1] * 15 + [0] * 3 + [1] * 3, [[19, 3], [15, 3]], (19 / 34 + 0.5) / 2),
+        # more models than groups
+        ([0] * 20 + [1] * 14 + [2] * 6, [[20, 0], [0, 6]], (20 / 34 + 1) / 2),
+    ],
+)
 def test_clusters_by_group_and_their_purity(assignment, models, purity):
     by_group, found = clusters(np.repeat([0, 1], [34, 6]), np.array(assignment))
     assert found == pytest.approx(purity) and by_group.tolist() == models
@@ -214,33 +286,65 @@ def test_clusters_by_group_and_their_purity(assignment, models, purity):
 
 def said(rng, n=40):
     kind = rng.integers(-1, 3, n)
-    return Judged(target=-10, group=0, scores=rng.normal(size=n), kind=kind, owner=np.where(kind == 0, rng.integers(0, 4, n), -1),
-                  model_of=rng.integers(0, 2, n))  # fmt: skip
+    return Judged(
+        target=-10,
+        group=0,
+        scores=rng.normal(size=n),
+        kind=kind,
+        owner=np.where(kind == 0, rng.integers(0, 4, n), -1),
+        model_of=rng.integers(0, 2, n),
+    )
 
 
 def test_violations_against_a_naive_count():
     rng = np.random.default_rng(1)
-    targets, assignment, bounds = (said(rng), said(rng)), np.array([0, 1, 2, 1]), np.array([0.3, 0.4, 0.0, 0.3])
-    run = finished_run(assignment=np.array([[0, 0, 0, 0], assignment]), thresholds=bounds, malicious=(3,))
-    found = analysis("violations").analyse(run, Judgement(attack="x", threshold=0.1, targets=targets))
-    decided, kind, model = (np.concatenate([getattr(t, part) for t in targets]) for part in ("scores", "kind", "model_of"))
+    targets, assignment, bounds = (
+        (said(rng), said(rng)),
+        np.array([0, 1, 2, 1]),
+        np.array([0.3, 0.4, 0.0, 0.3]),
+    )
+    run = finished_run(
+        assignment=np.array([[0, 0, 0, 0], assignment]), thresholds=bounds, malicious=(3,)
+    )
+    found = analysis("violations").analyse(
+        run, Judgement(attack="x", threshold=0.1, targets=targets)
+    )
+    decided, kind, model = (
+        np.concatenate([getattr(t, part) for t in targets])
+        for part in ("scores", "kind", "model_of")
+    )
     decided = decided > 0.1
-    accuracy = [(decided[(model == j) & (kind == 0)].mean() + (~decided[(model == j) & (kind > 0)]).mean()) / 2 for j in (0, 1)]
-    np.testing.assert_allclose(found.arrays["accuracy_of_model"], [*accuracy, np.nan])  # model 2 has no known accuracy
-    count = sum(accuracy[assignment[k]] > bounds[k] for k in (0, 1))  # nor has its client; client 3 is malicious
-    assert found.numbers["violated"] == Number(count, count_error(count, 3), "clients") and found.numbers["clients"].value == 3
-    equal = finished_run(assignment=np.zeros((1, 4), int), thresholds=np.full(4, accuracy[0]), malicious=())
+    accuracy = [
+        (decided[(model == j) & (kind == 0)].mean() + (~decided[(model == j) & (kind > 0)]).mean())
+        / 2
+        for j in (0, 1)
+    ]
+    # model 2 has no known accuracy
+    np.testing.assert_allclose(found.arrays["accuracy_of_model"], [*accuracy, np.nan])
+    # nor has its client; client 3 is malicious
+    count = sum(accuracy[assignment[k]] > bounds[k] for k in (0, 1))
+    assert (
+        found.numbers["violated"] == Number(count, count_error(count, 3), "clients")
+        and found.numbers["clients"].value == 3
+    )
+    equal = finished_run(
+        assignment=np.zeros((1, 4), int), thresholds=np.full(4, accuracy[0]), malicious=()
+    )
     judgement = Judgement(attack="x", threshold=0.1, targets=targets)
-    assert analysis("violations").analyse(equal, judgement).numbers["violated"].value == 0  # strictly above the bound
+    # strictly above the bound
+    assert analysis("violations").analyse(equal, judgement).numbers["violated"].value == 0
 
 
 def test_no_violation_in_any_seed_is_not_none_for_certain():
     def violations(*counts):
-        return interval_of([Findings({"violated": Number(n, count_error(n, 200))}) for n in counts], "violated")
+        return interval_of(
+            [Findings({"violated": Number(n, count_error(n, 200))}) for n in counts], "violated"
+        )
 
     never = violations(0, 0, 0, 0, 0)
     assert violations() is None and never.mean == 0 and 0.5 < never.half_width < 2
-    assert violations(60).half_width == pytest.approx(1.96 * np.sqrt(200 * 0.3 * 0.7), rel=0.02)  # binomial
+    # binomial
+    assert violations(60).half_width == pytest.approx(1.96 * np.sqrt(200 * 0.3 * 0.7), rel=0.02)
 
 
 def test_migration_finds_the_exposure_of_each_client_in_the_groups():
@@ -248,12 +352,15 @@ def test_migration_finds_the_exposure_of_each_client_in_the_groups():
     judgement = Judgement(attack="x", threshold=None, targets=(target,))
     found = analysis("migration").analyse(finished_run(assignment=assignment), judgement)
     for client in range(4):
-        own, others = target.scores[(target.kind == 0) & (target.owner == client)], target.scores[target.kind > 0]
+        own, others = (
+            target.scores[(target.kind == 0) & (target.owner == client)],
+            target.scores[target.kind > 0],
+        )
         assert found.arrays["exposure"][client] == pytest.approx((own[:, None] > others).mean())
     assert found.arrays["assignment"].tolist() == [1, 0, 1, 1]
 
 
-# --- on a board -------------------------------------------------------------------------------------------------------
+# --- on a board -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -272,16 +379,27 @@ def test_groups_stand_side_by_side_with_intervals_over_seeds(clustered):
     every = [fairness_of("ifca", seed) for seed in range(5)]
     for name in GROUPS:
         values = [numbers[f"accuracy:{name}"].value for numbers in every]
-        expected = combined_interval(values, [np.sqrt(v * (1 - v) / (100 * GROUPS[name])) for v in values])
+        expected = combined_interval(
+            values, [np.sqrt(v * (1 - v) / (100 * GROUPS[name])) for v in values]
+        )
         assert rows["ifca"][f"accuracy {name}"] == shown(expected, 1, 100)
-    # models have no name over seeds, so that they are matched with the groups; moves are means of (0+1+2+3+4)
-    assert rows["ifca"]["clients of each model"] == "2 + 0.4 / 1 + 0.6" and rows["ifca"]["moves"] == "2.0"
-    assert rows["ifca"]["purity"].startswith("1.000") and rows["local-only"]["clients of each model"] == "n/a"
+    # models have no name over seeds, so that they are matched with the groups; moves are means of
+    # (0+1+2+3+4)
+    assert (
+        rows["ifca"]["clients of each model"] == "2 + 0.4 / 1 + 0.6"
+        and rows["ifca"]["moves"] == "2.0"
+    )
+    assert (
+        rows["ifca"]["purity"].startswith("1.000")
+        and rows["local-only"]["clients of each model"] == "n/a"
+    )
     attacked = {r["defense"]: r for r in rows_of(text, "**MIA accuracy by group**")}["ifca"]
     (section,) = sections_of(clustered)
     cell = row_of(section, "ifca").entries["shadow"]
     said = [t.decision for r in cell.records.values() for t in r.record.targets if t.target == -11]
     ses = [accuracy_error(d.last_accuracy, d.last_recall, N_MEMBERS, N_OFL + N_IFL) for d in said]
-    assert attacked["shadow: minority"] == shown(combined_interval([d.last_accuracy for d in said], ses), 3)
+    assert attacked["shadow: minority"] == shown(
+        combined_interval([d.last_accuracy for d in said], ses), 3
+    )
     spread = t_interval([10.0 * seed for seed in range(5)]).half_width
     assert attacked["shadow: violations"] == f"20.0 ± {spread:.1f} of 200"

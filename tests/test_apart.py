@@ -29,7 +29,7 @@ def all_of(work, limits: TimeLimits | None = None) -> tuple[list, Child]:
     return list(child), child
 
 
-# --- a child process ---------------------------------------------------------------------------------------------------
+# --- a child process ------------------------------------------------------------------------------
 
 
 def spins_in_many_parts(out: Channel) -> None:
@@ -62,7 +62,9 @@ def test_a_message_renews_the_idle_time_and_the_work_that_hangs_is_named():
     assert (child.party, child.ending) == ("the slow one", "nothing moved for 1 s")
 
 
-@pytest.mark.parametrize("content", [b'["x", 1, [["a", "<f8", [3]]]]', b"\xff"], ids=["array cut short", "no JSON"])
+@pytest.mark.parametrize(
+    "content", [b'["x", 1, [["a", "<f8", [3]]]]', b"\xff"], ids=["array cut short", "no JSON"]
+)
 def test_a_message_that_cannot_be_read_ends_its_sender(content):
     def work(out: Channel) -> None:
         out.connection.send_bytes(content)
@@ -70,7 +72,11 @@ def test_a_message_that_cannot_be_read_ends_its_sender(content):
         time.sleep(3600)
 
     messages, child = all_of(work)
-    assert messages == [] and child.ending.startswith("what it sent cannot be read (") and not child.timed_out
+    assert (
+        messages == []
+        and child.ending.startswith("what it sent cannot be read (")
+        and not child.timed_out
+    )
     assert not psutil.pid_exists(child.pid)
 
 
@@ -92,7 +98,8 @@ def test_multiprocessing_in_a_child_does_not_write_to_descriptors_that_were_clos
     resource_tracker.ensure_running()
 
     def work(out: Channel) -> None:
-        files = [(tmp_path / str(i)).open("wb", buffering=0) for i in range(20)]  # one of them has the number of its pipe
+        # one of them has the number of its pipe
+        files = [(tmp_path / str(i)).open("wb", buffering=0) for i in range(20)]
         memory = SharedMemory(create=True, size=10)
         memory.close()
         memory.unlink()
@@ -125,7 +132,7 @@ def _is_open(fd: int) -> bool:
     return True
 
 
-# --- a question to plugin code -----------------------------------------------------------------------------------------
+# --- a question to plugin code --------------------------------------------------------------------
 
 
 class View(StrEnum):
@@ -149,16 +156,27 @@ def test_plain_values_come_back_and_texts_lose_their_class():
 
 @pytest.mark.parametrize("value", [Own(), {1, 2}, Path("x")], ids=["object", "set", "path"])
 def test_an_object_that_is_no_plain_data_is_refused(value):
-    with pytest.raises(UserError, match="a plugin's code returned a value that is not plain data: TypeError: Object of type"):
+    with pytest.raises(
+        UserError,
+        match="a plugin's code returned a value that is not plain data: TypeError: Object of type",
+    ):
         ask(lambda: value)
 
 
-@pytest.mark.parametrize(("question", "error", "says"), [
-    (lambda: raising(UserError("one", "two")), UserError, "one\ntwo"),
-    (lambda: raising(FileNotFoundError(2, "No such file", "/x")), FileNotFoundError, r"No such file: '/x'"),
-    (lambda: 1 / 0, Defect, "ZeroDivisionError: division by zero"),
-    (lambda: os._exit(0), Ended, "it ended the process with status 0"),
-], ids=["refusal", "no file", "defect", "exit 0"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("question", "error", "says"),
+    [
+        (lambda: raising(UserError("one", "two")), UserError, "one\ntwo"),
+        (
+            lambda: raising(FileNotFoundError(2, "No such file", "/x")),
+            FileNotFoundError,
+            r"No such file: '/x'",
+        ),
+        (lambda: 1 / 0, Defect, "ZeroDivisionError: division by zero"),
+        (lambda: os._exit(0), Ended, "it ended the process with status 0"),
+    ],
+    ids=["refusal", "no file", "defect", "exit 0"],
+)
 def test_the_error_of_a_question_is_raised_by_the_asker(question, error, says):
     with pytest.raises(error, match=says):
         ask(question)
@@ -173,7 +191,9 @@ def test_a_traceback_is_shown_and_is_no_answer(capsys):
     assert "traceback 2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, ValueError])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, ValueError]
+)
 def test_an_exception_of_a_plugin_names_it(error):
     def question() -> None:
         with at_work("outer"), at_work("attack 'x' (pack 1.0)"):
@@ -190,6 +210,9 @@ def test_printed_lines_are_shown_without_terminal_escapes(capsys):
 
     list(ask_each([0], question))
     shown = capsys.readouterr()
-    assert shown.out == "" and shown.err == "\\u001b[31mred\\u001b[0m \\u202e end\nbelow \\xff\nPython\n"
+    assert (
+        shown.out == ""
+        and shown.err == "\\u001b[31mred\\u001b[0m \\u202e end\nbelow \\xff\nPython\n"
+    )
     list(ask_each([0], question, quiet=True))
     assert capsys.readouterr().err == ""

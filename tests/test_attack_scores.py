@@ -1,4 +1,6 @@
-"""Scores of attacks without a teacher, and the signals of logits that they read, against slow references."""
+"""Scores of attacks without a teacher, and the signals of logits that they read, against slow
+references.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from worlds import (
     slow_fedmia,
     with_absence,
     with_signals,
-)  # fmt: skip
+)
 
 from fedbench.core import Observations, SkipCell
 from fedbench.plugins.attacks.trajectory import within_class
@@ -32,24 +34,36 @@ from fedbench.plugins.attacks.trajectory import within_class
 def observed(measure: np.ndarray, target: int = 0) -> Observations:
     """``measure``: [R, M, n], as a negative loss."""
     rounds, clients = (np.arange(n) for n in measure.shape[:2])
-    return Observations(view="server", rounds=rounds, clients=clients, target=target, signals={"loss": -measure})
+    return Observations(
+        view="server", rounds=rounds, clients=clients, target=target, signals={"loss": -measure}
+    )
 
 
-# --- logit signals ----------------------------------------------------------------------------------------------------
+# --- logit signals --------------------------------------------------------------------------------
 
 
 def test_signals_of_logits_equal_their_definitions():
     g = torch.Generator().manual_seed(0)
     logits, y = 2 * torch.randn(50, 4, generator=g, dtype=torch.float64), torch.arange(50) % 4
-    for z, label, logit in zip(logits.softmax(1).tolist(), y.tolist(), logits.tolist(), strict=True):
+    for z, label, logit in zip(
+        logits.softmax(1).tolist(), y.tolist(), logits.tolist(), strict=True
+    ):
         own, others = z[label], [q for j, q in enumerate(z) if j != label]
         wanted = {
-            "loss": -math.log(own), "confidence": own, "max-prob": max(z), "logit-confidence": math.log(own / (1 - own)),
-            "std-prob": statistics.pstdev(z), "entropy": -sum(q * math.log(q) for q in z),
-            "modified-entropy": -(1 - own) * math.log(own) - sum(q * math.log(1 - q) for q in others),
+            "loss": -math.log(own),
+            "confidence": own,
+            "max-prob": max(z),
+            "logit-confidence": math.log(own / (1 - own)),
+            "std-prob": statistics.pstdev(z),
+            "entropy": -sum(q * math.log(q) for q in z),
+            "modified-entropy": -(1 - own) * math.log(own)
+            - sum(q * math.log(1 - q) for q in others),
             "margin": logit[label] - max(v for j, v in enumerate(logit) if j != label),
-        }  # fmt: skip
-        found = {name: measured(name, torch.tensor([logit]).double(), torch.tensor([label])) for name in wanted}
+        }
+        found = {
+            name: measured(name, torch.tensor([logit]).double(), torch.tensor([label]))
+            for name in wanted
+        }
         assert {name: v.item() for name, v in found.items()} == pytest.approx(wanted, rel=1e-5)
         assert all(v.dtype == torch.float32 and v.shape == (1,) for v in found.values())
 
@@ -58,12 +72,15 @@ def test_signals_of_saturated_predictions_are_finite_and_keep_their_order():
     logits, y = torch.tensor([[200.0, 0, 0, 0]] * 2), torch.tensor([0, 1])
     found = {name: measured(name, logits, y) for name in of_logits()}
     assert all(torch.isfinite(v).all() for v in found.values())
-    assert found["modified-entropy"].tolist() == [0, pytest.approx(400 - math.log(3))]  # -ln p_y - ln(1 - p_0), p_0 = 1
+    # -ln p_y - ln(1 - p_0), p_0 = 1
+    assert found["modified-entropy"].tolist() == [0, pytest.approx(400 - math.log(3))]
     assert found["loss"].tolist() == [0, 200] and found["entropy"].tolist() == [0, 0]
-    assert measured("logit-confidence", logits, y).tolist() == pytest.approx([200 - math.log(3), -200])
+    assert measured("logit-confidence", logits, y).tolist() == pytest.approx(
+        [200 - math.log(3), -200]
+    )
 
 
-# --- trajectories -----------------------------------------------------------------------------------------------------
+# --- trajectories ---------------------------------------------------------------------------------
 
 
 def slow_class_scores(row: list[float], y: list[int]) -> list[float]:
@@ -79,7 +96,9 @@ def slow_class_scores(row: list[float], y: list[int]) -> list[float]:
 
 def slow_cosine(w: World) -> np.ndarray:
     s = w.observations.signals
-    return np.asarray(s["grad-dot"], float) / np.sqrt(np.asarray(s["grad-sq"], float) * np.asarray(s["update-sq"], float))
+    return np.asarray(s["grad-dot"], float) / np.sqrt(
+        np.asarray(s["grad-sq"], float) * np.asarray(s["update-sq"], float)
+    )
 
 
 def slow_slope(a: np.ndarray) -> np.ndarray:
@@ -92,34 +111,69 @@ def mean(a: np.ndarray) -> np.ndarray:
 
 CLASS = {"normalise": "class"}
 DEFINITIONS = [
-    *((name, params, measure, of) for params in ({}, CLASS) for name, measure, of in (
-        ("loss-series", "loss", mean), ("avg-cosine", "grad-cosine", mean), ("fta-c", "confidence", slow_slope),
-        ("fta-l", "loss", slow_slope), ("fedmia-i", "loss", slow_fedmia), ("fedmia-ii", "grad-cosine", slow_fedmia),
-    )),
-    *(("fedmia", {"measure": measure}, measure, slow_fedmia) for measure in (
-        "loss", "confidence", "rescaled", "modified-entropy", "entropy", "max-prob", "std-prob", "grad-cosine", "grad-diff",
-    )),
-    ("grad-norm", {"average": True}, "gradient", mean), ("grad-diff", {}, "grad-diff", lambda a: a[-1, TARGET]),
+    *(
+        (name, params, measure, of)
+        for params in ({}, CLASS)
+        for name, measure, of in (
+            ("loss-series", "loss", mean),
+            ("avg-cosine", "grad-cosine", mean),
+            ("fta-c", "confidence", slow_slope),
+            ("fta-l", "loss", slow_slope),
+            ("fedmia-i", "loss", slow_fedmia),
+            ("fedmia-ii", "grad-cosine", slow_fedmia),
+        )
+    ),
+    *(
+        ("fedmia", {"measure": measure}, measure, slow_fedmia)
+        for measure in (
+            "loss",
+            "confidence",
+            "rescaled",
+            "modified-entropy",
+            "entropy",
+            "max-prob",
+            "std-prob",
+            "grad-cosine",
+            "grad-diff",
+        )
+    ),
+    ("grad-norm", {"average": True}, "gradient", mean),
+    ("grad-diff", {}, "grad-diff", lambda a: a[-1, TARGET]),
     ("grad-norm", {"average": True, "inverted": True}, "gradient", lambda a: -mean(a)),
-    ("grad-norm", {}, "gradient", lambda a: a[-1, TARGET]), ("blackbox-loss", {}, "loss", lambda a: a[-1, TARGET]),
-    ("passive", {}, "margin", lambda a: a[-1, TARGET]), ("fedpoisonmia", {}, "margin", lambda a: a[-1, TARGET]),
-    ("grad-cosine", {}, "grad-cosine", lambda a: a[-1, TARGET]), ("fta", {"signal": "loss"}, "loss", slow_slope),
-    ("fta", {"signal": "confidence"}, "confidence", slow_slope), ("fta", {"signal": "rescaled"}, "rescaled", slow_slope),
-]  # fmt: skip
+    ("grad-norm", {}, "gradient", lambda a: a[-1, TARGET]),
+    ("blackbox-loss", {}, "loss", lambda a: a[-1, TARGET]),
+    ("passive", {}, "margin", lambda a: a[-1, TARGET]),
+    ("fedpoisonmia", {}, "margin", lambda a: a[-1, TARGET]),
+    ("grad-cosine", {}, "grad-cosine", lambda a: a[-1, TARGET]),
+    ("fta", {"signal": "loss"}, "loss", slow_slope),
+    ("fta", {"signal": "confidence"}, "confidence", slow_slope),
+    ("fta", {"signal": "rescaled"}, "rescaled", slow_slope),
+]
 
 
 @pytest.mark.parametrize(("name", "params", "measure", "wanted"), DEFINITIONS)
 def test_a_score_is_its_definition(name, params, measure, wanted):
     seen, p = SMALL.observations, np.exp(-SMALL.observations["loss"].astype(np.float64))
     a = {
-        "loss": np.log(p), "confidence": p, "rescaled": np.log(p / (1 - p)), "grad-cosine": slow_cosine(SMALL),
-        "grad-diff": 2 * seen["grad-dot"].astype(np.float64) - seen["grad-sq"], "max-prob": seen["max-prob"],
-        "margin": seen["margin"], "std-prob": seen["std-prob"], "entropy": -seen["entropy"],
+        "loss": np.log(p),
+        "confidence": p,
+        "rescaled": np.log(p / (1 - p)),
+        "grad-cosine": slow_cosine(SMALL),
+        "grad-diff": 2 * seen["grad-dot"].astype(np.float64) - seen["grad-sq"],
+        "max-prob": seen["max-prob"],
+        "margin": seen["margin"],
+        "std-prob": seen["std-prob"],
+        "entropy": -seen["entropy"],
         "modified-entropy": -seen["modified-entropy"],
         "gradient": -np.broadcast_to(seen["grad-sq"], p.shape).astype(np.float64),
-    }[measure]  # fmt: skip
+    }[measure]
     if params == CLASS:
-        a = np.array([[slow_class_scores(row, SMALL.y.tolist()) for row in of_round] for of_round in a.tolist()])
+        a = np.array(
+            [
+                [slow_class_scores(row, SMALL.y.tolist()) for row in of_round]
+                for of_round in a.tolist()
+            ]
+        )
     one = attack(name, **params)
     assert one.view == ("client" if name in ("fta", "passive", "fedpoisonmia") else "server")
     np.testing.assert_allclose(SMALL.score(one), wanted(a), rtol=1e-4, atol=1e-6)
@@ -127,7 +181,9 @@ def test_a_score_is_its_definition(name, params, measure, wanted):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 12), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_values_are_standardised_within_their_class_and_zero_where_equal_or_alone(rows, n, classes, random):
+def test_values_are_standardised_within_their_class_and_zero_where_equal_or_alone(
+    rows, n, classes, random
+):
     y = [random.randrange(classes) for _ in range(n)]
     a = [[0.1 * random.randrange(-3, 4) for _ in range(n)] for _ in range(rows)]  # with ties
     found = within_class(np.array([*a, [np.nan] * n]), np.array(y))
@@ -137,22 +193,32 @@ def test_values_are_standardised_within_their_class_and_zero_where_equal_or_alon
 
 @pytest.mark.parametrize("zero", ["grad_sq", "update_sq"])
 def test_the_cosine_with_a_vector_of_no_length_is_zero(zero):
-    w = with_signals(SMALL, **{name: 0 * SMALL.observations[name.replace("_", "-")] for name in (zero, "grad_dot")})
+    w = with_signals(
+        SMALL,
+        **{name: 0 * SMALL.observations[name.replace("_", "-")] for name in (zero, "grad_dot")},
+    )
     assert (w.score(attack("avg-cosine")) == 0).all()
 
 
 @pytest.mark.parametrize("name", ["loss-series", "blackbox-loss", "fedmia-i"])
 def test_loss_attacks_read_the_loss_before_the_defense_where_asked(name):
     before = SMALL.observations["loss"][:, ::-1] + 0.1
-    w, asked = with_signals(SMALL, **{"loss@pre_defense": before}), attack(name, loss_on="pre_defense")
+    w, asked = (
+        with_signals(SMALL, **{"loss@pre_defense": before}),
+        attack(name, loss_on="pre_defense"),
+    )
     assert asked.needs == {"loss@pre-defense"} and attack(name).needs == {"loss"}
-    np.testing.assert_array_equal(w.score(asked), with_signals(SMALL, loss=before).score(attack(name)))
+    np.testing.assert_array_equal(
+        w.score(asked), with_signals(SMALL, loss=before).score(attack(name))
+    )
 
 
-# --- FedMIA -----------------------------------------------------------------------------------------------------------
+# --- FedMIA ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "ddof"), [("none", 0), ("none", 1), ("3sigma_pop", 0), ("mad", 1), ("loo", 1)])
+@pytest.mark.parametrize(
+    ("kind", "ddof"), [("none", 0), ("none", 1), ("3sigma_pop", 0), ("mad", 1), ("loo", 1)]
+)
 def test_fedmia_is_its_equations_under_every_filter_with_absent_clients(kind, ddof):
     a = np.random.default_rng(0).normal(size=(3, 15, 40))
     a[:, 5, :20] += 15  # a client that trained on these candidates: every filter leaves it out
@@ -160,22 +226,32 @@ def test_fedmia_is_its_equations_under_every_filter_with_absent_clients(kind, dd
     score = attack("fedmia-i", filter=kind, ddof=ddof).score(observed(a, TARGET), SMALL.audit())
     np.testing.assert_allclose(score, slow_fedmia(a[:2], kind, ddof), rtol=1e-6)
     others = observed(np.repeat(a[:, :1], 5, axis=1), TARGET)  # all alike: one half at their mean
-    np.testing.assert_allclose(attack("fedmia-i", filter=kind, ddof=ddof).score(others, SMALL.audit()), 0.5)
+    np.testing.assert_allclose(
+        attack("fedmia-i", filter=kind, ddof=ddof).score(others, SMALL.audit()), 0.5
+    )
 
 
-@pytest.mark.parametrize(("n", "trained", "kind"), [(2, 0, "loo"), (4, 0, "3sigma_pop"), (12, 1, "3sigma_pop")])
+@pytest.mark.parametrize(
+    ("n", "trained", "kind"), [(2, 0, "loo"), (4, 0, "3sigma_pop"), (12, 1, "3sigma_pop")]
+)
 def test_students_tail_is_the_predictive_distribution_of_the_clients_kept(n, trained, kind):
     rng = np.random.default_rng(1)
     others, target = rng.normal(size=(n, 50)), rng.normal(size=50)
-    wanted = stats.t.cdf(target, n - 1, others.mean(axis=0), others.std(axis=0, ddof=1) * np.sqrt(1 + 1 / n))
+    wanted = stats.t.cdf(
+        target, n - 1, others.mean(axis=0), others.std(axis=0, ddof=1) * np.sqrt(1 + 1 / n)
+    )
     one = attack("fedmia-i", tail="student", guard=1e-30, filter=kind)
-    seen = observed(np.vstack([target, others, np.full((trained, 50), 99.0)])[None])  # left out, and not counted
+    # left out, and not counted
+    seen = observed(np.vstack([target, others, np.full((trained, 50), 99.0)])[None])
     np.testing.assert_allclose(one.score(seen, SMALL.audit()), wanted, rtol=1e-9)
 
 
 def test_a_third_partys_signal_is_lifted_by_its_name_sign_and_guard():
     depth = 3 * SMALL.observations["loss"].astype(np.float64) + 1
-    w, down = with_signals(SMALL, their_depth=depth), attack("fedmia", measure="their-depth", sign=-1, guard=1e-9)
+    w, down = (
+        with_signals(SMALL, their_depth=depth),
+        attack("fedmia", measure="their-depth", sign=-1, guard=1e-9),
+    )
     up, wanted = attack("fedmia", measure="their-depth", guard=1e-9), slow_fedmia(-depth)
     assert down.needs == {"their-depth"}
     np.testing.assert_allclose(w.score(down), wanted, rtol=1e-5, atol=1e-8)
@@ -191,13 +267,36 @@ def alone(view: str) -> Observations:
 
 SKIPPED = {
     "a signal that is not there": (
-        "loss-series", {}, replace(SMALL.observations, signals={}, hidden=frozenset({"loss"})), "no signal 'loss'",
+        "loss-series",
+        {},
+        replace(SMALL.observations, signals={}, hidden=frozenset({"loss"})),
+        "no signal 'loss'",
     ),
-    "the same for all clients": ("fedmia", {"measure": "grad-norm"}, SMALL.observations, "does not depend on the client"),
-    "all in the coalition": ("fedmia-ii", {}, alone("coalition"), "every client is in the coalition"),
-    "a participant's view": ("fedmia-i", {}, alone("client"), "view 'client' shows no other client"),
+    "the same for all clients": (
+        "fedmia",
+        {"measure": "grad-norm"},
+        SMALL.observations,
+        "does not depend on the client",
+    ),
+    "all in the coalition": (
+        "fedmia-ii",
+        {},
+        alone("coalition"),
+        "every client is in the coalition",
+    ),
+    "a participant's view": (
+        "fedmia-i",
+        {},
+        alone("client"),
+        "view 'client' shows no other client",
+    ),
     "one other client": ("fedmia-i", {}, observed(np.zeros((1, 2, 20))), "two other clients"),
-    "one round, no slope": ("fta-l", {}, with_absence(SMALL, TARGET, 0, 1, 2, 3, 4).observations, "at least two"),
+    "one round, no slope": (
+        "fta-l",
+        {},
+        with_absence(SMALL, TARGET, 0, 1, 2, 3, 4).observations,
+        "at least two",
+    ),
 }
 
 
@@ -209,13 +308,15 @@ def test_a_view_that_an_attack_cannot_use_is_skipped_with_the_reason(case):
 
 
 REFUSED = [
-    ("grad-norm", {"inverted": True}, "belongs to the average"), ("fedmia", {"measure": "Not A Name"}, "measure"),
-    ("fedmia-i", {"tail": "student", "ddof": 0}, "needs ddof 1"), ("threshold-loss", {"classes": True, "teacher": "none"},
-     "set teacher"), ("stacked", {"teacher": "half", "colluders": 2}, "belongs to teacher colluder"),
+    ("grad-norm", {"inverted": True}, "belongs to the average"),
+    ("fedmia", {"measure": "Not A Name"}, "measure"),
+    ("fedmia-i", {"tail": "student", "ddof": 0}, "needs ddof 1"),
+    ("threshold-loss", {"classes": True, "teacher": "none"}, "set teacher"),
+    ("stacked", {"teacher": "half", "colluders": 2}, "belongs to teacher colluder"),
     ("adaptive-membershield", {"form": "trained", "teacher": "none"}, "learns from a teacher"),
     ("adaptive-membershield", {"form": "trained", "classes": True}, "'classes' belongs to"),
     ("adaptive-membershield", {"theta": 1.0}, "less than 1"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "params", "said"), REFUSED)

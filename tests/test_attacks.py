@@ -1,6 +1,8 @@
 """Passive attacks: rounds without a client, teachers, and learners that have no slow reference.
 
-Of every registered attack tests/test_null_engine.py says that it is at chance without a leak and better with one."""
+Of every registered attack tests/test_null_engine.py says that it is at chance without a leak and
+better with one.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,14 @@ from worlds import (
 from fedbench.core import Attack, SkipCell
 from fedbench.plugins.attacks.taught import folds
 
-FOLLOWING = ["loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l"]  # the target's uploads, round by round
+# the target's uploads, round by round
+FOLLOWING = ["loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l"]
 PARAMS = {
-    "random-forest": {"trees": 20}, "seqmia": {"epochs": 5}, "cs-mia": {"epochs": 10},
+    "random-forest": {"trees": 20},
+    "seqmia": {"epochs": 5},
+    "cs-mia": {"epochs": 10},
     "adaptive-membershield": {"form": "trained"},
-}  # fmt: skip
+}
 
 
 def made(name: str, **params) -> Attack:
@@ -50,7 +55,7 @@ def test_a_learner_is_at_chance_without_a_leak_and_better_with_one(name, leak):
     assert more > chance_band(w.member) if leak else abs(more) < chance_band(w.member)
 
 
-# --- absent clients ---------------------------------------------------------------------------------------------------
+# --- absent clients -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*FOLLOWING, "seqmia"])
@@ -64,13 +69,20 @@ def test_a_round_without_the_target_does_not_count(name):
 def test_a_single_round_attack_scores_every_round_and_the_last_with_the_target_counts(name, leaky):
     one, gone, audit = taught(made(name), leaky), with_absence(leaky, TARGET, 1), leaky.audit()
     every, rounds = (one.score_rounds(shown(w), audit) for w in (leaky, gone))
-    assert every.shape == (2, len(leaky.ids)) and not np.array_equal(*every) and np.isnan(rounds[1]).all()
+    assert (
+        every.shape == (2, len(leaky.ids))
+        and not np.array_equal(*every)
+        and np.isnan(rounds[1]).all()
+    )
     np.testing.assert_array_equal(rounds[0], every[0])
     np.testing.assert_array_equal(one.score(shown(leaky), audit), every[1])
     np.testing.assert_array_equal(one.score(shown(gone), audit), every[0])
 
 
-@pytest.mark.parametrize("name", ["loss-series", "fta-l", "fedmia-i", "blackbox-loss", "threshold-loss", "seqmia", "cs-mia"])
+@pytest.mark.parametrize(
+    "name",
+    ["loss-series", "fta-l", "fedmia-i", "blackbox-loss", "threshold-loss", "seqmia", "cs-mia"],
+)
 def test_a_target_that_never_takes_part_is_skipped(name, leaky):
     one, gone = taught(made(name), leaky), with_absence(leaky, TARGET, 0, 1)
     with pytest.raises(SkipCell, match="audited round"):
@@ -80,16 +92,20 @@ def test_a_target_that_never_takes_part_is_skipped(name, leaky):
 def test_a_round_without_the_colluder_has_the_lessons_before_it_or_the_first_ones():
     w = world(3.0, 160, 640, rounds=4)
     same = with_signals(w, **{n: a[[1, 1, 1, 1]] for n, a in w.observations.signals.items()})
-    said = taught(attack("logistic-regression"), with_absence(w, 0, 0, 2)).score_rounds(shown(same), w.audit())
+    said = taught(attack("logistic-regression"), with_absence(w, 0, 0, 2)).score_rounds(
+        shown(same), w.audit()
+    )
     assert (said[0] == said[1]).all() and (said[2] == said[1]).all() and (said[3] != said[1]).any()
 
 
-# --- teachers ---------------------------------------------------------------------------------------------------------
+# --- teachers -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["logistic-regression", "stacked", "seqmia"])
 def test_no_candidate_is_scored_by_a_model_that_learnt_from_it(name, leaky):
-    """Turning the colluder's answers over in one fold leaves the scores of that fold's candidates as they are."""
+    """Turning the colluder's answers over in one fold leaves the scores of that fold's candidates
+    as they are.
+    """
     fold, shadow, turned = folds(leaky.ids, 7), colluder(leaky), made(name)
     member = np.where(fold == 0, ~shadow.member, shadow.member)
     turned.fit([replace(shadow, member=member)], replace(leaky.audit(), target_client=-1))
@@ -114,8 +130,14 @@ def colluders(w, *absent, member=True):
 
 NO_LESSON = [
     *((name, lambda w: [], "collude") for name in ("threshold-loss", "stacked", "cs-mia")),
-    *((name, lambda w: colluders(w, member=False), "too few samples") for name in ("threshold-loss", "cs-mia")),
-    *((name, lambda w: colluders(w, 0, 1), "took part in no") for name in ("threshold-loss", "cs-mia")),
+    *(
+        (name, lambda w: colluders(w, member=False), "too few samples")
+        for name in ("threshold-loss", "cs-mia")
+    ),
+    *(
+        (name, lambda w: colluders(w, 0, 1), "took part in no")
+        for name in ("threshold-loss", "cs-mia")
+    ),
 ]
 
 

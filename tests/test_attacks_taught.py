@@ -1,4 +1,6 @@
-"""Attacks with a teacher against slow references: thresholds, classifiers of one round, nets on a series, the ensemble."""
+"""Attacks with a teacher against slow references: thresholds, classifiers of one round, nets on a
+series, the ensemble.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from worlds import (
     with_absence,
     with_signals,
     world,
-)  # fmt: skip
+)
 
 from fedbench.plugins.attacks import classifiers
 from fedbench.plugins.attacks.classifiers import regression, three_parts
@@ -36,9 +38,12 @@ from fedbench.plugins.attacks.thresholds import best_threshold, class_thresholds
 
 CLASSES = 4
 READS = {
-    "threshold-confidence": ("logit-confidence", 1), "threshold-entropy": ("entropy", -1), "threshold-loss": ("loss", -1),
-    "threshold-modified-entropy": ("modified-entropy", -1), "label-only": ("robustness", 1),
-}  # fmt: skip
+    "threshold-confidence": ("logit-confidence", 1),
+    "threshold-entropy": ("entropy", -1),
+    "threshold-loss": ("loss", -1),
+    "threshold-modified-entropy": ("modified-entropy", -1),
+    "label-only": ("robustness", 1),
+}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +51,7 @@ def leaky():
     return world(5.0, 160, 640, rounds=3)
 
 
-# --- thresholds -------------------------------------------------------------------------------------------------------
+# --- thresholds -----------------------------------------------------------------------------------
 
 
 @settings(max_examples=50)
@@ -55,31 +60,48 @@ def test_the_threshold_has_the_largest_advantage_and_is_the_highest_such(drawn):
     value, member = (np.array(v) for v in zip(*drawn, strict=True))
     if member.all() or not member.any():
         member[0] = not member[0]
-    advantage = {t: (value[member] > t).mean() - (value[~member] > t).mean() for t in [*value.tolist(), -99]}
+    advantage = {
+        t: (value[member] > t).mean() - (value[~member] > t).mean() for t in [*value.tolist(), -99]
+    }
     tau, most = best_threshold(value, member), max(advantage.values())
     assert (value[member] > tau).mean() - (value[~member] > tau).mean() == pytest.approx(most)
     said = int((value > tau).sum())
-    assert said == min(int((value > t).sum()) for t, a in advantage.items() if a == pytest.approx(most))
+    assert said == min(
+        int((value > t).sum()) for t, a in advantage.items() if a == pytest.approx(most)
+    )
 
 
 def test_the_threshold_lies_between_two_values_and_classes_with_enough_lessons_have_their_own():
     value, member = np.arange(4.0), np.array([0, 1, 0, 1], bool)
     assert best_threshold(value, member) == 2.5  # as good as 0.5
     assert best_threshold(value, value < 1) == 3  # turned over: none is called a member
-    of_class = [class_thresholds(value, member, np.array([0, 0, 1, 1]), np.arange(2), least) for least in (1, 2)]
+    of_class = [
+        class_thresholds(value, member, np.array([0, 0, 1, 1]), np.arange(2), least)
+        for least in (1, 2)
+    ]
     assert of_class == [{0: 0.5, 1: 2.5}, {}]
 
 
 @pytest.mark.parametrize("name", READS)
 def test_without_a_teacher_the_score_is_the_signal_of_the_last_round(name, leaky):
-    one, (signal, sign), seen = attack(name, teacher="none", view="client"), READS[name], shown(leaky, "client")
-    np.testing.assert_array_equal(one.score(seen, leaky.audit()), sign * seen.of_target(signal)[-1].astype(float))
+    one, (signal, sign), seen = (
+        attack(name, teacher="none", view="client"),
+        READS[name],
+        shown(leaky, "client"),
+    )
+    np.testing.assert_array_equal(
+        one.score(seen, leaky.audit()), sign * seen.of_target(signal)[-1].astype(float)
+    )
     assert one.threshold is None and one.colluders == 0 and not one.knows_half
 
 
 @pytest.mark.parametrize("classes", [False, True])
 def test_a_candidate_is_called_a_member_above_the_threshold_of_the_other_fold(classes, leaky):
-    one, shadow, fold = taught(attack("threshold-loss", classes=classes), leaky), colluder(leaky), folds(leaky.ids, 7)
+    one, shadow, fold = (
+        taught(attack("threshold-loss", classes=classes), leaky),
+        colluder(leaky),
+        folds(leaky.ids, 7),
+    )
     for r, score in enumerate(one.score_rounds(shown(leaky), leaky.audit())):
         lesson = -shadow.observations.of_target("loss")[r].astype(float)
         asked, taus = -shown(leaky).of_target("loss")[r].astype(float), np.zeros((2, len(fold)))
@@ -91,16 +113,28 @@ def test_a_candidate_is_called_a_member_above_the_threshold_of_the_other_fold(cl
                 if min(shadow.member[at].sum(), (~shadow.member[at]).sum()) >= 5:
                     taus[f, leaky.y == c] = best_threshold(lesson[at], shadow.member[at])
         np.testing.assert_array_equal(score > 0, asked > taus[fold, np.arange(len(fold))])
-        np.testing.assert_allclose(score, asked - np.where(score > 0, taus.min(axis=0), taus.max(axis=0)))
+        np.testing.assert_allclose(
+            score, asked - np.where(score > 0, taus.min(axis=0), taus.max(axis=0))
+        )
 
 
 def test_taught_by_a_half_the_other_half_is_judged_by_all_of_it(leaky):
-    one, value = attack("threshold-loss", teacher="half"), -shown(leaky).of_target("loss")[-1].astype(float)
+    one, value = (
+        attack("threshold-loss", teacher="half"),
+        -shown(leaky).of_target("loss")[-1].astype(float),
+    )
     first = np.arange(len(value)) % 2 == 0
     for half in (first, ~first):
-        lesson, asked = (replace(leaky.audit(), ids=leaky.ids[side], y=leaky.y[side]) for side in (half, ~half))
+        lesson, asked = (
+            replace(leaky.audit(), ids=leaky.ids[side], y=leaky.y[side]) for side in (half, ~half)
+        )
         seen, shown_then = (shown(leaky, rows=np.flatnonzero(side)) for side in (half, ~half))
-        of_half = {"observations": seen, "ids": lesson.ids, "y": lesson.y, "member": leaky.member[half]}
+        of_half = {
+            "observations": seen,
+            "ids": lesson.ids,
+            "y": lesson.y,
+            "member": leaky.member[half],
+        }
         one.fit([replace(colluder(leaky, client=TARGET), **of_half)], lesson)
         wanted = value[~half] - best_threshold(value[half], leaky.member[half])
         np.testing.assert_allclose(one.score(shown_then, asked), wanted)
@@ -111,30 +145,46 @@ def test_the_loss_against_soft_labels_is_the_cross_entropy_with_them(leaky):
     logits = seen.of_target("logits").astype(float)
     log_p = logits - np.log(np.exp(logits).sum(axis=2, keepdims=True))
     soft = (1 - theta) * np.eye(CLASSES)[leaky.y] + theta / CLASSES
-    score = attack("adaptive-membershield", theta=theta, teacher="none").score_rounds(seen, leaky.audit())
+    score = attack("adaptive-membershield", theta=theta, teacher="none").score_rounds(
+        seen, leaky.audit()
+    )
     np.testing.assert_allclose(score, (soft * log_p).sum(axis=2), rtol=1e-4)
 
 
-# --- classifiers of one round -----------------------------------------------------------------------------------------
+# --- classifiers of one round ---------------------------------------------------------------------
 
 
 def test_a_classifier_learns_from_balanced_standardised_lessons_of_the_other_fold(leaky):
-    one, shadow, fold = taught(attack("logistic-regression"), leaky), colluder(leaky), folds(leaky.ids, 7)
+    one, shadow, fold = (
+        taught(attack("logistic-regression"), leaky),
+        colluder(leaky),
+        folds(leaky.ids, 7),
+    )
     draws = [rng.spawn(2) for rng in replace(leaky.audit(), target_client=-1).rng.spawn(3)]
 
     def read(seen):
         sq = np.sqrt(seen.of_target("upload-grad-sq").astype(float))
-        return np.concatenate([seen.of_target("logits"), seen.of_target("loss")[..., None], np.log(sq)[..., None]], axis=2)
+        return np.concatenate(
+            [seen.of_target("logits"), seen.of_target("loss")[..., None], np.log(sq)[..., None]],
+            axis=2,
+        )
 
     learns, asked, wanted = read(shadow.observations), read(shown(leaky)), np.empty((3, len(fold)))
     for r, f in np.ndindex(3, 2):
         x, member = learns[r, fold != f].astype(float), shadow.member[fold != f]
         chosen = balanced(member, draws[r][f])
-        assert member[chosen].sum() == len(chosen) / 2 == len({*chosen}) / 2 == min(member.sum(), (~member).sum())
+        assert (
+            member[chosen].sum()
+            == len(chosen) / 2
+            == len({*chosen}) / 2
+            == min(member.sum(), (~member).sum())
+        )
         x, mean, deviation = x[chosen], x[chosen].mean(axis=0), x[chosen].std(axis=0)
         model = regression((x - mean) / deviation, member[chosen], int(draws[r][f].integers(2**31)))
         wanted[r, fold == f] = model.decision_function((asked[r, fold == f] - mean) / deviation)
-    np.testing.assert_allclose(one.score_rounds(shown(leaky), leaky.audit()), wanted, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        one.score_rounds(shown(leaky), leaky.audit()), wanted, rtol=1e-6, atol=1e-9
+    )
     assert attack("knn").needs == {"logits", "loss", "upload-grad-sq"}
     assert attack("knn", features="logits-loss").needs == {"logits", "loss"}
 
@@ -146,11 +196,20 @@ def test_the_penalty_is_the_one_that_is_right_most_often_on_what_it_has_not_seen
     right = np.zeros(10, int)
     for learnt, asked in three_parts(member, 11):
         for i, c in enumerate(np.logspace(-4, 2, 10)):  # TF-Privacy's grid
-            model = LogisticRegression(C=c, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(x[learnt], member[learnt])
+            model = LogisticRegression(C=c, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(
+                x[learnt], member[learnt]
+            )
             right[i] += int((model.predict(x[asked]) == member[asked]).sum())
     assert 0 < right.argmax() < len(right) - 1, "this world tells nothing about the choice"
-    best = LogisticRegression(C=np.logspace(-4, 2, 10)[right.argmax()], solver="newton-cholesky", tol=1e-10).fit(x, member)
-    np.testing.assert_allclose(regression(x, member, 11).decision_function(x), best.decision_function(x), rtol=1e-3, atol=1e-4)
+    best = LogisticRegression(
+        C=np.logspace(-4, 2, 10)[right.argmax()], solver="newton-cholesky", tol=1e-10
+    ).fit(x, member)
+    np.testing.assert_allclose(
+        regression(x, member, 11).decision_function(x),
+        best.decision_function(x),
+        rtol=1e-3,
+        atol=1e-4,
+    )
 
 
 def test_knns_odds_are_those_of_the_distance_weighted_share_and_never_tie():
@@ -163,12 +222,19 @@ def test_knns_odds_are_those_of_the_distance_weighted_share_and_never_tie():
     np.testing.assert_allclose(1 / (1 + np.exp(-odds[mixed])), share[mixed])
     assert (~mixed).sum() > 10 and len(np.unique(odds)) == 200
     assert odds[share == 1].min() > odds[mixed].max() and odds[share == 0].max() < odds[mixed].min()
-    assert np.isfinite(classifiers._neighbours(x, member, 5).odds(x)).all()  # a sample that lies on its neighbour
+    # a sample that lies on its neighbour
+    assert np.isfinite(classifiers._neighbours(x, member, 5).odds(x)).all()
     right = [
-        sum((KNeighborsClassifier(k).fit(x[a], member[a]).predict(x[b]) == member[b]).sum() for a, b in three_parts(member, 2))
+        sum(
+            (KNeighborsClassifier(k).fit(x[a], member[a]).predict(x[b]) == member[b]).sum()
+            for a, b in three_parts(member, 2)
+        )
         for k in (3, 5, 7)
     ]
-    assert min(right) < max(right) and attack("knn")._train(x, member, 2).k == (3, 5, 7)[int(np.argmax(right))]
+    assert (
+        min(right) < max(right)
+        and attack("knn")._train(x, member, 2).k == (3, 5, 7)[int(np.argmax(right))]
+    )
 
 
 @pytest.mark.parametrize("name", ["random-forest", "mlp"])
@@ -182,20 +248,29 @@ def test_scores_of_scikit_learns_classifiers_are_their_log_odds_and_follow_from_
     assert not np.array_equal(made._log_odds(made._train(x, member, 5), asked), wanted)
 
 
-# --- nets on a series -------------------------------------------------------------------------------------------------
+# --- nets on a series -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("standardise", [False, True])
 def test_cs_mia_is_a_net_on_the_series_of_modified_entropies_each_fold_with_its_own(standardise):
     w = world(2.0, 100, 400, seed=2)
-    fold, shadow, one = folds(w.ids, 7), colluder(w), attack("cs-mia", epochs=2, standardise=standardise)
+    fold, shadow, one = (
+        folds(w.ids, 7),
+        colluder(w),
+        attack("cs-mia", epochs=2, standardise=standardise),
+    )
     one.fit([shadow], replace(w.audit(), target_client=-1))
     generator, wanted = replace(w.audit(), target_client=-1).generator, np.empty(len(fold))
-    learns, asked = (torch.from_numpy(w.observations["modified-entropy"][:, k].T.copy()) for k in (COLLUDER, TARGET))
+    learns, asked = (
+        torch.from_numpy(w.observations["modified-entropy"][:, k].T.copy())
+        for k in (COLLUDER, TARGET)
+    )
     for f in (0, 1):
         x = learns[fold != f]
         mean, std = (x.mean(0), x.std(0, correction=0)) if standardise else (0.0, 1.0)
-        net = slow_net((x - mean) / std, torch.from_numpy(shadow.member[fold != f]), 2, generator, 5e-4)
+        net = slow_net(
+            (x - mean) / std, torch.from_numpy(shadow.member[fold != f]), 2, generator, 5e-4
+        )
         wanted[fold == f] = net((asked[fold == f] - mean) / std)
     np.testing.assert_allclose(w.score(one), wanted, rtol=1e-3, atol=1e-4)
 
@@ -211,28 +286,44 @@ def test_cs_mia_carries_the_last_upload_over_rounds_without_the_client():
 def test_seqmia_subtracts_the_non_member_logit_unless_told_otherwise():
     w = world(2.0, 100, 400, seed=2)
     margin, member_logit, plain = (
-        w.score(taught(attack("seqmia", epochs=3, **form), w)) for form in ({}, {"score": "logit1"}, {"standardise": False})
+        w.score(taught(attack("seqmia", epochs=3, **form), w))
+        for form in ({}, {"score": "logit1"}, {"standardise": False})
     )
     other_logit = member_logit - margin
     assert auc(other_logit, w.member) < 0.5 < auc(member_logit, w.member)
     assert np.abs(plain - margin).max() > 1e-3
 
 
-# --- the ensemble -----------------------------------------------------------------------------------------------------
+# --- the ensemble ---------------------------------------------------------------------------------
 
 
 def test_the_ensemble_is_the_mean_rank_of_a_regression_and_of_boosted_trees(leaky):
-    """On normal scores of the features and on 32 equal shares of their ranks; sklearn's own models in scipy's own ranks."""
-    audit, fold, shadow = replace(leaky.audit(), target_client=-1), folds(leaky.ids, 7), colluder(leaky)
+    """On normal scores of the features and on 32 equal shares of their ranks; sklearn's own models
+    in scipy's own ranks.
+    """
+    audit, fold, shadow = (
+        replace(leaky.audit(), target_client=-1),
+        folds(leaky.ids, 7),
+        colluder(leaky),
+    )
     one, seed = taught(attack("stacked"), leaky), int(audit.rng.integers(2**31))
     ranks = [rankdata(features(shown(leaky, client=k)), axis=0) for k in (COLLUDER, TARGET)]
     n = len(fold)
-    normal, shares = ([f(r) for r in ranks] for f in (lambda r: ndtri((r - 0.5) / n), lambda r: (2 * r - 2) * 32 // (2 * n - 1)))
+    normal, shares = (
+        [f(r) for r in ranks]
+        for f in (lambda r: ndtri((r - 0.5) / n), lambda r: (2 * r - 2) * 32 // (2 * n - 1))
+    )
     regression = LogisticRegression(C=1e-3, tol=1e-6, max_iter=1000, class_weight="balanced")
     trees = HistGradientBoostingClassifier(
-        max_iter=30, learning_rate=0.2, max_leaf_nodes=8, min_samples_leaf=20, l2_regularization=1.0, early_stopping=False,
-        max_bins=32, random_state=seed,
-    )  # fmt: skip
+        max_iter=30,
+        learning_rate=0.2,
+        max_leaf_nodes=8,
+        min_samples_leaf=20,
+        l2_regularization=1.0,
+        early_stopping=False,
+        max_bins=32,
+        random_state=seed,
+    )
     wanted = np.empty(n)
     for f in (0, 1):
         said = [
@@ -247,18 +338,33 @@ def test_its_features_are_every_signal_and_round_and_the_distance_from_the_other
     w = with_absence(leaky, TARGET, 1)  # the round before stands in
     t, confidence = w.observations.rounds, w.observations["logit-confidence"].astype(float)
     mine, others = confidence[[0, 0, 2], TARGET], np.delete(confidence, TARGET, axis=1)
-    for at, series in ((0, mine), (1, (mine - others.mean(1)) / np.sqrt(others.var(1, ddof=1) + 1e-8))):
+    for at, series in (
+        (0, mine),
+        (1, (mine - others.mean(1)) / np.sqrt(others.var(1, ddof=1) + 1e-8)),
+    ):
         wanted = [*series, series.mean(0), np.polyfit(t, series, 1)[0], series.std(0)]
-        np.testing.assert_allclose(features(shown(w))[:, 6 * at : 6 * at + 6], np.stack(wanted, axis=1), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(
+            features(shown(w))[:, 6 * at : 6 * at + 6],
+            np.stack(wanted, axis=1),
+            rtol=1e-6,
+            atol=1e-9,
+        )
     series = 2 * len(MEASURED) - 1  # the received model's gradient is the same for all clients
-    assert features(shown(w)).shape[1] == 6 * series and features(shown(w, "client")).shape[1] == 6 * len(MEASURED)
+    assert features(shown(w)).shape[1] == 6 * series and features(shown(w, "client")).shape[
+        1
+    ] == 6 * len(MEASURED)
     one, others = np.array([[1.0, 4]]), np.array([[[1.0, 1], [np.nan, np.nan]]])
     assert (against(one, others) == 0).all()  # a single other client has no deviation
 
 
 def test_colluders_of_the_global_model_teach_its_members_together(leaky):
-    together, alone = attack("stacked", colluders=2, view="client"), attack("stacked", view="client")
+    together, alone = (
+        attack("stacked", colluders=2, view="client"),
+        attack("stacked", view="client"),
+    )
     pair = [colluder(leaky, "client", k) for k in (0, 1)]
     together.fit(pair, leaky.audit())
     alone.fit([replace(pair[0], member=pair[0].member | pair[1].member)], leaky.audit())
-    np.testing.assert_array_equal(*(one.score(shown(leaky, "client"), leaky.audit()) for one in (together, alone)))
+    np.testing.assert_array_equal(
+        *(one.score(shown(leaky, "client"), leaky.audit()) for one in (together, alone))
+    )

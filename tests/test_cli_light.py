@@ -45,10 +45,17 @@ def fedbench(capsys):
 def apart(*args: str, watched: tuple[str, ...] = HEAVY, **env: str) -> tuple[str, set[str]]:
     """What a command prints in a process of its own, and which modules of ``watched`` it imports."""
     code = (
-        f"import atexit, sys; atexit.register(lambda: print('IMPORTED', *(m for m in {watched!r} if m in sys.modules))); "
+        f"import atexit, sys; atexit.register(lambda: print('IMPORTED', *(m for m in {watched!r} "
+        "if m in sys.modules))); "
         f"from fedbench.core.cli.main import main; main({list(args)!r})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **env})
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **env},
+    )
     *lines, last = done.stdout.splitlines()
     return "\n".join(lines), set(last.split()[1:])
 
@@ -56,15 +63,23 @@ def apart(*args: str, watched: tuple[str, ...] = HEAVY, **env: str) -> tuple[str
 def test_help_and_list_import_nothing_heavy():
     text, imported = apart("--help")
     assert imported == set() and "Examples:\n" in text
-    rows = re.findall(r"^  ([a-z]+) +(\S.*)$", text.partition("\n\nMeasure:\n")[2].partition("Examples:")[0], re.MULTILINE)
+    rows = re.findall(
+        r"^  ([a-z]+) +(\S.*)$",
+        text.partition("\n\nMeasure:\n")[2].partition("Examples:")[0],
+        re.MULTILINE,
+    )
     assert [name for name, _ in rows] == list(cli_main.commands()) and len(rows) == len(set(rows))
-    assert {name: said for name, said in rows if name in COMMANDS} == {name: said for name, (_, said) in COMMANDS.items()}
+    assert {name: said for name, said in rows if name in COMMANDS} == {
+        name: said for name, (_, said) in COMMANDS.items()
+    }
     assert apart("list")[1] == set()
 
 
 def test_every_command_has_examples_and_a_near_miss_is_named(fedbench):
     without = [
-        name for name in cli_main.commands() if f"fedbench {name}" not in fedbench(name, "--help")[1].partition("Examples:")[2]
+        name
+        for name in cli_main.commands()
+        if f"fedbench {name}" not in fedbench(name, "--help")[1].partition("Examples:")[2]
     ]
     assert without == []
     status, _, said = fedbench("lst")
@@ -72,13 +87,17 @@ def test_every_command_has_examples_and_a_near_miss_is_named(fedbench):
     assert fedbench("--version")[1].startswith("fedbench ") and fedbench("list", "nonsense")[0] == 2
 
 
-def test_other_packages_of_the_distribution_announce_commands_and_a_broken_one_leaves_the_others(monkeypatch, fedbench):
+def test_other_packages_of_the_distribution_announce_commands_and_a_broken_one_leaves_the_others(
+    monkeypatch, fedbench
+):
     class Distribution:
-        entry_points = EntryPoints([
-            EntryPoint("weigh", "weighing:command", "fedbench.commands"),
-            EntryPoint("gone", "no_such:command", "fedbench.commands"),
-            EntryPoint("unasked", "weighing:command", "console_scripts"),
-        ])  # fmt: skip
+        entry_points = EntryPoints(
+            [
+                EntryPoint("weigh", "weighing:command", "fedbench.commands"),
+                EntryPoint("gone", "no_such:command", "fedbench.commands"),
+                EntryPoint("unasked", "weighing:command", "console_scripts"),
+            ]
+        )
 
     @click.command()
     def command():
@@ -88,18 +107,36 @@ def test_other_packages_of_the_distribution_announce_commands_and_a_broken_one_l
     monkeypatch.setattr(cli_main, "distribution", {"fedbench-privacy": Distribution}.__getitem__)
     monkeypatch.setattr(cli_main, "commands", cli_main.commands.__wrapped__)
     text = fedbench("--help")[1]
-    assert "weigh        Weigh a federation." in text and "the command 'gone' cannot be loaded" in text and "unasked" not in text
+    assert (
+        "weigh        Weigh a federation." in text
+        and "the command 'gone' cannot be loaded" in text
+        and "unasked" not in text
+    )
     assert fedbench("weigh")[0] == fedbench("list", "models")[0] == 0
-    assert fedbench("gone") == (2, "", "the command 'gone' cannot be loaded: No module named 'no_such'\n")
+    assert fedbench("gone") == (
+        2,
+        "",
+        "the command 'gone' cannot be loaded: No module named 'no_such'\n",
+    )
 
 
-@pytest.mark.parametrize(("name", "record", "refused"), [
-    ("fedbench", "fedbench/__init__.py,,\n", True), ("their_tool", "a.py,,\nfedbench/core/cli/main.py,,\n", True),
-    ("fedbench", "../../../bin/fedbench,,\n", True),
-    ("fedbench_privacy", "../../../bin/fedbench,,\nfedbench/__init__.py,,\n", False),
-    ("fedbench_shield", "fedbench_shield/__init__.py,,\ntests/fedbench/a.py,,\n../../../bin/fedbench-shield,,\n", False),
-])  # fmt: skip
-def test_a_command_beside_files_of_another_package_says_so_and_stops(name, record, refused, tmp_path, monkeypatch, fedbench):
+@pytest.mark.parametrize(
+    ("name", "record", "refused"),
+    [
+        ("fedbench", "fedbench/__init__.py,,\n", True),
+        ("their_tool", "a.py,,\nfedbench/core/cli/main.py,,\n", True),
+        ("fedbench", "../../../bin/fedbench,,\n", True),
+        ("fedbench_privacy", "../../../bin/fedbench,,\nfedbench/__init__.py,,\n", False),
+        (
+            "fedbench_shield",
+            "fedbench_shield/__init__.py,,\ntests/fedbench/a.py,,\n../../../bin/fedbench-shield,,\n",
+            False,
+        ),
+    ],
+)
+def test_a_command_beside_files_of_another_package_says_so_and_stops(
+    name, record, refused, tmp_path, monkeypatch, fedbench
+):
     described(tmp_path, name, "a")
     (tmp_path / f"{name}-1.0.dist-info" / "RECORD").write_text(record)
     monkeypatch.syspath_prepend(tmp_path)
@@ -112,11 +149,17 @@ def test_a_command_beside_files_of_another_package_says_so_and_stops(name, recor
     assert message.endswith(f": {called}; {remedy}") if refused else message == ""
 
 
-@pytest.mark.parametrize(("error", "status", "message"), [
-    (UserError("one", "two"), 2, "one\ntwo\n"), (KeyboardInterrupt(), 130, "interrupted\n"),
-    (click.UsageError("not so"), 2, "not so\n"), (click.exceptions.Exit(1), 1, ""),
-    (OSError(errno.ENOSPC, "no", "/some/file"), 2, "/some/file: no\n"), (OSError(errno.EACCES, "no", "/x"), 2, "/x: no\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (UserError("one", "two"), 2, "one\ntwo\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (click.UsageError("not so"), 2, "not so\n"),
+        (click.exceptions.Exit(1), 1, ""),
+        (OSError(errno.ENOSPC, "no", "/some/file"), 2, "/some/file: no\n"),
+        (OSError(errno.EACCES, "no", "/x"), 2, "/x: no\n"),
+    ],
+)
 def test_exit_status_of_main(monkeypatch, fedbench, error, status, message):
     raise_with(monkeypatch, error)
     found, _, said = fedbench("list")
@@ -133,11 +176,18 @@ def raise_with(monkeypatch, error: BaseException) -> None:
     monkeypatch.setattr(cli_main.LazyGroup, "get_command", lambda *_: command)
 
 
-@pytest.mark.parametrize(("shell", "said"), [
-    ("exec 3>&1 >&-", "standard output is closed: redirect it"),
-    ("ulimit -v 300000", "`ulimit -v` allows 292 MiB of address space"),
-    ("trap '' PIPE; exec > >(exec true); wait $!", "standard output was closed before all was printed"),
-], ids=["closed", "little memory", "closed early"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shell", "said"),
+    [
+        ("exec 3>&1 >&-", "standard output is closed: redirect it"),
+        ("ulimit -v 300000", "`ulimit -v` allows 292 MiB of address space"),
+        (
+            "trap '' PIPE; exec > >(exec true); wait $!",
+            "standard output was closed before all was printed",
+        ),
+    ],
+    ids=["closed", "little memory", "closed early"],
+)
 def test_a_terminal_that_cannot_be_used_is_one_line(shell, said):
     command = f"{shell}; exec {sys.executable} -m fedbench.core.cli.main list suites"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
@@ -157,9 +207,13 @@ def test_list_shows_every_component_and_its_parameters(fedbench, registry):
     for kind in ("defense", "attack", "model", "signal"):
         lines = fedbench("list", PLURAL[kind])[1].splitlines()
         assert lines[0].split() == [kind, "summary", "paper", "package"]
-        assert [line.split()[0] for line in lines[1:]] == [c.name for c in registry.components(kind)]
+        assert [line.split()[0] for line in lines[1:]] == [
+            c.name for c in registry.components(kind)
+        ]
     text = fedbench("list", "datasets", "--params")[1]
-    assert re.search(r"^digits +test +int +397 +\[1, 1795\] +test samples, clean labels$", text, re.MULTILINE)
+    assert re.search(
+        r"^digits +test +int +397 +\[1, 1795\] +test samples, clean labels$", text, re.MULTILINE
+    )
     assert re.search(r"^cifar10 .* 170 MB .*", fedbench("list", "datasets")[1], re.MULTILINE)
     found = json.loads(fedbench("list", "defenses", "--params", "--json")[1])["defenses"]
     (noise,) = (entry for entry in found if entry["name"] == "grad-noise")
@@ -178,16 +232,31 @@ def test_list_suites_shows_names_and_titles(fedbench, tmp_path, monkeypatch):
 
 
 def test_validate_prints_a_line_a_suite_and_gathers_all_mistakes(tmp_path, fedbench):
-    for name, edits in {"a": [("rounds: 10", "rounds: 0")], "b": [("- none", "- nonne")], "c": []}.items():
+    for name, edits in {
+        "a": [("rounds: 10", "rounds: 0")],
+        "b": [("- none", "- nonne")],
+        "c": [],
+    }.items():
         (tmp_path / f"{name}.yaml").write_text(edited(*edits))
     status, out, err = fedbench("validate", *(tmp_path / f"{name}.yaml" for name in "abc"))
-    assert (status, out) == (2, f"{tmp_path}/c.yaml: ok: 1 setting, 2 defenses, 1 attack, 2 seeds, up to 8 cells\n")
-    assert [line.split(": ")[0].removeprefix(f"{tmp_path}/") for line in err.splitlines()] == ["a.yaml:10:15", "b.yaml:16:5"]
-    assert "1 seed, up to 4 cells" in fedbench("validate", tmp_path / "c.yaml", "--set", "seeds=[5]")[1]
+    assert (status, out) == (
+        2,
+        f"{tmp_path}/c.yaml: ok: 1 setting, 2 defenses, 1 attack, 2 seeds, up to 8 cells\n",
+    )
+    assert [line.split(": ")[0].removeprefix(f"{tmp_path}/") for line in err.splitlines()] == [
+        "a.yaml:10:15",
+        "b.yaml:16:5",
+    ]
+    assert (
+        "1 seed, up to 4 cells"
+        in fedbench("validate", tmp_path / "c.yaml", "--set", "seeds=[5]")[1]
+    )
 
 
 def test_validate_finds_what_needs_the_data_unless_told_not_to(tmp_path, fedbench):
-    (tmp_path / "a.yaml").write_text(edited(("partition: iid", "partition: {name: iid, min_samples: 900}")))
+    (tmp_path / "a.yaml").write_text(
+        edited(("partition: iid", "partition: {name: iid, min_samples: 900}"))
+    )
     status, _, said = fedbench("validate", tmp_path / "a.yaml")
     assert status == 2 and f"{tmp_path}/a.yaml:5:5: setting 'digits': " in said
     assert fedbench("validate", "--no-data", tmp_path / "a.yaml")[0] == 0
@@ -199,17 +268,26 @@ def test_json_is_one_document_and_quiet_prints_what_failed_alone(tmp_path, fedbe
     both = [tmp_path / "bad.yaml", tmp_path / "good.yaml", "--no-data"]
     status, out, _ = fedbench("validate", *both, "--json")
     bad, good = json.loads(out)
-    assert status == 2 and "unknown defense 'nonne'" in bad["mistakes"][0] and bad["suite"] == str(both[0])
+    assert (
+        status == 2
+        and "unknown defense 'nonne'" in bad["mistakes"][0]
+        and bad["suite"] == str(both[0])
+    )
     assert (good["mistakes"], good["defenses"], good["most_cells"]) == ([], 2, 8)
     status, out, err = fedbench("validate", *both, "--quiet")
     assert (status, out) == (2, "") and "nonne" in err
 
 
-@pytest.mark.parametrize(("args", "said"), [
-    (("list", "defences"), "did you mean 'defenses'?"),
-    (("run", "partial_defense", "--only", "defense=cofedmdi", "--dry-run"),
-     "--only defense=cofedmdi: the suite has no such defense - did you mean 'cofedmid'?"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("list", "defences"), "did you mean 'defenses'?"),
+        (
+            ("run", "partial_defense", "--only", "defense=cofedmdi", "--dry-run"),
+            "--only defense=cofedmdi: the suite has no such defense - did you mean 'cofedmid'?",
+        ),
+    ],
+)
 def test_a_misspelt_name_is_answered_with_the_right_one(fedbench, args, said):
     status, _, err = fedbench(*args)
     assert status == 2 and said in err
@@ -224,7 +302,10 @@ def crowded(site):
     install(site, "broken", BROKEN["exit"][0], version="0.3", distribution="broken-dist")
     for name in ("one", "two"):
         install(
-            site, f"{name}_plugin", ANNOUNCE.format(name="shield", target=f"{name}_class:Shield"), distribution=f"{name}-dist"
+            site,
+            f"{name}_plugin",
+            ANNOUNCE.format(name="shield", target=f"{name}_class:Shield"),
+            distribution=f"{name}-dist",
         )
     (site / "one_class.py").write_text(DEFENSE)
     return site
@@ -236,12 +317,21 @@ def test_plugins_shows_the_broken_and_the_clashing_and_list_points_to_it(crowded
     assert status == 0 and ["broken", "broken-dist", "0.3", "BROKEN", "nothing"] in rows
     assert ["one_plugin", "one-dist", "1.0", "ok", "1", "defense"] in rows
     assert "BROKEN 'broken' (broken-dist 0.3): cannot import 'broken': it called sys.exit(3)" in out
-    assert "CLASH defense 'shield' is claimed by one-dist 1.0 (one_class:Shield) and two-dist 1.0" in out
+    assert (
+        "CLASH defense 'shield' is claimed by one-dist 1.0 (one_class:Shield) and two-dist 1.0"
+        in out
+    )
     told = json.loads(fedbench("plugins", "--json")[1])
     (broken,) = (p for p in told["plugins"] if not p["ok"])
-    assert broken["package"] == "broken-dist" and "sys.exit(3)" in broken["reason"] and "'shield'" in told["clashes"][0]
+    assert (
+        broken["package"] == "broken-dist"
+        and "sys.exit(3)" in broken["reason"]
+        and "'shield'" in told["clashes"][0]
+    )
     _, out, err = fedbench("list", "defenses")
-    assert "1 broken plugin(s): see `fedbench plugins`" in err and not re.search(r"^shield ", out, re.MULTILINE)
+    assert "1 broken plugin(s): see `fedbench plugins`" in err and not re.search(
+        r"^shield ", out, re.MULTILINE
+    )
 
 
 def test_doctor_reports_the_machine_and_names_problems(tmp_path, monkeypatch, fedbench):
@@ -265,21 +355,38 @@ def test_doctor_reports_the_machine_and_names_problems(tmp_path, monkeypatch, fe
 def names(*words: str, incomplete: str = "") -> set[str]:
     """What a shell offers after these words; ``(type)`` where it looks for files itself."""
     complete._registry.cache_clear()  # a process completes once; the tests do so many times
-    found = get_completion_class("bash")(cli, {}, "fedbench", VARIABLE).get_completions(list(words), incomplete)
+    found = get_completion_class("bash")(cli, {}, "fedbench", VARIABLE).get_completions(
+        list(words), incomplete
+    )
     return {item.value if item.type == "plain" else f"({item.type})" for item in found}
 
 
 def test_a_tab_offers_commands_options_suites_results_and_cells(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert set(COMMANDS) <= names() and names("list") == {*PLURAL.values(), "suites"} and "--version" in names(incomplete="--")
+    assert (
+        set(COMMANDS) <= names()
+        and names("list") == {*PLURAL.values(), "suites"}
+        and "--version" in names(incomplete="--")
+    )
     assert names("run", "x", "--rerun") == {"missing", "failed", "always", "never"}
-    for name in ("mine.yaml", "notes.txt", "here/fedbench.json", "here/records/a--b.json", "here/records/c\nd.json",
-                 "results/there/fedbench.json", "other/x.json"):  # fmt: skip
+    for name in (
+        "mine.yaml",
+        "notes.txt",
+        "here/fedbench.json",
+        "here/records/a--b.json",
+        "here/records/c\nd.json",
+        "results/there/fedbench.json",
+        "other/x.json",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
     assert names("run") == names("validate", "clustered") == {*shipped_suites(), "mine.yaml"}
-    assert names("run", incomplete="papers/ifca") == {n for n in shipped_suites() if n.startswith("papers/ifca")}
-    assert names("run", incomplete="../elsewhere/a") == {"(file)"} and names("show", incomplete="oth") == {"(dir)"}
+    assert names("run", incomplete="papers/ifca") == {
+        n for n in shipped_suites() if n.startswith("papers/ifca")
+    }
+    assert names("run", incomplete="../elsewhere/a") == {"(file)"} and names(
+        "show", incomplete="oth"
+    ) == {"(dir)"}
     assert names("show") == names("leaderboard") == names("clean") == {"here", "results/there"}
     assert names("show", "here") == {"a--b"} and names("show", "here", incomplete="b") == set()
 

@@ -1,4 +1,6 @@
-"""Clients' own parts and groups in the whole engine: who trains on what, who is asked about, and through which model."""
+"""Clients' own parts and groups in the whole engine: who trains on what, who is asked about, and
+through which model.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,27 @@ BOTH = pytest.mark.parametrize("parts", [PARTS, RELEASED], ids=["own", "nonmembe
 
 
 def setting(parts: dict[str, Any], audit: dict[str, Any] | None = None, **more: Any) -> Setting:
-    federation = {"clients": 4, "rounds": 2, "local_epochs": 1, "batch_size": 10, "optimizer": {"lr": 0.1}, **parts}
-    return Setting.model_validate({
-        "name": "s", "dataset": {"name": "d"}, "federation": federation, "audit": {"nonmembers": 40, **(audit or {})},
-        "partition": {"name": "dirichlet", "beta": 1.0}, **more,
-    })  # fmt: skip
+    federation = {
+        "clients": 4,
+        "rounds": 2,
+        "local_epochs": 1,
+        "batch_size": 10,
+        "optimizer": {"lr": 0.1},
+        **parts,
+    }
+    return Setting.model_validate(
+        {
+            "name": "s",
+            "dataset": {"name": "d"},
+            "federation": federation,
+            "audit": {"nonmembers": 40, **(audit or {})},
+            "partition": {"name": "dirichlet", "beta": 1.0},
+            **more,
+        }
+    )
 
 
-# -- parts -------------------------------------------------------------------------------------------------------------
+# -- parts -----------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -50,7 +65,9 @@ def test_a_client_gets_its_own_samples_and_trains_on_no_validation_or_test_part(
         for found, of in ((data.x, scene.data.train_x), (data.y, scene.data.train_y)):
             assert torch.equal(found, torch.from_numpy(of[split.own(k)]))
             assert torch.equal(found[data.trainable], torch.from_numpy(of[split.train[k]]))
-        assert len(split.test[k]) and np.isin(split.test[k], split.own(k)).any() == (parts is RELEASED)
+        assert len(split.test[k]) and np.isin(split.test[k], split.own(k)).any() == (
+            parts is RELEASED
+        )
 
 
 GROUPS = [{"name": "a", "fraction": 0.5, "rotation": [0, 5]}, {"name": "b", "rotation": [80, 90]}]
@@ -62,17 +79,37 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], int | str]] = {
     "more than there are": ({"nonmembers": 40, "outside": 5000}, {}, 105),
     "all honest clients": ({"targets": "honest", **MANY, "shadow": {"samples": 300}}, {}, 30),
     "groups": ({"targets": "groups", **MANY}, {"groups": GROUPS}, 30),
-    "the null, images alike": ({"nonmembers": 40, "members_from": "holdout"}, {"groups": GROUPS, "root": 300}, 20),
-    "too many": ({"targets": "honest", "members": 30, "nonmembers": 5000}, {}, "has 315 samples: .* raise federation.test"),
-    "too few": ({"nonmembers": 3}, {}, "client 0 of 105 samples leaves none; raise .* federation.test"),
-}  # fmt: skip
+    "the null, images alike": (
+        {"nonmembers": 40, "members_from": "holdout"},
+        {"groups": GROUPS, "root": 300},
+        20,
+    ),
+    "too many": (
+        {"targets": "honest", "members": 30, "nonmembers": 5000},
+        {},
+        "has 315 samples: .* raise federation.test",
+    ),
+    "too few": (
+        {"nonmembers": 3},
+        {},
+        "client 0 of 105 samples leaves none; raise .* federation.test",
+    ),
+}
 
 
 def scene_with(parts: dict[str, Any], audit: dict[str, Any], more: dict[str, Any]) -> Scene:
-    given = setting(parts, audit, **{"partition": {"name": "iid"}, **{k: v for k, v in more.items() if k != "root"}})
-    targets = {"honest": (EVERYBODY,), "groups": (group(0), group(1))}.get(audit.get("targets", ""), (client(0), client(2)))
+    given = setting(
+        parts,
+        audit,
+        **{"partition": {"name": "iid"}, **{k: v for k, v in more.items() if k != "root"}},
+    )
+    targets = {"honest": (EVERYBODY,), "groups": (group(0), group(1))}.get(
+        audit.get("targets", ""), (client(0), client(2))
+    )
     inside = Adversary(clients=1, mask_set=20)
-    return make_scene(IMAGES, given, targets, 0, adversary=inside, poisoned=True, root=more.get("root", 0))
+    return make_scene(
+        IMAGES, given, targets, 0, adversary=inside, poisoned=True, root=more.get("root", 0)
+    )
 
 
 @pytest.mark.parametrize("case", ASKED)
@@ -88,20 +125,31 @@ def test_the_test_part_stands_in_for_the_hold_out_in_every_audit(case):
     for listed in scene.audits:
         of_group = [[0, 1], [2]]  # the last client of group b is the adversary's
         kind, index = listed.target.kind, listed.target.index
-        asked = [index] if kind == "client" else [0, 1, 2] if kind == "everybody" else of_group[index]
-        tests, own = (np.concatenate([part[k] for k in asked]) for part in (split.test, split.train))
+        asked = (
+            [index] if kind == "client" else [0, 1, 2] if kind == "everybody" else of_group[index]
+        )
+        tests, own = (
+            np.concatenate([part[k] for k in asked]) for part in (split.test, split.train)
+        )
         outside = listed.ids[listed.kind == OFL]
         assert np.isin(outside, tests).all() and (listed.owner[listed.kind == OFL] == -1).all()
         assert np.isin(listed.ids[listed.kind == MEMBER], tests if null else own).all()
         assert np.isin(listed.ids[listed.kind == IFL], np.concatenate(split.train)).all()
-        assert len(np.unique(listed.ids)) == len(listed.ids) and not np.isin(listed.ids, split.validated()).any()
+        assert (
+            len(np.unique(listed.ids)) == len(listed.ids)
+            and not np.isin(listed.ids, split.validated()).any()
+        )
         if kind != "client":
             clients = scene.client_of(listed)
-            assert all(i in split.test[k] or i in split.train[k] for i, k in zip(listed.ids, clients, strict=True))
+            assert all(
+                i in split.test[k] or i in split.train[k]
+                for i, k in zip(listed.ids, clients, strict=True)
+            )
     assert np.isin(scene.mask, split.train[3]).all()
     beside = np.concatenate([scene.root, scene.shadow])
     assert (beside >= len(IMAGES.train_y)).all() and not np.isin(beside, scene.pool).any()
-    if case == "more than there are":  # mislabelled samples of the test part are the outside's canaries
+    # mislabelled samples of the test part are the outside's canaries
+    if case == "more than there are":
         listed, of_part = scene.audits[0], IMAGES.train_canary[split.test[0]]
         assert scene.canary_of(listed.ids[listed.kind == OFL]).sum() == of_part.sum() > 0
 
@@ -119,13 +167,25 @@ def test_every_part_is_deformed_as_its_own_client_is():
 
 
 def loss_aucs(parts: dict[str, Any], members: tuple[int, ...]) -> list[tuple[float, float]]:
-    """Each target's AUC of a loss attack on its first upload, with four standard deviations of one without a leak."""
+    """Each target's AUC of a loss attack on its first upload, with four standard deviations of one
+    without a leak.
+    """
     audit = {"nonmembers": 4000, "outside": 4000, "targets": [0, 1, 2, 3]}
     federation = {"rounds": 1, "batch_size": 50, "optimizer": {"lr": 0.2}, **parts}
-    given = setting(federation, audit, partition={"name": "dirichlet", "beta": 0.1, "min_samples": 20})
+    given = setting(
+        federation, audit, partition={"name": "dirichlet", "beta": 0.1, "min_samples": 20}
+    )
     defense = use(FreeRider) if members else None
-    job, made, scene = job_of(given, defense=defense, dataset=given_use(Digits, {}), members=members)
-    done = train(job, made, scene, [Look(needs=frozenset({"loss"}), view="server", needs_shadow_models=False)], lambda t: None)
+    job, made, scene = job_of(
+        given, defense=defense, dataset=given_use(Digits, {}), members=members
+    )
+    done = train(
+        job,
+        made,
+        scene,
+        [Look(needs=frozenset({"loss"}), view="server", needs_shadow_models=False)],
+        lambda t: None,
+    )
     found = []
     for listed in scene.audits:
         kind = kinds_of(listed, done)
@@ -138,8 +198,12 @@ def loss_aucs(parts: dict[str, Any], members: tuple[int, ...]) -> list[tuple[flo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("members", [(), (0, 1, 2, 3)], ids=["undertrained", "free-rider"])
-def test_under_label_skew_a_hold_out_is_told_apart_by_its_labels_and_the_own_test_part_is_not(members):
-    """Both federations train on the very same samples; nothing is learnt by heart in one epoch, and free-riders learn nothing."""
+def test_under_label_skew_a_hold_out_is_told_apart_by_its_labels_and_the_own_test_part_is_not(
+    members,
+):
+    """Both federations train on the very same samples; nothing is learnt by heart in one epoch, and
+    free-riders learn nothing.
+    """
     of_holdout, of_own = loss_aucs({"validation": 0.3}, members), loss_aucs({"test": 0.3}, members)
     assert all(abs(found - 0.5) < band for found, band in of_own)
     assert max(found - 0.5 - band for found, band in of_holdout) > 0.1
@@ -169,28 +233,57 @@ class GlobalPupil(Pupil):
 @pytest.mark.parametrize("attack", [Pupil(), GlobalPupil()], ids=["server", "client"])
 def test_a_colluders_lessons_are_its_own_samples_against_its_own_test_part(attack):
     LESSONS.clear()
-    federation = {"clients": 4, "rounds": 4, "local_epochs": 2, "batch_size": 20, "optimizer": {"lr": 0.3}, **PARTS}
-    job, parts, scene = job_of(setting_of(federation=federation), attack=use(type(attack)), made=attack)
+    federation = {
+        "clients": 4,
+        "rounds": 4,
+        "local_epochs": 2,
+        "batch_size": 20,
+        "optimizer": {"lr": 0.3},
+        **PARTS,
+    }
+    job, parts, scene = job_of(
+        setting_of(federation=federation), attack=use(type(attack)), made=attack
+    )
     ask(job, attack, scene, train(job, parts, scene, [attack], lambda t: None))
-    assert {c.client for c in LESSONS} - {audit.target.client for audit in scene.audits}  # some are not asked about
+    # some are not asked about
+    assert {c.client for c in LESSONS} - {audit.target.client for audit in scene.audits}
     for c in LESSONS:
-        assert c.member.any() and set(c.ids[c.member]) <= set(scene.names[scene.split.train[c.client]])
+        assert c.member.any() and set(c.ids[c.member]) <= set(
+            scene.names[scene.split.train[c.client]]
+        )
         assert sorted(c.ids[~c.member]) == sorted(scene.names[scene.split.test[c.client]])
         assert c.observations.signals["loss"].shape[2] == len(c.ids) == len(c.y)
-    assert np.array_equal(np.sort(scene.asked), pool_of(scene.audits)) and len(scene.pool) > len(scene.asked)
+    assert np.array_equal(np.sort(scene.asked), pool_of(scene.audits)) and len(scene.pool) > len(
+        scene.asked
+    )
 
 
-# -- groups and several global models ----------------------------------------------------------------------------------
+# -- groups and several global models --------------------------------------------------------------
 
 GROUPED: dict[str, Any] = {
-    "name": "digits", "dataset": {"name": "digits", "params": {"test": 300, "holdout": 500}},
+    "name": "digits",
+    "dataset": {"name": "digits", "params": {"test": 300, "holdout": 500}},
     "model": {"name": "mlp", "params": {"hidden": [24]}},
-    "federation": {"clients": 8, "rounds": 4, "local_epochs": 2, "batch_size": 20, "optimizer": {"lr": 0.1}},
-    "groups": [{"name": "upright", "fraction": 0.25, "rotation": [0, 10]}, {"name": "turned", "rotation": [80, 100]}],
+    "federation": {
+        "clients": 8,
+        "rounds": 4,
+        "local_epochs": 2,
+        "batch_size": 20,
+        "optimizer": {"lr": 0.1},
+    },
+    "groups": [
+        {"name": "upright", "fraction": 0.25, "rotation": [0, 10]},
+        {"name": "turned", "rotation": [80, 100]},
+    ],
     "thresholds": [0.4, 0.6],
-    "audit": {"targets": "groups", "members": 60, "nonmembers": 60, "every": 2,
-              "shadow": {"samples": 100, "models": 3, "epochs": 2}},
-}  # fmt: skip
+    "audit": {
+        "targets": "groups",
+        "members": 60,
+        "nonmembers": 60,
+        "every": 2,
+        "shadow": {"samples": 100, "models": 3, "epochs": 2},
+    },
+}
 
 
 class Keeps(Attack):
@@ -206,7 +299,9 @@ class Keeps(Attack):
 
 def test_an_attack_gets_the_model_that_serves_each_candidate(tmp_path):
     ifca = {"name": "ifca", "params": {"least_share": 0.1}}
-    path = suite(tmp_path, settings=[GROUPED], coalitions=["uniform"], defenses=[ifca], attacks=["shadow"])
+    path = suite(
+        tmp_path, settings=[GROUPED], coalitions=["uniform"], defenses=[ifca], attacks=["shadow"]
+    )
     (job,), attack = build_plan(str(path), (), tmp_path / "results", "cpu").jobs, Keeps()
     parts = build(job)
     scene = set_scene(job, parts)
@@ -216,6 +311,12 @@ def test_an_attack_gets_the_model_that_serves_each_candidate(tmp_path):
     for audit, seen in zip(scene.audits, attack.seen, strict=True):
         served = done.assignment[-1][scene.client_of(audit)]
         assert np.array_equal(seen.model_of, served)
-        assert np.array_equal(seen.target_logits, done.logits[served, np.searchsorted(scene.pool, audit.ids)])
-        assert seen.target_shadow_logits.shape == (2, 100, 10) and seen.logits.shape == (3, len(audit.ids), 10)
+        assert np.array_equal(
+            seen.target_logits, done.logits[served, np.searchsorted(scene.pool, audit.ids)]
+        )
+        assert seen.target_shadow_logits.shape == (2, 100, 10) and seen.logits.shape == (
+            3,
+            len(audit.ids),
+            10,
+        )
     assert [t.target for t in verdict.judgement.targets] == [group(0).code, group(1).code]

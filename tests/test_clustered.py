@@ -1,4 +1,6 @@
-"""IFCA, IFCA-MIR and local training next to slow references, in the engine and in contexts made by hand."""
+"""IFCA, IFCA-MIR and local training next to slow references, in the engine and in contexts made by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +39,27 @@ def module_with(params: torch.Tensor) -> torch.nn.Module:
 
 
 def models_of(*seeds: int) -> torch.Tensor:
-    return torch.stack([torch.cat([p.detach().reshape(-1) for p in tiny_module(seed=s).parameters()]) for s in seeds])
+    return torch.stack(
+        [
+            torch.cat([p.detach().reshape(-1) for p in tiny_module(seed=s).parameters()])
+            for s in seeds
+        ]
+    )
 
 
 def slow_losses(models: torch.Tensor, data: MemberData) -> np.ndarray:
     """[models, samples] in float64."""
     with torch.no_grad():
         logits = [module_with(m).double()(data.x.double()) for m in models]
-    return np.array([[-float(z.log_softmax(0)[y]) for z, y in zip(of_model, data.y, strict=True)] for of_model in logits])
+    return np.array(
+        [
+            [-float(z.log_softmax(0)[y]) for z, y in zip(of_model, data.y, strict=True)]
+            for of_model in logits
+        ]
+    )
 
 
-# -- ifca ------------------------------------------------------------------------------------------------------------
+# -- ifca ------------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(4, 30), st.booleans())
@@ -57,14 +69,16 @@ def test_a_member_picks_the_model_of_least_loss_on_what_it_trains_on(seed, s, n,
     models = models_of(*range(seed + 1, seed + 1 + s))
     expected = slow_losses(models, data)[:, n // 2 :].mean(1)
     if diverged:
-        models[0], expected[0] = float("nan"), np.inf  # a model without a finite loss is never picked
+        # a model without a finite loss is never picked
+        models[0], expected[0] = float("nan"), np.inf
     assert made("ifca", models=s).assign(models, member(data)) == int(np.argmin(expected))
 
 
 @pytest.mark.parametrize("batch", [3, 99])
 def test_a_batch_is_drawn_by_key_from_the_own_samples_the_same_for_all_models(batch):
     data, models = MemberData(draws(1, 20, 4), labels(1, 20)), models_of(1, 2)
-    apart = np.diff(slow_losses(models, data), axis=0)[0]  # positive where the first model is the better one
+    # positive where the first model is the better one
+    apart = np.diff(slow_losses(models, data), axis=0)[0]
     drawn = [member(data, key).rng.choice(20, min(batch, 20), replace=False) for key in range(12)]
     picked = [made("ifca", batch=batch).assign(models, member(data, key)) for key in range(12)]
     assert picked == [int(apart[d].mean() < 0) for d in drawn]
@@ -85,14 +99,26 @@ def descended(params: torch.Tensor, data: MemberData, steps: int, rate: float) -
 
 def full_batch(defense, n_models: int = 2, **changes):
     """Plain gradient descent, so that a reference needs no shuffle."""
-    recipe = {"batch_size": 200, "momentum": 0.0, "weight_decay": 0.0, "lr": 0.3, "rounds": 6, "clients": two_groups()}
+    recipe = {
+        "batch_size": 200,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "lr": 0.3,
+        "rounds": 6,
+        "clients": two_groups(),
+    }
     return tiny_setup(defense, EVERYONE, n_models, **{**recipe, **changes})
 
 
 def two_groups() -> list[MemberData]:
-    """Even clients label by the largest of three coordinates, odd ones by the smallest: no one model serves both."""
+    """Even clients label by the largest of three coordinates, odd ones by the smallest: no one
+    model serves both.
+    """
     xs = [draws(100 + k, 20 if k == 0 else 60, 4) for k in EVERYONE]
-    return [MemberData(x, x[:, :3].argmax(1) if k % 2 == 0 else x[:, :3].argmin(1)) for k, x in enumerate(xs)]
+    return [
+        MemberData(x, x[:, :3].argmax(1) if k % 2 == 0 else x[:, :3].argmin(1))
+        for k, x in enumerate(xs)
+    ]
 
 
 @pytest.mark.parametrize("weights", ["equal", "size"])
@@ -101,14 +127,21 @@ def test_a_whole_training_is_the_papers_algorithm(weights):
     federation, results = train_all(full_batch(made("ifca", weights=weights)))
     models = list(models_of(0, 1))
     for result in results:
-        picked = [int(np.argmin([slow_losses([m], data).mean() for m in models])) for data in clients]
+        picked = [
+            int(np.argmin([slow_losses([m], data).mean() for m in models])) for data in clients
+        ]
         assert result.uploads.model_of == picked
-        local = [descended(models[j], data, steps=2, rate=0.3) for j, data in zip(picked, clients, strict=True)]
+        local = [
+            descended(models[j], data, steps=2, rate=0.3)
+            for j, data in zip(picked, clients, strict=True)
+        ]
         for j in range(2):
             mine = [k for k in EVERYONE if picked[k] == j]
             share = np.array([len(clients[k].y) if weights == "size" else 1.0 for k in mine])
             if mine:
-                models[j] = sum(float(w) * local[k] for w, k in zip(share / share.sum(), mine, strict=True))
+                models[j] = sum(
+                    float(w) * local[k] for w, k in zip(share / share.sum(), mine, strict=True)
+                )
     assert set(picked) == {0, 1}
     torch.testing.assert_close(federation.models, torch.stack(models), rtol=1e-4, atol=1e-5)
 
@@ -117,24 +150,32 @@ def test_local_training_shares_nothing():
     federation, _ = train_all(full_batch(made("local-only"), 4, rounds=3))
     assert federation.assignment == {k: k for k in EVERYONE}
     for k, start in enumerate(models_of(*EVERYONE)):
-        torch.testing.assert_close(federation.models[k], descended(start, two_groups()[k], 6, 0.3), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            federation.models[k], descended(start, two_groups()[k], 6, 0.3), rtol=1e-4, atol=1e-5
+        )
 
 
-# -- ifca-mir: the choice --------------------------------------------------------------------------------------------
+# -- ifca-mir: the choice --------------------------------------------------------------------------
 
 
 @given(
-    st.lists(st.floats(0.5, 1), min_size=3, max_size=3), st.sampled_from([0.4, 0.5, 0.6, 0.65, 0.75, 0.8, 0.9]),
-    st.sampled_from(["relative", "raw"]), st.sampled_from([1.0, 0.5, 1.0, 0.0]), st.sampled_from([3, 3, 3, 3, 2, 0]),
+    st.lists(st.floats(0.5, 1), min_size=3, max_size=3),
+    st.sampled_from([0.4, 0.5, 0.6, 0.65, 0.75, 0.8, 0.9]),
+    st.sampled_from(["relative", "raw"]),
+    st.sampled_from([1.0, 0.5, 1.0, 0.0]),
+    st.sampled_from([3, 3, 3, 3, 2, 0]),
     st.integers(0, 999),
-)  # fmt: skip
+)
 @settings(max_examples=60)
-def test_a_member_weighs_loss_against_announced_risk_by_what_it_tolerates(risks, threshold, scale, beta_max, announced, seed):
+def test_a_member_weighs_loss_against_announced_risk_by_what_it_tolerates(
+    risks, threshold, scale, beta_max, announced, seed
+):
     data, models = MemberData(draws(seed, 12, 4), labels(seed, 12)), models_of(1, 2, 3)
     defense = made("ifca-mir", models=3, scale=scale, beta_max=beta_max)
     defense.announced = {j: risks[j] for j in range(announced)}
     losses, risks = slow_losses(models, data).mean(1), np.array(risks)
-    beta = beta_max * min(1, max(0, (0.8 - threshold) / 0.3)) if announced == 3 else 0  # before that the loss alone decides
+    # before that the loss alone decides
+    beta = beta_max * min(1, max(0, (0.8 - threshold) / 0.3)) if announced == 3 else 0
     if scale == "relative" and beta:
         losses, risks = losses / losses.max(), risks / risks.max()
     costs = (1 - beta) * losses + beta * risks
@@ -152,20 +193,25 @@ def test_the_server_trains_by_the_federations_recipe_and_leaves_the_clients_trai
             return super().aggregate(updates, weights, ctx)
 
     root = MemberData(draws(11, 12, 4), labels(12, 12))
-    examined, plain = (train_all(full_batch(d, root=root, rounds=3))[0] for d in (Examines(), made("ifca")))
+    examined, plain = (
+        train_all(full_batch(d, root=root, rounds=3))[0] for d in (Examines(), made("ifca"))
+    )
     assert torch.equal(examined.models, plain.models) and len(shadows) >= 3
     for found, expected in shadows:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
-# -- ifca-mir: the red team ------------------------------------------------------------------------------------------
+# -- ifca-mir: the red team ------------------------------------------------------------------------
 
 
 class Shadows:
-    """A server with a training that records its samples: the shadow's parameters are its training set."""
+    """A server with a training that records its samples: the shadow's parameters are its training
+    set.
+    """
 
     def __init__(self, n: int, memorises=lambda call: True) -> None:
-        x = torch.cat([torch.arange(n).float()[:, None], draws(5, n, 3)], dim=1)  # the first coordinate is the sample's number
+        # the first coordinate is the sample's number
+        x = torch.cat([torch.arange(n).float()[:, None], draws(5, n, 3)], dim=1)
         self.root, self.n, self.memorises = MemberData(x, labels(6, n)), n, memorises
         self.calls: list[tuple[torch.Tensor, torch.Tensor, int]] = []
 
@@ -179,13 +225,23 @@ class Shadows:
         i = x[:, 0].long()
         return draws(8, self.n, 3)[i] * 0.5 + 4 * params[i, None] * torch.eye(3)[self.root.y[i]]
 
-    def examine(self, defense, t: int = 5, j: int = 0, key: int = 3, memory=None, params: float = 7.0) -> torch.Tensor:
+    def examine(
+        self, defense, t: int = 5, j: int = 0, key: int = 3, memory=None, params: float = 7.0
+    ) -> torch.Tensor:
         """One aggregation of two rows of ones, after which the model may be examined."""
         ctx = ServerContext(
-            key=key, device=CPU, federation=facts_of(51, rounds=20), round=t, params=torch.full((self.n,), params),
-            participants=(0, 1), memory={} if memory is None else memory, model_index=j, root=self.root, logits=self.logits,
+            key=key,
+            device=CPU,
+            federation=facts_of(51, rounds=20),
+            round=t,
+            params=torch.full((self.n,), params),
+            participants=(0, 1),
+            memory={} if memory is None else memory,
+            model_index=j,
+            root=self.root,
+            logits=self.logits,
             train=self.train,
-        )  # fmt: skip
+        )
         return defense.aggregate(torch.ones(2, self.n), torch.tensor([0.25, 0.75]), ctx)
 
 
@@ -198,21 +254,32 @@ def risk(memorises=lambda call: True, key: int = 3) -> float:
 def test_the_red_team_tells_a_model_that_memorises_judged_on_a_shadow_that_its_attack_never_saw():
     assert risk() > 0.95
     assert abs(np.mean([risk(lambda call: False, key) for key in range(5)]) - 0.5) < 0.05
-    assert abs(risk(lambda call: call <= 3) - 0.5) < 0.1  # the fourth, held-out one gives nothing away
+    # the fourth, held-out one gives nothing away
+    assert abs(risk(lambda call: call <= 3) - 0.5) < 0.1
 
 
 @pytest.mark.parametrize(("start", "expected"), [("model", 9.0), ("initial", 7.0)])
 def test_shadows_train_on_halves_from_the_new_model_or_from_where_it_started(start, expected):
-    defense, server, memory = made("ifca-mir", every=2, shadows=3, epochs=7, start=start), Shadows(41), {}
+    defense, server, memory = (
+        made("ifca-mir", every=2, shadows=3, epochs=7, start=start),
+        Shadows(41),
+        {},
+    )
     torch.testing.assert_close(server.examine(defense, 1, memory=memory), torch.ones(41))
     server.examine(defense, 2, memory=memory, params=8.0)
-    assert len(server.calls) == 4 and len({tuple(seen.tolist()) for _, seen, _ in server.calls}) == 4
+    assert (
+        len(server.calls) == 4 and len({tuple(seen.tolist()) for _, seen, _ in server.calls}) == 4
+    )
     for params, seen, epochs in server.calls:
         assert bool((params == expected).all()) and int(seen.sum()) == 20 and epochs == 7
 
 
 def test_models_are_examined_every_so_many_rounds_and_late_when_idle():
-    defense, server, memories = made("ifca-mir", every=5, shadows=1, epochs=1), Shadows(40), ({}, {})
+    defense, server, memories = (
+        made("ifca-mir", every=5, shadows=1, epochs=1),
+        Shadows(40),
+        ({}, {}),
+    )
     for t in range(1, 21):
         for j in (0, 1):
             if j == 0 or t not in (5, 6, 15):  # no member picks model 1 in these rounds
@@ -221,18 +288,24 @@ def test_models_are_examined_every_so_many_rounds_and_late_when_idle():
             assert defense.announced == {0: defense.history[5, 0], 1: defense.history[7, 1]}
     # not after the last round, when no client is left to tell
     assert set(defense.history) == {(5, 0), (10, 0), (15, 0), (7, 1), (10, 1), (16, 1)}
-    assert defense.announced == {0: defense.history[15, 0], 1: defense.history[16, 1]}  # fmt: skip
+    assert defense.announced == {0: defense.history[15, 0], 1: defense.history[16, 1]}
 
 
-# -- what is stated and refused --------------------------------------------------------------------------------------
+# -- what is stated and refused --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("refused", "says"),
     [
-        (lambda: made("ifca", models=3, least_share=0.4), r"3 models cannot each be picked by 0\.4 of the members"),
+        (
+            lambda: made("ifca", models=3, least_share=0.4),
+            r"3 models cannot each be picked by 0\.4 of the members",
+        ),
         (lambda: made("ifca-mir", sensitive=0.8, tolerant=0.8), "below tolerant"),
-        (lambda: made("ifca", models=5).check(facts_of(9)), "5 clusters need as many clients, and the federation has 4"),
+        (
+            lambda: made("ifca", models=5).check(facts_of(9)),
+            "5 clusters need as many clients, and the federation has 4",
+        ),
         (lambda: train_all(full_batch(made("ifca-mir"), rounds=1)), r"thresholds: \[0.5, 0.8\]"),
     ],
     ids=["shares", "order", "clusters", "thresholds"],

@@ -35,7 +35,7 @@ def doubles():
     torch.set_default_dtype(torch.float32)
 
 
-# -- random models and federations -------------------------------------------------------------------------------------
+# -- random models and federations -----------------------------------------------------------------
 
 
 class Mixing(nn.Module):
@@ -53,25 +53,47 @@ class Norm(nn.BatchNorm1d):
 
 
 def body(kind: str, d: int, rng: np.random.Generator) -> list[nn.Module]:
-    """Layers from [B, d] to [B, width], most of them stackable; the last entry's width is the caller's to find."""
+    """Layers from [B, d] to [B, width], most of them stackable; the last entry's width is the
+    caller's to find.
+    """
     layers: list[nn.Module] = [nn.Flatten()] if kind == "images" or rng.random() < 0.7 else []
     for _ in range(rng.integers(0, 3)):
         width = int(rng.integers(1, 9))
         act = [nn.ReLU(), nn.ReLU(inplace=True), nn.Tanh()][rng.integers(3)]
-        layers += [nn.Sequential(nn.Linear(d, width), act)] if rng.random() < 0.3 else [nn.Linear(d, width), act]
+        layers += (
+            [nn.Sequential(nn.Linear(d, width), act)]
+            if rng.random() < 0.3
+            else [nn.Linear(d, width), act]
+        )
         d = width
     odd = {"dropout": nn.Dropout(0.4), "batch norm": Norm(d), "gelu": nn.GELU(), "mixing": Mixing()}
     return [*layers, *([odd[kind]] if kind in odd else [])]
 
 
-KINDS = ["plain"] * 5 + ["dropout", "batch norm", "gelu", "mixing", "conv", "images", "hook", "tied"]
+KINDS = ["plain"] * 5 + [
+    "dropout",
+    "batch norm",
+    "gelu",
+    "mixing",
+    "conv",
+    "images",
+    "hook",
+    "tied",
+]
 
 
-def drawn_model(kind: str, rng: np.random.Generator, classes: int) -> tuple[nn.Module, tuple[int, ...]]:
+def drawn_model(
+    kind: str, rng: np.random.Generator, classes: int
+) -> tuple[nn.Module, tuple[int, ...]]:
     """A model in float64 and the shape of its inputs."""
     if kind == "conv":
         net = nn.Sequential(
-            nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, classes)
+            nn.Conv2d(2, 4, 3, padding=1),
+            nn.GroupNorm(2, 4),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16, classes),
         )
         return net, (2, 4, 4)
     if kind == "tied":
@@ -87,7 +109,9 @@ def drawn_model(kind: str, rng: np.random.Generator, classes: int) -> tuple[nn.M
     return (Normalised(net, (0.4,) * 3, (0.3,) * 3), shape) if kind == "images" else (net, shape)
 
 
-def drawn_clients(rng: np.random.Generator, shape: tuple[int, ...], classes: int, least: int) -> list[MemberData]:
+def drawn_clients(
+    rng: np.random.Generator, shape: tuple[int, ...], classes: int, least: int
+) -> list[MemberData]:
     clients = []
     for _ in range(rng.integers(1, 9)):
         n = int(rng.integers(least, 14))
@@ -101,27 +125,43 @@ def drawn_clients(rng: np.random.Generator, shape: tuple[int, ...], classes: int
 
 
 def drawn_setup(case: int, defense: Defense | None = None) -> tuple[str, Setup]:
-    """The kind of the ``case``-th random model, and a federation that trains it for three rounds, in some cases with a part of
-    the clients in each; all are members."""
+    """The kind of the ``case``-th random model, and a federation that trains it for three rounds,
+    in some cases with a part of the clients in each; all are members.
+    """
     rng = np.random.default_rng(case)
     torch.manual_seed(case)
     kind, classes = KINDS[case % len(KINDS)], int(rng.integers(2, 5))
     module, shape = drawn_model(kind, rng, classes)
     clients = drawn_clients(rng, shape, classes, least=2)
-    sgd = {"name": "sgd", "lr": 0.1, "momentum": float(rng.choice([0, 0.9])), "weight_decay": float(rng.choice([0, 0.01]))}
+    sgd = {
+        "name": "sgd",
+        "lr": 0.1,
+        "momentum": float(rng.choice([0, 0.9])),
+        "weight_decay": float(rng.choice([0, 0.01])),
+    }
     # a bias before a mean has no gradient but rounding, of which Adam makes a step
     adam = {"name": "adam", "lr": 0.01, "keep_state": bool(rng.random() < 0.5)}
     optimizer = sgd if rng.random() < 0.5 or kind in ("batch norm", "mixing") else adam
     config = FederationSpec(
-        clients=len(clients), rounds=3, local_epochs=int(rng.integers(1, 3)), batch_size=int(rng.integers(2, 6)),
-        local_batches=int(rng.integers(1, 4)) if rng.random() < 0.2 else None, optimizer=optimizer,
+        clients=len(clients),
+        rounds=3,
+        local_epochs=int(rng.integers(1, 3)),
+        batch_size=int(rng.integers(2, 6)),
+        local_batches=int(rng.integers(1, 4)) if rng.random() < 0.2 else None,
+        optimizer=optimizer,
         participation=float(rng.choice([0.5, 0.7, 1])),
-    )  # fmt: skip
+    )
     flat = FlatModel(module, CPU)
     return kind, Setup(
-        config=config, seed=case, flat=flat, clients=clients, n_classes=classes, defense=defense or Defense(),
-        members=tuple(range(len(clients))) if defense else (), initial=flat.params[None].clone(),
-    )  # fmt: skip
+        config=config,
+        seed=case,
+        flat=flat,
+        clients=clients,
+        n_classes=classes,
+        defense=defense or Defense(),
+        members=tuple(range(len(clients))) if defense else (),
+        initial=flat.params[None].clone(),
+    )
 
 
 def ends(setup: Setup) -> list[torch.Tensor]:
@@ -130,8 +170,9 @@ def ends(setup: Setup) -> list[torch.Tensor]:
 
 
 def by_hand(setup: Setup, before: Setup, rounds: list[Uploads]) -> list[torch.Tensor]:
-    """The updates [n, P] of each round with autograd and torch's optimisers, from the setup ``before``
-    it was trained in, for the clients and from the models of ``rounds``."""
+    """The updates [n, P] of each round with autograd and torch's optimisers, from the setup
+    ``before`` it was trained in, for the clients and from the models of ``rounds``.
+    """
     c, rule, updates = setup.config, setup.config.optimizer, []
     kept: dict[int, tuple[nn.Module, torch.optim.Optimizer]] = {}
     for uploads in rounds:
@@ -141,26 +182,36 @@ def by_hand(setup: Setup, before: Setup, rounds: list[Uploads]) -> list[torch.Te
                 local = deepcopy(before.flat.module).train()
                 make = torch.optim.Adam if rule.name == "adam" else torch.optim.SGD
                 more = {} if rule.name == "adam" else {"momentum": rule.momentum}
-                kept[k] = local, make(local.parameters(), lr=rule.lr, weight_decay=rule.weight_decay, **more)
+                kept[k] = (
+                    local,
+                    make(local.parameters(), lr=rule.lr, weight_decay=rule.weight_decay, **more),
+                )
             local, optimizer = kept[k]
             nn.utils.vector_to_parameters(uploads.starts[0].clone(), local.parameters())
             torch.manual_seed(key_for(setup.seed, "module", uploads.round, k) >> 1)
-            shuffle = torch.Generator().manual_seed(key_for(setup.seed, "shuffle", uploads.round, k) >> 1)
+            shuffle = torch.Generator().manual_seed(
+                key_for(setup.seed, "shuffle", uploads.round, k) >> 1
+            )
             data = setup.clients[k]
             for _ in range(c.local_epochs):
                 order = data.trainable[torch.randperm(len(data.trainable), generator=shuffle)]
                 for pick in order.split(c.batch_size)[: c.local_batches]:
                     for p in local.parameters():
-                        p.grad = torch.zeros_like(p)  # torch's optimisers pass over a parameter without one
+                        # torch's optimisers pass over a parameter without one
+                        p.grad = torch.zeros_like(p)
                     targets = data.y if data.soft is None else data.soft
                     cross_entropy(local(data.x[pick]), targets[pick]).backward()
                     optimizer.step()
-            rows.append(nn.utils.parameters_to_vector(local.parameters()).detach() - uploads.starts[0])
+            rows.append(
+                nn.utils.parameters_to_vector(local.parameters()).detach() - uploads.starts[0]
+            )
         updates.append(torch.stack(rows))
     return updates
 
 
-@pytest.mark.parametrize("cases", [range(52), pytest.param(range(52, 1000), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "cases", [range(52), pytest.param(range(52, 1000), marks=pytest.mark.slow)]
+)
 def test_random_cohorts_end_where_a_plain_autograd_loop_ends(cases, monkeypatch):
     monkeypatch.setattr(cohort, "_STEPS", 3)
     together = several = 0
@@ -168,13 +219,21 @@ def test_random_cohorts_end_where_a_plain_autograd_loop_ends(cases, monkeypatch)
         kind, setup = drawn_setup(case)
         chain = Chain.of(setup.flat, setup.clients[0].x)
         stacks = chain is not None and chain.stackable and len(setup.clients) > 1
-        assert (kind in ("plain", "images")) == (chain is not None and chain.stackable), (case, kind)
+        assert (kind in ("plain", "images")) == (chain is not None and chain.stackable), (
+            case,
+            kind,
+        )
         rounds = [result.uploads for result in train_all(setup)[1]]
-        for uploads, expected in zip(rounds, by_hand(setup, drawn_setup(case)[1], rounds), strict=True):
+        for uploads, expected in zip(
+            rounds, by_hand(setup, drawn_setup(case)[1], rounds), strict=True
+        ):
             told = lambda m, c=case, t=uploads.round: f"case {c}, round {t}: {m}"  # noqa: E731
             torch.testing.assert_close(uploads.updates, expected, rtol=1e-9, atol=1e-11, msg=told)
         several += setup.config.optimizer.keep_state and len({u.participants for u in rounds}) > 1
-        noted = kind in ("dropout", "batch norm", "gelu", "mixing", "hook", "tied") and len(setup.clients) > 1
+        noted = (
+            kind in ("dropout", "batch norm", "gelu", "mixing", "hook", "tied")
+            and len(setup.clients) > 1
+        )
         assert bool(cohort.Cohort(setup).note) == noted, (case, kind)
         together += stacks
     assert together > len(cases) / 4 and several > len(cases) / 30
@@ -186,11 +245,19 @@ def test_a_model_that_cannot_be_stacked_is_named():
         kind, setup = drawn_setup(case)
         if len(setup.clients) > 1:
             notes[kind] = cohort.Cohort(setup).note
-    words = {"dropout": "draws random numbers", "gelu": "(GELU) is no layer", "mixing": "(Mixing)", "hook": "of it is hooked"}
-    assert all(text in notes[kind] for kind, text in words.items()) and notes["plain"] == notes["conv"] == ""
+    words = {
+        "dropout": "draws random numbers",
+        "gelu": "(GELU) is no layer",
+        "mixing": "(Mixing)",
+        "hook": "of it is hooked",
+    }
+    assert (
+        all(text in notes[kind] for kind, text in words.items())
+        and notes["plain"] == notes["conv"] == ""
+    )
 
 
-# -- defended members --------------------------------------------------------------------------------------------------
+# -- defended members ------------------------------------------------------------------------------
 
 
 class Decay(Defense):
@@ -198,7 +265,11 @@ class Decay(Defense):
 
     def loss(self, logits, batch, ctx):
         other, last = ctx.model(batch.x + 0.1 * ctx.randn_like(batch.x)), ctx.model[-1].weight
-        return cross_entropy(logits, batch.y) + 0.1 * (other - logits).square().mean() + 0.01 * last.square().sum()
+        return (
+            cross_entropy(logits, batch.y)
+            + 0.1 * (other - logits).square().mean()
+            + 0.01 * last.square().sum()
+        )
 
 
 class Penalty(Defense):
@@ -222,7 +293,9 @@ class Scaled(Defense):
 
 
 class Views(Defense):
-    """Noisy copies, twice as many rows, soft targets for some; draws from torch's global generator, too."""
+    """Noisy copies, twice as many rows, soft targets for some; draws from torch's global generator,
+    too.
+    """
 
     def transform(self, batch, ctx):
         x = torch.cat([batch.x, batch.x + torch.rand(batch.x.shape) + ctx.randn_like(batch.x)])
@@ -236,13 +309,20 @@ class Clipped(Defense):
 
     def select(self, ctx):
         usable = ctx.data.trainable
-        return Selection(usable, flag=usable % 2 == 0, poisson=ctx.client % 3 > 0, batches=None if ctx.round == 1 else 2)
+        return Selection(
+            usable,
+            flag=usable % 2 == 0,
+            poisson=ctx.client % 3 > 0,
+            batches=None if ctx.round == 1 else 2,
+        )
 
     def local_step(self, batch, ctx):
         if ctx.client % 4 == 3:
             return None
         bound = 0.5 if ctx.client % 4 else 0.5 + 0.1 * ctx.round
-        return ctx.clipped_gradient(batch, bound).add_(0.1 * ctx.randn_like(ctx.params)) / max(len(batch.y), 1)
+        return ctx.clipped_gradient(batch, bound).add_(0.1 * ctx.randn_like(ctx.params)) / max(
+            len(batch.y), 1
+        )
 
 
 class Twice(Defense):
@@ -275,7 +355,11 @@ class Through(Defense):
     """A batch that depends on the parameters, and a loss of the gradient at its samples."""
 
     def transform(self, batch, ctx):
-        scale = ctx.model(batch.x).square().mean() if ctx.client % 2 else batch.x.new_ones(()).requires_grad_()
+        scale = (
+            ctx.model(batch.x).square().mean()
+            if ctx.client % 2
+            else batch.x.new_ones(()).requires_grad_()
+        )
         return replace(batch, x=batch.x * scale)
 
     def loss(self, logits, batch, ctx):
@@ -296,7 +380,10 @@ class InLoss(Defense):
     """Clipped gradients outside of the step that they are meant for."""
 
     def loss(self, logits, batch, ctx):
-        return cross_entropy(logits, batch.y) + 0.1 * ctx.clipped_gradient(batch, 0.5).square().sum() * logits.mean()
+        return (
+            cross_entropy(logits, batch.y)
+            + 0.1 * ctx.clipped_gradient(batch, 0.5).square().sum() * logits.mean()
+        )
 
 
 class Noised(Defense):
@@ -335,9 +422,24 @@ class Nearby(Defense):
         return (moved + hooked + ctx.clipped_gradient(batch, 0.5)) / max(len(batch.y), 1)
 
 
-@pytest.mark.parametrize("make", [
-    Decay, Penalty, Scaled, Views, Clipped, Twice, composite, Through, Left, InLoss, Noised, Public, Nearby,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        Decay,
+        Penalty,
+        Scaled,
+        Views,
+        Clipped,
+        Twice,
+        composite,
+        Through,
+        Left,
+        InLoss,
+        Noised,
+        Public,
+        Nearby,
+    ],
+)
 def test_members_end_where_each_ends_alone_with_autograd(make, monkeypatch):
     cases = [case for case in range(200) if KINDS[case % len(KINDS)] == "plain"][:15]
     for case in cases:
@@ -348,7 +450,9 @@ def test_members_end_where_each_ends_alone_with_autograd(make, monkeypatch):
             alone.setattr(gradients, "walked", lambda *args: None)
             expected = ends(drawn_setup(case, make())[1])
         for a, b in zip(found, expected, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10, msg=lambda m, c=case: f"{c}: {m}")
+            torch.testing.assert_close(
+                a, b, rtol=1e-8, atol=1e-10, msg=lambda m, c=case: f"{c}: {m}"
+            )
 
 
 def test_members_whose_samples_are_floats_train_beside_clients_with_bytes(monkeypatch):
@@ -374,11 +478,23 @@ def test_one_client_with_much_data_does_not_widen_the_others(monkeypatch):
         return data
 
     monkeypatch.setattr(cohort.Group, "_stacked", spy)
-    clients = [MemberData(torch.randn(n, 3), torch.zeros(n, dtype=torch.int64)) for n in (640, 4, 4, 4)]
+    clients = [
+        MemberData(torch.randn(n, 3), torch.zeros(n, dtype=torch.int64)) for n in (640, 4, 4, 4)
+    ]
     flat = FlatModel(nn.Sequential(nn.Linear(3, 2)), CPU)
-    config = FederationSpec(clients=4, rounds=1, local_epochs=1, batch_size=4, optimizer={"name": "sgd", "lr": 0.1})
-    ends(Setup(
-        config=config, seed=0, flat=flat, clients=clients, n_classes=2, defense=Defense(), members=(),
-        initial=flat.params[None].clone(),
-    ))  # fmt: skip
+    config = FederationSpec(
+        clients=4, rounds=1, local_epochs=1, batch_size=4, optimizer={"name": "sgd", "lr": 0.1}
+    )
+    ends(
+        Setup(
+            config=config,
+            seed=0,
+            flat=flat,
+            clients=clients,
+            n_classes=2,
+            defense=Defense(),
+            members=(),
+            initial=flat.params[None].clone(),
+        )
+    )
     assert sum(sizes) <= 640 + 3 * 4 * 32

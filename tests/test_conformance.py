@@ -1,4 +1,6 @@
-"""The checks of the plugin contract: built-in components pass them, each finds the mistake that it is for; `fedbench check`."""
+"""The checks of the plugin contract: built-in components pass them, each finds the mistake that it
+is for; `fedbench check`.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,31 @@ from fedbench.testing.run import cases_of, check_component, run_check
 from fedbench.testing.subject import Report, Result, subject_of
 from fedbench.testing.table import CHECKS, checks_of
 
-# --- the built-in components -------------------------------------------------------------------------------------------
+# --- the built-in components ----------------------------------------------------------------------
 
 # what learns need not learn for long, nor be large, to be deterministic
 PARAMS: dict[str, dict[str, Any]] = {
-    "seqmia": {"epochs": 2}, "adv-reg": {"of_prediction": [16], "of_label": [8], "shared": [8]},
-    "random-forest": {"trees": 20}, "memguard": {"epochs": 20, "steps": 20, "hidden": [8]},
-}  # fmt: skip
+    "seqmia": {"epochs": 2},
+    "adv-reg": {"of_prediction": [16], "of_label": [8], "shared": [8]},
+    "random-forest": {"trees": 20},
+    "memguard": {"epochs": 20, "steps": 20, "hidden": [8]},
+}
 # what the quick test checks; the other components and reports take long
-QUICK = {"defense": "grad-noise", "attack": "loss-series", "model": "mlp", "dataset": "digits", "signal": "margin",
-         "analysis": "violations"}  # fmt: skip
+QUICK = {
+    "defense": "grad-noise",
+    "attack": "loss-series",
+    "model": "mlp",
+    "dataset": "digits",
+    "signal": "margin",
+    "analysis": "violations",
+}
 # checks that do not apply to a component
 NOT_ASKED = {"cofedmid": {"order_of_clients"}}  # its members' updates are changed together
-WITHOUT_RUNS = ("its data are not on this machine", "the engine measures this signal", "it computes nothing of a run")
+WITHOUT_RUNS = (
+    "its data are not on this machine",
+    "the engine measures this signal",
+    "it computes nothing of a run",
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,24 +58,33 @@ def pictures(tmp_path_factory) -> str:
     for name in ("cats", "dogs"):
         (folder / name).mkdir()
         for i in range(30):
-            Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / name / f"{i}.png")
+            Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(
+                folder / name / f"{i}.png"
+            )
     return str(folder)
 
 
 def found_in(kind: str, name: str, registry, pictures: str) -> dict[str, str]:
-    """The checks that a built-in component does not pass, or skips without one of the known reasons."""
+    """The checks that a built-in component does not pass, or skips without one of the known
+    reasons.
+    """
     params = {"path": pictures, "size": 8} if name == "image-folder" else PARAMS.get(name, {})
     subject = subject_of(name, kind, params, registry)
     results = {check.name: run_check(subject, check) for check in checks_of(subject)}
     skips = {"runs_on_cuda", *NOT_ASKED.get(name, ())}
     if results["runs"].outcome == "skipped" and results["runs"].message.startswith(WITHOUT_RUNS):
         skips |= results.keys()
-    return {f"{name}: {check}": r.message for check, r in results.items()
-            if r.outcome in ("failed", "warned") or (r.outcome == "skipped" and check not in skips)}  # fmt: skip
+    return {
+        f"{name}: {check}": r.message
+        for check, r in results.items()
+        if r.outcome in ("failed", "warned") or (r.outcome == "skipped" and check not in skips)
+    }
 
 
 @pytest.mark.parametrize(("kind", "name"), QUICK.items(), ids=QUICK)
-def test_a_built_in_component_of_a_kind_passes_the_checks_for_plugins(kind, name, registry, pictures):
+def test_a_built_in_component_of_a_kind_passes_the_checks_for_plugins(
+    kind, name, registry, pictures
+):
     assert found_in(kind, name, registry, pictures) == {}
 
 
@@ -75,12 +98,14 @@ def test_the_built_in_components_pass_the_checks_for_plugins(kind, registry, pic
     assert found == {}
 
 
-# --- each check finds the mistake that it is for -----------------------------------------------------------------------
+# --- each check finds the mistake that it is for --------------------------------------------------
 
 
 def faulty(module: ModuleType) -> dict[str, type]:
     """Check -> the component that it must find: the class of its name."""
-    named = {re.sub("(?<!^)(?=[A-Z])", "_", name).lower(): cls for name, cls in vars(module).items()}
+    named = {
+        re.sub("(?<!^)(?=[A-Z])", "_", name).lower(): cls for name, cls in vars(module).items()
+    }
     return {name: named[name] for name in named.keys() & {check.name for check in CHECKS}}
 
 
@@ -91,7 +116,7 @@ SAID = {
     "defaults_construct": "call super().__init__(**values)",
     "signatures": "protect takes (update); expected protect(update, ctx)",
     "finds_nothing_in_nothing": "AUC",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("module", FAULTY, ids=lambda module: module.__name__)
@@ -99,43 +124,63 @@ def test_a_check_finds_the_mistake_that_it_is_for(module):
     results = {}
     for name, cls in faulty(module).items():
         subject = subject_of(cls)
-        results[name] = next(run_check(subject, check) for check in checks_of(subject) if check.name == name)
+        results[name] = next(
+            run_check(subject, check) for check in checks_of(subject) if check.name == name
+        )
     assert {n: r for n, r in results.items() if r.outcome != "failed"} == {}
     said = {n: r.message for n, r in results.items()}
-    assert {n: m for n, m in said.items() if "\n" in m or len(m) <= 40 or SAID.get(n, "") not in m} == {}
+    assert {
+        n: m for n, m in said.items() if "\n" in m or len(m) <= 40 or SAID.get(n, "") not in m
+    } == {}
 
 
-@pytest.mark.parametrize(("cls", "check"), [
-    (faulty_attacks.AsksTheClock, "deterministic_under_seed"), (faulty_attacks.AsksForItsProcess, "deterministic_under_seed"),
-    (faulty_attacks.CountsInAFile, "deterministic_under_seed"), (faulty_attacks.CountsInAGlobal, "no_state_between_runs"),
-    (faulty_attacks.KeepsTheMaximum, "one_and_many_targets"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cls", "check"),
+    [
+        (faulty_attacks.AsksTheClock, "deterministic_under_seed"),
+        (faulty_attacks.AsksForItsProcess, "deterministic_under_seed"),
+        (faulty_attacks.CountsInAFile, "deterministic_under_seed"),
+        (faulty_attacks.CountsInAGlobal, "no_state_between_runs"),
+        (faulty_attacks.KeepsTheMaximum, "one_and_many_targets"),
+    ],
+)
 def test_state_outside_the_instance_is_found_by_all_checks_in_their_order(cls, check):
     found = {r.name: r.outcome for r in check_component(cls).results}
     assert (found["runs"], found[check]) == ("passed", "failed")
 
 
-@pytest.mark.parametrize(("cls", "place"), [
-    (faulty_defenses.KeepsOnItsClass, "KeepsOnItsClass.seen"), (faulty_defenses.KeepsInAGlobal, "faulty_defenses.SEEN"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cls", "place"),
+    [
+        (faulty_defenses.KeepsOnItsClass, "KeepsOnItsClass.seen"),
+        (faulty_defenses.KeepsInAGlobal, "faulty_defenses.SEEN"),
+    ],
+)
 def test_what_a_member_leaves_on_a_class_or_in_a_global_is_found(cls, place):
     subject = subject_of(cls)
     (check,) = (check for check in checks_of(subject) if check.name == "members_kept_apart")
     result = run_check(subject, check)
-    assert result.outcome == "failed" and f"data, memory or context in {place}; expected" in result.message
+    assert (
+        result.outcome == "failed"
+        and f"data, memory or context in {place}; expected" in result.message
+    )
 
 
 def test_every_check_has_a_mistake_that_it_finds():
-    assert {name for module in FAULTY for name in faulty(module)} | ELSEWHERE == {check.name for check in CHECKS}
+    assert {name for module in FAULTY for name in faulty(module)} | ELSEWHERE == {
+        check.name for check in CHECKS
+    }
 
 
 @pytest.mark.slow
 def test_the_page_says_of_every_check_what_it_asks():
     page = (Path(__file__).parents[1] / "docs" / "conformance.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\* `(\w+)` \((.*?)\): (.*)$", page, re.MULTILINE) == [(c.name, c.kinds_text, c.doc) for c in CHECKS]
+    assert re.findall(r"^\* `(\w+)` \((.*?)\): (.*)$", page, re.MULTILINE) == [
+        (c.name, c.kinds_text, c.doc) for c in CHECKS
+    ]
 
 
-# --- from Python and in pytest -----------------------------------------------------------------------------------------
+# --- from Python and in pytest --------------------------------------------------------------------
 
 
 def test_a_report_escapes_the_text_of_plugins():
@@ -144,9 +189,17 @@ def test_a_report_escapes_the_text_of_plugins():
 
 
 def test_pytest_cases_have_the_ids_of_the_docs_and_raise_one_message():
-    cases = {case.id: case for case in cases_of("perturb", faulty_defenses.Documented, ("grad-noise", {"sigma": 0.5}))}
-    assert "perturb-deterministic_under_seed" in cases and cases["grad-noise-runs"].subject.params == {"sigma": 0.5}
-    with pytest.raises(AssertionError, match=r"defense 'Documented': the class Documented has no docstring; expected .*"):
+    cases = {
+        case.id: case
+        for case in cases_of("perturb", faulty_defenses.Documented, ("grad-noise", {"sigma": 0.5}))
+    }
+    assert "perturb-deterministic_under_seed" in cases and cases[
+        "grad-noise-runs"
+    ].subject.params == {"sigma": 0.5}
+    with pytest.raises(
+        AssertionError,
+        match=r"defense 'Documented': the class Documented has no docstring; expected .*",
+    ):
         cases["Documented-documented"]()
     cases["perturb-documented"]()
     with pytest.raises(pytest.skip.Exception, match="CUDA"):
@@ -155,7 +208,7 @@ def test_pytest_cases_have_the_ids_of_the_docs_and_raise_one_message():
         cases["Documented-announced"]()
 
 
-# --- the command -------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 PLUGIN = """
     import os, time, sys
@@ -233,16 +286,28 @@ def test_a_sound_component_has_a_short_report_and_status_0(behaves, tmp_path):
     result = check("quiet", "--markdown", str(tmp_path / "report.md"))
     assert result.exit_code == 0, result.output
     text = result.stdout
-    assert text.startswith("## defense 'quiet' (behaves 1.0)\n") and (tmp_path / "report.md").read_text() == text
+    assert (
+        text.startswith("## defense 'quiet' (behaves 1.0)\n")
+        and (tmp_path / "report.md").read_text() == text
+    )
     assert {o for o, _ in outcomes(text).values()} <= {"passed", "skipped"}
     assert set(outcomes(text)) == {c.name for c in CHECKS if "defense" in c.kinds}
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    pytest.param("sleeps", "defense 'sleeps' (behaves 1.0): runs: nothing moved for 2 s", marks=pytest.mark.slow),
-    ("leaves", "defense 'leaves' (behaves 1.0): runs: it ended the process with status 3"),
-])  # fmt: skip
-def test_a_component_that_hangs_or_leaves_costs_the_check_in_which_it_does(behaves, monkeypatch, name, words):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param(
+            "sleeps",
+            "defense 'sleeps' (behaves 1.0): runs: nothing moved for 2 s",
+            marks=pytest.mark.slow,
+        ),
+        ("leaves", "defense 'leaves' (behaves 1.0): runs: it ended the process with status 3"),
+    ],
+)
+def test_a_component_that_hangs_or_leaves_costs_the_check_in_which_it_does(
+    behaves, monkeypatch, name, words
+):
     monkeypatch.setenv("FEDBENCH_PLUGIN_SECONDS", "2")
     result = check(name)
     found = outcomes(result.stdout)
@@ -253,21 +318,40 @@ def test_a_component_that_hangs_or_leaves_costs_the_check_in_which_it_does(behav
 
 def test_a_crash_in_one_check_leaves_the_others_and_printed_text_is_not_in_the_report(behaves):
     found = outcomes(text := check("crashes").stdout)
-    assert {n for n, (outcome, _) in found.items() if outcome == "failed"} == {"refuses_with_a_reason", "announced"}
-    assert "it was killed by SIGKILL" in found["refuses_with_a_reason"][1] and found["runs_end_to_end"][0] == "passed"
+    assert {n for n, (outcome, _) in found.items() if outcome == "failed"} == {
+        "refuses_with_a_reason",
+        "announced",
+    }
+    assert (
+        "it was killed by SIGKILL" in found["refuses_with_a_reason"][1]
+        and found["runs_end_to_end"][0] == "passed"
+    )
     assert "injected" not in text
 
 
-@pytest.mark.parametrize(("args", "words"), [
-    (["quite"], "unknown component 'quite' - did you mean 'quiet'?"),
-    (["quiet", "--kind", "attack"], "unknown attack 'quiet' (there is a defense of this name)"),
-    (["quiet", "--param", "share=2"], "parameter share: Input should be less than or equal to 1; it has share"),
-    (["quiet", "--markdown", "/no/such/folder/report.md"], "the folder /no/such/folder does not exist"),
-    ([], "name a component to check, or use --list"),
-    (["both"], "'both' is a defense and a attack: choose one with --kind"),
-    (["claimed"], "defense 'claimed' is claimed by again 1.0 (again:A) and twice 1.0 (twice:A): uninstall one of them"),
-    (["torn"], "defense 'torn' (behaves 1.0): cannot import 'no_such_module'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["quite"], "unknown component 'quite' - did you mean 'quiet'?"),
+        (["quiet", "--kind", "attack"], "unknown attack 'quiet' (there is a defense of this name)"),
+        (
+            ["quiet", "--param", "share=2"],
+            "parameter share: Input should be less than or equal to 1; it has share",
+        ),
+        (
+            ["quiet", "--markdown", "/no/such/folder/report.md"],
+            "the folder /no/such/folder does not exist",
+        ),
+        ([], "name a component to check, or use --list"),
+        (["both"], "'both' is a defense and a attack: choose one with --kind"),
+        (
+            ["claimed"],
+            "defense 'claimed' is claimed by again 1.0 (again:A) and twice 1.0 (twice:A): "
+            "uninstall one of them",
+        ),
+        (["torn"], "defense 'torn' (behaves 1.0): cannot import 'no_such_module'"),
+    ],
+)
 def test_a_users_mistake_is_a_message_and_status_2(behaves, args, words):
     result = check(*args)
     assert result.exit_code == 2 and words in result.stderr and result.stdout == ""

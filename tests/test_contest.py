@@ -1,4 +1,6 @@
-"""What an adversary gets out of each defense: every number by its definition, and what the definitions are good for."""
+"""What an adversary gets out of each defense: every number by its definition, and what the
+definitions are good for.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ def of_rows(purpose, leaks, seeds=3, attacks="a", kind=KIND):
     """Scores of one target a seed: label -> leak."""
     rng = numpy_rng(0, purpose)
     return {
-        row: {a: {s: {0: rng.normal(size=len(kind)) + leak * (kind == MEMBER)} for s in range(seeds)} for a in attacks}
+        row: {
+            a: {s: {0: rng.normal(size=len(kind)) + leak * (kind == MEMBER)} for s in range(seeds)}
+            for a in attacks
+        }
         for row, leak in leaks.items()
     }
 
@@ -33,23 +38,41 @@ def of_rows(purpose, leaks, seeds=3, attacks="a", kind=KIND):
 # ---------------------------------------------------------------- definitions
 
 
-CASES = {  # seeds, targets, decimals of the scores, whether targets share non-members, leak of each row
-    "two seeds": (2, 1, 8, True, (1.5, 0.7, 0.3)), "shared non-members": (3, 2, 8, True, (1.5, 0.9, 0.9)),
-    "own non-members": (3, 2, 8, False, (1.5, 0.9, 0.1)), "ties": (4, 2, 0, True, (2.0, 0.2, 1.0)),
+# seeds, targets, decimals of the scores, whether targets share non-members, leak of each row
+CASES = {
+    "two seeds": (2, 1, 8, True, (1.5, 0.7, 0.3)),
+    "shared non-members": (3, 2, 8, True, (1.5, 0.9, 0.9)),
+    "own non-members": (3, 2, 8, False, (1.5, 0.9, 0.1)),
+    "ties": (4, 2, 0, True, (2.0, 0.2, 1.0)),
     "six seeds": (6, 1, 1, True, (1.0, 0.8, 0.0, -1.0)),
-}  # fmt: skip
+}
 
 
 def made(seeds, targets, decimals, shared, leaks):
-    """(contest, reference) of the same scores, with three attacks: the second finds a third, the last the contrary."""
+    """(contest, reference) of the same scores, with three attacks: the second finds a third, the
+    last the contrary.
+    """
     rng, kind = numpy_rng(0, "definitions", seeds, targets), np.repeat([MEMBER, OFL], [20, 31])
-    scores = rng.normal(size=(1, 1, seeds, targets, 51)) + rng.normal(size=(len(leaks), 3, seeds, targets, 51))
-    scores += np.multiply.outer(np.multiply.outer(leaks, [1.0, 0.33, -0.7]), kind == MEMBER)[:, :, None, None]
+    scores = rng.normal(size=(1, 1, seeds, targets, 51)) + rng.normal(
+        size=(len(leaks), 3, seeds, targets, 51)
+    )
+    scores += np.multiply.outer(np.multiply.outer(leaks, [1.0, 0.33, -0.7]), kind == MEMBER)[
+        :, :, None, None
+    ]
     scores = scores.round(decimals)
     rows = ["none", *"xyz"[: len(leaks) - 1]]
-    named = {row: {a: {s: dict(enumerate(of)) for s, of in enumerate(seeds)} for a, seeds in zip("abc", attacks, strict=True)}
-             for row, attacks in zip(rows, scores, strict=True)}  # fmt: skip
-    ids = (lambda seed, target, n: np.arange(n)) if shared else (lambda seed, target, n: np.arange(n) + 1000 * target)
+    named = {
+        row: {
+            a: {s: dict(enumerate(of)) for s, of in enumerate(seeds)}
+            for a, seeds in zip("abc", attacks, strict=True)
+        }
+        for row, attacks in zip(rows, scores, strict=True)
+    }
+    ids = (
+        (lambda seed, target, n: np.arange(n))
+        if shared
+        else (lambda seed, target, n: np.arange(n) + 1000 * target)
+    )
     contest = judged(named, kind, ids=ids)
     contest.settled = lambda *_: True
     return contest, Reference(scores, kind == MEMBER, shared)
@@ -71,16 +94,21 @@ def numbers(contest):
     worst, tests = {row: contest.worst(row) for row in rows}, contest.tests_among(tuple(rows))
     return {
         "signed": [[ends(contest.signed(row, a)) for a in contest.attacks] for row in rows],
-        "worst": [(*ends(w.found), w.largest[1]) for w in worst.values()], "mean": [ends(contest.mean(row)) for row in rows],
+        "worst": [(*ends(w.found), w.largest[1]) for w in worst.values()],
+        "mean": [ends(contest.mean(row)) for row in rows],
         "against": [(*ends(d.found), d.p) for d in contest.against("none").values()],
         "tests": [tests[pair] for pair in combinations(rows, 2)],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("quantity", ["signed", "worst", "mean", "against", "tests"])
 def test_every_number_of_a_contest_is_what_its_definition_gives(both, quantity):
     found, expected = (
-        {(name, *at): x for name, case in both.items() for at, x in np.ndenumerate(of(case)[quantity])}
+        {
+            (name, *at): x
+            for name, case in both.items()
+            for at, x in np.ndenumerate(of(case)[quantity])
+        }
         for of in (lambda case: numbers(case[0]), lambda case: case[1].numbers())
     )
     assert found == pytest.approx(expected, rel=1e-7, abs=1e-11)
@@ -91,11 +119,21 @@ def test_attacks_that_count_and_what_is_picked_are_what_their_definitions_give(b
     contest, reference = both[case]
     assert contest.eligible == tuple("abc"[a] for a in reference.eligible())
     for i, row in enumerate(contest.rows):
-        found, (picked, plain, _) = contest.worst(row.label), reference.side(i, reference.eligible())
-        expected = [("abc"[a], picked[i, a, s]) for s in range(picked.shape[2]) for a in np.flatnonzero(picked[i, :, s])]
+        found, (picked, plain, _) = (
+            contest.worst(row.label),
+            reference.side(i, reference.eligible()),
+        )
+        expected = [
+            ("abc"[a], picked[i, a, s])
+            for s in range(picked.shape[2])
+            for a in np.flatnonzero(picked[i, :, s])
+        ]
         names = [a for a, _ in expected]
         assert list(found.picks.values()) == expected
-        assert (found.attack, found.largest[0]) == (max(names, key=names.count), "abc"[np.flatnonzero(plain[i, :, 0])[0]])
+        assert (found.attack, found.largest[0]) == (
+            max(names, key=names.count),
+            "abc"[np.flatnonzero(plain[i, :, 0])[0]],
+        )
 
 
 def test_a_range_of_ranks_holds_what_the_tests_leave_open():
@@ -106,11 +144,25 @@ def test_a_range_of_ranks_holds_what_the_tests_leave_open():
 
 
 def test_rows_are_tied_by_the_test_of_their_pair_though_their_ranges_overlap():
-    """``b`` varies so much that no test distinguishes it, and its place leaves those of ``a`` and ``c`` open."""
-    wobble, noise = 0.15 * np.array([1, -1, 1, -1, 1, -1]), 0.004 * numpy_rng(0, "tied").normal(size=(4, 1, 6))
-    contest = world(np.array([0.9, 0.6, 0.65, 0.7])[:, None, None] + noise + np.outer([0, 0, 1, 0], wobble)[:, None], 0.004,
-                    ["none", "a", "b", "c"])  # fmt: skip
-    assert contest.ranks["a"] == (1, 2) and contest.ranks["b"] == (1, 3) and contest.ranks["c"] == (2, 3)
+    """``b`` varies so much that no test distinguishes it, and its place leaves those of ``a`` and
+    ``c`` open.
+    """
+    wobble, noise = (
+        0.15 * np.array([1, -1, 1, -1, 1, -1]),
+        0.004 * numpy_rng(0, "tied").normal(size=(4, 1, 6)),
+    )
+    contest = world(
+        np.array([0.9, 0.6, 0.65, 0.7])[:, None, None]
+        + noise
+        + np.outer([0, 0, 1, 0], wobble)[:, None],
+        0.004,
+        ["none", "a", "b", "c"],
+    )
+    assert (
+        contest.ranks["a"] == (1, 2)
+        and contest.ranks["b"] == (1, 3)
+        and contest.ranks["c"] == (2, 3)
+    )
     assert {pair for pair in contest.better if "none" not in pair} == {("a", "c")}
     assert {row: contest.tied(row) for row in "abc"} == {"a": ("b",), "b": ("a", "c"), "c": ("b",)}
     assert contest.tied("free-rider") == ()
@@ -121,20 +173,27 @@ def of_seeds(values, error=0.0):
     return {(seed, 0): Measured(float(v), error) for seed, v in enumerate(values)}
 
 
-@pytest.mark.parametrize(("values", "error", "expected"), [
-    ([0.3], 0.01, 1.0),  # one training says nothing of the next
-    ([0.0, 0.0], 0.0, 1.0),
-    ([0.3, 0.3, 0.3], 0.2, 2 * 0.00468),  # 2.598 errors of the candidates
-    ([0.1, 0.3, 0.2], np.nan, 0.0742),  # Student's t of 3.464 with 2 degrees of freedom
-])  # fmt: skip
-def test_a_p_value_needs_two_seeds_and_is_the_larger_of_both_kinds_of_error(values, error, expected):
+@pytest.mark.parametrize(
+    ("values", "error", "expected"),
+    [
+        ([0.3], 0.01, 1.0),  # one training says nothing of the next
+        ([0.0, 0.0], 0.0, 1.0),
+        ([0.3, 0.3, 0.3], 0.2, 2 * 0.00468),  # 2.598 errors of the candidates
+        ([0.1, 0.3, 0.2], np.nan, 0.0742),  # Student's t of 3.464 with 2 degrees of freedom
+    ],
+)
+def test_a_p_value_needs_two_seeds_and_is_the_larger_of_both_kinds_of_error(
+    values, error, expected
+):
     assert p_value(of_seeds(values, error)) == pytest.approx(expected, rel=0.002)
 
 
 @pytest.mark.parametrize(("seeds", "tests"), [(2, 1), (5, 1), (5, 10)])
 def test_the_smallest_difference_is_shown_with_a_power_of_80_percent(seeds, tests):
     shift = smallest_shown([0.01, 0.07], seeds, tests) / 0.05 * np.sqrt(seeds)
-    assert stats.nct.sf(stats.t.ppf(1 - 0.025 / tests, seeds - 1), seeds - 1, shift) == pytest.approx(0.8)
+    assert stats.nct.sf(
+        stats.t.ppf(1 - 0.025 / tests, seeds - 1), seeds - 1, shift
+    ) == pytest.approx(0.8)
     assert smallest_shown([0.02], 1) is smallest_shown([], 5) is None
 
 
@@ -144,10 +203,18 @@ def test_the_smallest_difference_is_shown_with_a_power_of_80_percent(seeds, test
 def test_an_attack_that_is_inverted_under_one_defense_is_a_leak_that_wins_nothing():
     """``flip`` has .35 on every seed, as far from one half as .65."""
     means = np.array([[0.8, 0.75], [0.35, 0.6], [0.6, 0.6]])
-    contest = world(means[:, :, None] + 0.004 * numpy_rng(0, "inverted").normal(size=(3, 2, 5)), 0.004, ["none", "flip", "calm"])
+    contest = world(
+        means[:, :, None] + 0.004 * numpy_rng(0, "inverted").normal(size=(3, 2, 5)),
+        0.004,
+        ["none", "flip", "calm"],
+    )
     assert contest.turned("flip", "attack0") and not contest.turned("calm", "attack0")
     assert contest.signed("flip", "attack0").mean == pytest.approx(0.65, abs=0.01)
-    assert contest.leader("attack0") == "calm" and contest.ranks == {"calm": (1, 1), "flip": (2, 2), "none": (3, 3)}
+    assert contest.leader("attack0") == "calm" and contest.ranks == {
+        "calm": (1, 1),
+        "flip": (2, 2),
+        "none": (3, 3),
+    }
 
 
 def test_the_attack_for_tf01_is_not_chosen_with_the_scores_of_the_judged_seed():
@@ -173,7 +240,10 @@ def test_halves_of_a_single_seed_are_disjoint_and_choose_for_each_other():
     mine = np.isin(own, np.concatenate([one.member, one.nonmember])) & (KIND == MEMBER)
     for shift in (-5.0, 5.0):
         scores["none"]["a"][0][0] = own + shift * mine
-        assert judged(scores, KIND).sign("none", "a") == {0: contest.sign("none", "a")[0], 1: np.sign(shift)}
+        assert judged(scores, KIND).sign("none", "a") == {
+            0: contest.sign("none", "a")[0],
+            1: np.sign(shift),
+        }
 
 
 # ---------------------------------------------------------------- noise
@@ -184,7 +254,9 @@ def of_noise(n, rows, attacks, seeds, error=0.03, leak=0.0, common=0.0):
     rng = numpy_rng(0, "noise", rows, attacks)
     for _ in range(n):
         shared, own = rng.normal(size=(1, attacks, seeds)), rng.normal(size=(rows, attacks, seeds))
-        contest = world(0.5 + leak + 0.03 * (np.sqrt(common) * shared + np.sqrt(1 - common) * own), error)
+        contest = world(
+            0.5 + leak + 0.03 * (np.sqrt(common) * shared + np.sqrt(1 - common) * own), error
+        )
         contest.eligible = contest.attacks
         yield contest
 
@@ -193,16 +265,28 @@ def test_rows_whose_picks_are_below_one_half_are_not_told_apart():
     """Every other seed asks for the wrong sign, so what is picked is .4 and .45, of no leak at all."""
     contest = world([[[0.6, 0.4, 0.6, 0.4]], [[0.55, 0.45, 0.55, 0.45]]], 1e-4)
     contest.eligible = contest.attacks
-    assert contest.worst("row0").found.mean == pytest.approx(0.4) and set(contest.ranks.values()) == {(1, 2)}
+    assert contest.worst("row0").found.mean == pytest.approx(0.4) and set(
+        contest.ranks.values()
+    ) == {(1, 2)}
 
 
 def test_the_worst_case_of_noise_is_all_but_one_half_on_average_and_the_plain_maximum_is_not():
     found = [contest.worst("row0") for contest in of_noise(300, 1, 7, 3)]
-    assert 0.5 < np.mean([w.found.mean for w in found]) < 0.51 < 0.52 < np.mean([w.largest[1] for w in found])
+    assert (
+        0.5
+        < np.mean([w.found.mean for w in found])
+        < 0.51
+        < 0.52
+        < np.mean([w.largest[1] for w in found])
+    )
 
 
-@pytest.mark.parametrize(("leak", "seeds", "settled"), [(1.0, 2, True), (0.3, 2, False), (0.0, 6, False)])
-def test_an_interval_spans_both_signs_unless_the_other_seeds_of_each_settle_it(leak, seeds, settled):
+@pytest.mark.parametrize(
+    ("leak", "seeds", "settled"), [(1.0, 2, True), (0.3, 2, False), (0.0, 6, False)]
+)
+def test_an_interval_spans_both_signs_unless_the_other_seeds_of_each_settle_it(
+    leak, seeds, settled
+):
     contest = judged(of_rows("signs", {"none": leak}, seeds), KIND)
     found = contest.signed("none", "a")
     assert contest.settled("none", "a") == settled
@@ -211,13 +295,21 @@ def test_an_interval_spans_both_signs_unless_the_other_seeds_of_each_settle_it(l
 
 
 def test_a_worst_case_is_at_least_the_mean_over_attacks():
-    found = [(contest.worst("row0").found, contest.mean("row0").mean) for contest in of_noise(60, 1, 7, 5, leak=0.2)]
-    assert all(worst.mean >= mean for worst, mean in found) and any(worst.mean == mean for worst, mean in found)
+    found = [
+        (contest.worst("row0").found, contest.mean("row0").mean)
+        for contest in of_noise(60, 1, 7, 5, leak=0.2)
+    ]
+    assert all(worst.mean >= mean for worst, mean in found) and any(
+        worst.mean == mean for worst, mean in found
+    )
 
 
 def test_equal_rows_are_given_an_order_in_at_most_five_percent_of_cases():
     """With what is picked alone it would be 18 %."""
-    claims = [set(c.ranks.values()) != {(1, 5)} for c in of_noise(100, 5, 7, 6, error=0.015, leak=0.3, common=0.5)]
+    claims = [
+        set(c.ranks.values()) != {(1, 5)}
+        for c in of_noise(100, 5, 7, 6, error=0.015, leak=0.3, common=0.5)
+    ]
     assert np.mean(claims) < 0.05 + 2 * np.sqrt(0.05 * 0.95 / 100)
 
 
@@ -228,12 +320,20 @@ def everything(contest):
     """Every number of a contest."""
     found = [contest.eligible, contest.ranks]
     for row in contest.rows:
-        found += [f(row.label) for f in (contest.worst, contest.worst_tf01, contest.mean, contest.against)]
-        found += [f(row.label, a) for a in contest.attacks for f in (contest.signed, contest.tf01, contest.turned)]
+        found += [
+            f(row.label) for f in (contest.worst, contest.worst_tf01, contest.mean, contest.against)
+        ]
+        found += [
+            f(row.label, a)
+            for a in contest.attacks
+            for f in (contest.signed, contest.tf01, contest.turned)
+        ]
     return [*found, *map(contest.leader, contest.attacks)]
 
 
-@pytest.mark.parametrize(("members", "outside", "seeds"), [(1, 1, 1), (1, 30, 2), (30, 1, 2), (2, 3, 2)])
+@pytest.mark.parametrize(
+    ("members", "outside", "seeds"), [(1, 1, 1), (1, 30, 2), (30, 1, 2), (2, 3, 2)]
+)
 def test_hardly_any_candidates_tell_no_rows_apart(members, outside, seeds):
     kind = np.repeat([0, 1, 2], [members, outside, 5])
     contest = judged(of_rows("few", {"none": 2, "x": 2}, seeds, "ab", kind), kind)
@@ -242,7 +342,10 @@ def test_hardly_any_candidates_tell_no_rows_apart(members, outside, seeds):
 
 def test_constant_scores_are_one_half_and_share_their_ranks():
     scores = of_rows("constant", {"none": 1.5})
-    scores |= {row: {"a": {s: {0: np.full(60, value)} for s in range(3)}} for row, value in (("flat", 0.25), ("even", 7.0))}
+    scores |= {
+        row: {"a": {s: {0: np.full(60, value)} for s in range(3)}}
+        for row, value in (("flat", 0.25), ("even", 7.0))
+    }
     contest = judged(scores, KIND)
     assert ends(contest.signed("flat", "a")) == (0.5, 0)
     assert contest.ranks == {"flat": (1, 2), "even": (1, 2), "none": (3, 3)}
@@ -251,9 +354,13 @@ def test_constant_scores_are_one_half_and_share_their_ranks():
 def test_a_row_whose_cells_all_failed_has_no_numbers_and_changes_none_of_the_others():
     scores = of_rows("failed", {"none": 2, "x": 2}, attacks="ab")
     before = judged(scores, KIND)
-    contest = judged({**scores, "broken": {a: {s: {0: None} for s in range(3)} for a in "ab"}}, KIND)
+    contest = judged(
+        {**scores, "broken": {a: {s: {0: None} for s in range(3)} for a in "ab"}}, KIND
+    )
     assert contest.worst("broken") is None and contest.mean("broken") is None
-    assert contest.worst("x") == before.worst("x") and contest.against("none") == before.against("none")
+    assert contest.worst("x") == before.worst("x") and contest.against("none") == before.against(
+        "none"
+    )
     assert contest.ranks == before.ranks
     assert judged({"none": {"a": {0: {0: None}}}}, KIND).eligible == ()
 
@@ -261,7 +368,10 @@ def test_a_row_whose_cells_all_failed_has_no_numbers_and_changes_none_of_the_oth
 def test_a_seed_that_one_row_lacks_is_left_out_of_its_comparisons_alone():
     scores = of_rows("missing", {"none": 2, "x": 1, "y": 1}, 4)
     whole = judged(scores, KIND)
-    without = judged({row: {"a": {s: of for s, of in a["a"].items() if s != 1}} for row, a in scores.items()}, KIND)
+    without = judged(
+        {row: {"a": {s: of for s, of in a["a"].items() if s != 1}} for row, a in scores.items()},
+        KIND,
+    )
     scores["x"]["a"][1] = {0: None}
     contest = judged(scores, KIND)
     assert contest.signed("x", "a").n == 3 and set(contest.ranks) == {"none", "y"}
@@ -282,7 +392,9 @@ def test_inside_nonmembers_decide_nothing():
 
 def test_targets_may_differ_by_seed():
     own = of_rows("targets", {"none": 2}, 3)["none"]["a"]
-    found = judged({"none": {"a": {0: {0: own[0][0], 1: own[1][0]}, 1: {2: own[2][0]}}}}, KIND).signed("none", "a")
+    found = judged(
+        {"none": {"a": {0: {0: own[0][0], 1: own[1][0]}, 1: {2: own[2][0]}}}}, KIND
+    ).signed("none", "a")
     aucs = [auc(of[0], KIND == MEMBER) for of in own.values()]
     assert (found.n, found.mean) == (3, pytest.approx(np.mean(aucs)))
     assert found.half_width == pytest.approx(t_interval([np.mean(aucs[:2]), aucs[2]]).half_width)
@@ -291,9 +403,16 @@ def test_targets_may_differ_by_seed():
 def test_a_candidate_that_one_row_excludes_is_left_out_of_comparisons_and_counts_for_the_others():
     scores = of_rows("excluded", {"none": 1, "x": 1}, 2)
     part = judged(scores, {"none": KIND, "x": np.r_[np.full(6, EXCLUDED), KIND[6:]]}).parts[0]
-    of_none, of_both = ([scores[row]["a"][0][0][at:] for row in rows] for rows, at in ((["none"], 0), (["none", "x"], 6)))
+    of_none, of_both = (
+        [scores[row]["a"][0][0][at:] for row in rows]
+        for rows, at in ((["none"], 0), (["none", "x"], 6))
+    )
     for found, covariance, (aucs, expected) in (
-        (part.own["none", "a"].auc, part.own["none", "a"].error ** 2, auc_covariance(np.array(of_none), KIND == MEMBER)),
+        (
+            part.own["none", "a"].auc,
+            part.own["none", "a"].error ** 2,
+            auc_covariance(np.array(of_none), KIND == MEMBER),
+        ),
         (part.aucs, part.covariance, auc_covariance(np.array(of_both), KIND[6:] == MEMBER)),
     ):
         np.testing.assert_allclose(np.ravel(found), aucs)
@@ -301,7 +420,10 @@ def test_a_candidate_that_one_row_excludes_is_left_out_of_comparisons_and_counts
 
 
 def test_the_contest_of_one_kind_of_samples_never_sees_the_other_kind():
-    canary, scores = np.arange(60) % 3 == 0, of_rows("canaries", {"none": 0.0, "half": 0.0}, attacks="ab")
+    canary, scores = (
+        np.arange(60) % 3 == 0,
+        of_rows("canaries", {"none": 0.0, "half": 0.0}, attacks="ab"),
+    )
     for row, leak in (("none", 6.0), ("half", 3.0)):
         for of in (of for seeds in scores[row].values() for of in seeds.values()):
             of[0] = of[0] + leak * canary * (KIND == MEMBER)
@@ -317,25 +439,49 @@ def test_the_contest_of_one_kind_of_samples_never_sees_the_other_kind():
 @pytest.fixture(scope="module")
 def section(tmp_path_factory):
     leaks = {"none": 2.0, "shield": 0.0, "twin": 0.0, "mixup": 1.5}
-    return sections_of(Folder(tmp_path_factory.mktemp("pairs") / "r", leaks, ("fedmia-server",)).fill(range(6)))[0]
+    return sections_of(
+        Folder(tmp_path_factory.mktemp("pairs") / "r", leaks, ("fedmia-server",)).fill(range(6))
+    )[0]
 
 
 def test_a_pair_is_compared_as_with_one_row_and_its_reverse_is_the_negative(section):
-    pairs = [("shield", "mixup"), ("mixup", "shield"), ("shield", "twin"), ("shield", "gone"), ("shield", "shield")]
+    pairs = [
+        ("shield", "mixup"),
+        ("mixup", "shield"),
+        ("shield", "twin"),
+        ("shield", "gone"),
+        ("shield", "shield"),
+    ]
     one, other, alike = section.differences(pairs)
-    assert one.worst == section.comparison.against("mixup")["shield"].found and one.shown and one.worst.mean < -0.2
-    assert (other.worst.mean, other.accuracy.mean) == pytest.approx((-one.worst.mean, -one.accuracy.mean))
+    assert (
+        one.worst == section.comparison.against("mixup")["shield"].found
+        and one.shown
+        and one.worst.mean < -0.2
+    )
+    assert (other.worst.mean, other.accuracy.mean) == pytest.approx(
+        (-one.worst.mean, -one.accuracy.mean)
+    )
     assert not alike.shown and abs(alike.worst.mean) <= alike.worst.half_width
     (table,) = PairedDifferences(pairs=pairs).draw(section, "pairs")
     assert [(row[1].mean, row[2].text) for row in table.rows] == [
-        (one.worst.mean, "less"), (other.worst.mean, "MORE"), (alike.worst.mean, "no difference shown"),
-    ]  # fmt: skip
+        (one.worst.mean, "less"),
+        (other.worst.mean, "MORE"),
+        (alike.worst.mean, "no difference shown"),
+    ]
     alone = {p: section.comparison.between([p])[p].p for p in pairs[:3:2]}
-    assert section.comparison.between(list(alone))[pairs[0]].p == pytest.approx(2 * alone[pairs[0]])  # adjusted for their number
+    # adjusted for their number
+    assert section.comparison.between(list(alone))[pairs[0]].p == pytest.approx(2 * alone[pairs[0]])
 
 
 def test_the_rate_at_the_smallest_attained_fpr_stands_in_a_table_where_targets_are_small(section):
-    (table,) = (t for t in attack_tables(section) if t.title == "TPR (%) by attack at a false-positive rate of 1.6 %")  # 1 / 61
+    # 1 / 61
+    (table,) = (
+        t
+        for t in attack_tables(section)
+        if t.title == "TPR (%) by attack at a false-positive rate of 1.6 %"
+    )
     samples = [part.own["none", "fedmia-server"].sample for part in section.comparison.parts]
     found = {section.rows[i].label: row[2].mean for i, row in enumerate(table.rows)}
-    assert found["none"] == pytest.approx(100 * np.mean([np.mean(s.member > s.nonmember.max()) for s in samples]))
+    assert found["none"] == pytest.approx(
+        100 * np.mean([np.mean(s.member > s.nonmember.max()) for s in samples])
+    )

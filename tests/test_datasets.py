@@ -1,4 +1,6 @@
-"""Data sets: every sample of the official files with its own label, splits by seed, refusals of bad files; LEAF's network."""
+"""Data sets: every sample of the official files with its own label, splits by seed, refusals of bad
+files; LEAF's network.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,9 @@ class Wanted(NamedTuple):
 
 
 class Small(NamedTuple):
-    """A data set cut down: its class with the attributes ``cut`` replaced, its files, and the samples that they hold, of which
-    the last ``tests`` are the official test set."""
+    """A data set cut down: its class with the attributes ``cut`` replaced, its files, and the
+    samples that they hold, of which the last ``tests`` are the official test set.
+    """
 
     cls: Any
     cut: dict[str, Any]
@@ -72,16 +75,26 @@ def decoded(content: bytes) -> np.ndarray:
 
 def cifar(cls: Any, classes: int, train: int, test: int, label_bytes: int) -> Small:
     """The class is the last label byte; a coarse label precedes it where there are two."""
-    x, y = pixels(train + test, 3, 32, 32), np.r_[np.arange(train) % classes, np.arange(test) % classes]
+    x, y = (
+        pixels(train + test, 3, 32, 32),
+        np.r_[np.arange(train) % classes, np.arange(test) % classes],
+    )
     y = np.random.default_rng(1).permuted(y.reshape(-1, classes), axis=1).ravel()
-    records = np.concatenate([np.stack([99 - y, y], 1)[:, -label_bytes:], x.reshape(len(x), -1)], 1).astype(np.uint8)
+    records = np.concatenate(
+        [np.stack([99 - y, y], 1)[:, -label_bytes:], x.reshape(len(x), -1)], 1
+    ).astype(np.uint8)
     parts = [*np.split(records[:train], len(cls.train_files)), records[train:]]
-    files = {f"{cls.folder}/{n}": p.tobytes() for n, p in zip((*cls.train_files, cls.test_file), parts, strict=True)}
+    files = {
+        f"{cls.folder}/{n}": p.tobytes()
+        for n, p in zip((*cls.train_files, cls.test_file), parts, strict=True)
+    }
     return Small(cls, {"expected": (train, test)}, files, x, y, test, {"holdout": classes})
 
 
 def idx(a: np.ndarray) -> bytes:
-    return bytes((0, 0, 8, a.ndim)) + np.array(a.shape, ">u4").tobytes() + a.astype(np.uint8).tobytes()
+    return (
+        bytes((0, 0, 8, a.ndim)) + np.array(a.shape, ">u4").tobytes() + a.astype(np.uint8).tobytes()
+    )
 
 
 def mnist(cls: Any) -> Small:
@@ -104,9 +117,16 @@ def emnist() -> Small:
 
 
 def written(x: np.ndarray, y: np.ndarray, /, **changes: object) -> bytes:
-    """One writer of LEAF: ink of 255 is 0.0, white paper 1.0; ``changes`` of the writer's x and y or of the file."""
-    own = {key: changes.pop(key, default) for key, default in (("x", (1 - x.reshape(-1, 784) / 255).tolist()), ("y", y.tolist()))}
-    return json.dumps({"users": ["w"], "num_samples": [len(y)], "user_data": {"w": own}} | changes).encode()
+    """One writer of LEAF: ink of 255 is 0.0, white paper 1.0; ``changes`` of the writer's x and y
+    or of the file.
+    """
+    own = {
+        key: changes.pop(key, default)
+        for key, default in (("x", (1 - x.reshape(-1, 784) / 255).tolist()), ("y", y.tolist()))
+    }
+    return json.dumps(
+        {"users": ["w"], "num_samples": [len(y)], "user_data": {"w": own}} | changes
+    ).encode()
 
 
 def leaf() -> Small:
@@ -124,20 +144,42 @@ def tiny_imagenet() -> Small:
     y = np.r_[np.repeat([2, 0, 1], 4), np.tile([2, 0, 1], 2)]
     jpegs = [encoded(a, "JPEG") for a in pixels(18, 3, 64, 64)]
     jpegs[1] = encoded(pixels(1, 1, 64, 64, seed=5)[0], "JPEG")  # a grey one
-    files = {f"{top}/wnids.txt": "\n".join(names).encode(), f"{top}/test/images/test_0.JPEG": jpegs[0]}
+    files = {
+        f"{top}/wnids.txt": "\n".join(names).encode(),
+        f"{top}/test/images/test_0.JPEG": jpegs[0],
+    }
     for i, content in enumerate(jpegs):
-        files[f"{top}/train/{names[i // 4]}/images/{i}.JPEG" if i < 12 else f"{top}/val/images/val_{i}.JPEG"] = content
+        files[
+            f"{top}/train/{names[i // 4]}/images/{i}.JPEG"
+            if i < 12
+            else f"{top}/val/images/val_{i}.JPEG"
+        ] = content
     lines = [f"val_{12 + i}.JPEG\t{names[i % 3]}\t0\t0\t9\t9\n" for i in range(6)]
     files[f"{top}/val/val_annotations.txt"] = "".join(lines).encode()
     x = np.stack([decoded(content) for content in jpegs])
-    return Small(TinyImageNet, {"expected": (12, 6), "n_classes": 3}, files, x, y, 6, {"holdout": 3})
+    return Small(
+        TinyImageNet, {"expected": (12, 6), "n_classes": 3}, files, x, y, 6, {"holdout": 3}
+    )
 
 
-def class_folders(cls: Any, root: str, counts: dict[str, dict[str, int]], side: int, **params: Any) -> Small:
+def class_folders(
+    cls: Any, root: str, counts: dict[str, dict[str, int]], side: int, **params: Any
+) -> Small:
     """``counts``: tree ("" for one alone) -> class -> images, all of another content."""
-    classes = [(tree, c, name, n) for tree, named in counts.items() for c, (name, n) in enumerate(named.items())]
-    where = [(Path(root, tree, name, f"{i:03}.png"), tree, c) for tree, c, name, n in classes for i in range(n)]
-    x, tests = pixels(len(where), 3, side, side), sum(tree in ("test", "val") for _, tree, _ in where)
+    classes = [
+        (tree, c, name, n)
+        for tree, named in counts.items()
+        for c, (name, n) in enumerate(named.items())
+    ]
+    where = [
+        (Path(root, tree, name, f"{i:03}.png"), tree, c)
+        for tree, c, name, n in classes
+        for i in range(n)
+    ]
+    x, tests = (
+        pixels(len(where), 3, side, side),
+        sum(tree in ("test", "val") for _, tree, _ in where),
+    )
     files = {str(path): encoded(a) for (path, _, _), a in zip(where, x, strict=True)}
     cut = {} if cls is ImageFolder else {"expected": (len(x) - tests, tests)}
     return Small(cls, cut, files, x, np.array([c for _, _, c in where]), tests, params)
@@ -151,52 +193,96 @@ def stl10() -> Small:
     x, y = pixels(50, 3, 96, 96), np.arange(50) % 10
     files = {}
     for name, s in (("train", slice(30)), ("test", slice(30, None))):
-        files[f"{Stl10.folder}/{name}_X.bin"] = x[s].transpose(0, 1, 3, 2).tobytes()  # stored column by column
+        # stored column by column
+        files[f"{Stl10.folder}/{name}_X.bin"] = x[s].transpose(0, 1, 3, 2).tobytes()
         files[f"{Stl10.folder}/{name}_y.bin"] = (y[s] + 1).astype(np.uint8).tobytes()
     return Small(Stl10, {"expected": (30, 20)}, files, x, y, 0, {})
 
 
-def fer2013(name: str = "fer2013.csv", columns: tuple[str, ...] = ("emotion", "pixels", "Usage")) -> Small:
+def fer2013(
+    name: str = "fer2013.csv", columns: tuple[str, ...] = ("emotion", "pixels", "Usage")
+) -> Small:
     x, usage = pixels(70, 1, 48, 48), ["Training"] * 42 + ["PublicTest"] * 14 + ["PrivateTest"] * 14
-    rows = [{"emotion": str(i % 7), "pixels": " ".join(map(str, x[i].ravel())), "Usage": usage[i]} for i in range(70)]
-    text = "\n".join([", ".join(columns), *(",".join(row[c] for c in columns) for row in rows)]) + "\n"
-    return Small(Fer2013, {"expected": (42, 28)}, {f"fer2013/{name}": text.encode()}, x, np.arange(70) % 7, 0,
-                 {"test": 7, "holdout": 7})  # fmt: skip
+    rows = [
+        {"emotion": str(i % 7), "pixels": " ".join(map(str, x[i].ravel())), "Usage": usage[i]}
+        for i in range(70)
+    ]
+    text = (
+        "\n".join([", ".join(columns), *(",".join(row[c] for c in columns) for row in rows)]) + "\n"
+    )
+    return Small(
+        Fer2013,
+        {"expected": (42, 28)},
+        {f"fer2013/{name}": text.encode()},
+        x,
+        np.arange(70) % 7,
+        0,
+        {"test": 7, "holdout": 7},
+    )
 
 
 def ch_mnist() -> Small:
     x, y = pixels(80, 1, 64, 64), np.arange(80) % 8
     lines = [",".join(map(str, [*a.ravel(), c + 1])) for a, c in zip(x, y, strict=True)]
     text = "\n".join([",".join(f"pixel{i:04}" for i in range(4096)) + ",label", *lines]) + "\n"
-    return Small(ChMnist, {"per_class": 10}, {"ch-mnist/hmnist_64_64_L.csv": text.encode()}, x, y, 0, {})
+    return Small(
+        ChMnist, {"per_class": 10}, {"ch-mnist/hmnist_64_64_L.csv": text.encode()}, x, y, 0, {}
+    )
 
 
 def of_records(cls: Any) -> Small:
     """Each of the three written in another of the ways that are read."""
     x = np.random.default_rng(0).integers(0, 2, (240, 21))
     y = np.random.default_rng(1).permutation(np.arange(240) % 6)
-    pattern, end, quote = {Texas100: ("{}.0", "\n", ""), Purchase100: (" {}", "\r\n", ""), Location30: ("{}", "\n", '"')}[cls]
-    rows, named = [",".join(pattern.format(v) for v in row) for row in x], [f"{quote}{c + 1}{quote}" for c in y]
-    parts = [rows, named] if len(cls.files) == 2 else [[f"{label},{row}" for label, row in zip(named, rows, strict=True)]]
-    files = {file: "".join(line + end for line in lines).encode() for file, lines in zip(cls.files, parts, strict=True)}
-    return Small(cls, {"shape": Shape(240, 21, 6), "n_classes": 6}, files, x.astype(np.float32), y, 0, {})
+    pattern, end, quote = {
+        Texas100: ("{}.0", "\n", ""),
+        Purchase100: (" {}", "\r\n", ""),
+        Location30: ("{}", "\n", '"'),
+    }[cls]
+    rows, named = (
+        [",".join(pattern.format(v) for v in row) for row in x],
+        [f"{quote}{c + 1}{quote}" for c in y],
+    )
+    parts = (
+        [rows, named]
+        if len(cls.files) == 2
+        else [[f"{label},{row}" for label, row in zip(named, rows, strict=True)]]
+    )
+    files = {
+        file: "".join(line + end for line in lines).encode()
+        for file, lines in zip(cls.files, parts, strict=True)
+    }
+    return Small(
+        cls, {"shape": Shape(240, 21, 6), "n_classes": 6}, files, x.astype(np.float32), y, 0, {}
+    )
 
 
 TEN, SKIN = "0123456789", [f"skin {i:02}" for i in range(23)]
 SETS: dict[str, Callable[[], Small]] = {
     "cifar10": lambda: cifar(Cifar10, 10, 200, 40, 1),
     "cifar100": lambda: cifar(Cifar100, 100, 200, 200, 2),
-    "cifar10, folders": lambda: class_folders(Cifar10, "cifar10", {"train": each(TEN, 3), "test": each(TEN, 2)}, 32,
-                                              holdout=10),
+    "cifar10, folders": lambda: class_folders(
+        Cifar10, "cifar10", {"train": each(TEN, 3), "test": each(TEN, 2)}, 32, holdout=10
+    ),
     "mnist": lambda: mnist(Mnist),
     "fashion-mnist": lambda: mnist(FashionMnist),
     "femnist, emnist": emnist,
     "femnist, leaf": leaf,
     "tiny-imagenet": tiny_imagenet,
-    "dermnet": lambda: class_folders(DermNet, "dermnet", {"train": each(SKIN, 2), "test": each(SKIN, 2)}, 64, holdout=23),
-    "image-folder": lambda: class_folders(ImageFolder, "mine", {"": {"a": 30, "b": 20, "c": 10}}, 8, path="mine"),
-    "image-folder, val": lambda: class_folders(ImageFolder, "mine", {"train": each("ab", 5), "val": each("ab", 10)}, 8,
-                                               path="mine", holdout=0.2),
+    "dermnet": lambda: class_folders(
+        DermNet, "dermnet", {"train": each(SKIN, 2), "test": each(SKIN, 2)}, 64, holdout=23
+    ),
+    "image-folder": lambda: class_folders(
+        ImageFolder, "mine", {"": {"a": 30, "b": 20, "c": 10}}, 8, path="mine"
+    ),
+    "image-folder, val": lambda: class_folders(
+        ImageFolder,
+        "mine",
+        {"train": each("ab", 5), "val": each("ab", 10)},
+        8,
+        path="mine",
+        holdout=0.2,
+    ),
     "stl10": stl10,
     "fer2013": fer2013,
     "fer2013, icml": lambda: fer2013("icml_face_data.csv", ("emotion", "Usage", "pixels")),
@@ -204,14 +290,18 @@ SETS: dict[str, Callable[[], Small]] = {
     "texas100": lambda: of_records(Texas100),
     "purchase100": lambda: of_records(Purchase100),
     "location30": lambda: of_records(Location30),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
 def install(home, monkeypatch):
-    """Puts the files of a small data set in place, each as ``change`` (name, content) makes it, None to leave it out."""
+    """Puts the files of a small data set in place, each as ``change`` (name, content) makes it,
+    None to leave it out.
+    """
 
-    def installed(small: Small, change: Callable[[str, bytes], bytes | None] = lambda name, content: content) -> Small:
+    def installed(
+        small: Small, change: Callable[[str, bytes], bytes | None] = lambda name, content: content
+    ) -> Small:
         for name, value in small.cut.items():
             monkeypatch.setattr(small.cls, name, value)
         for name, content in small.files.items():
@@ -236,23 +326,31 @@ def test_a_data_set_is_read_whole_and_split_by_seed(name, install):
     cls, _, _, x, y, tests, params = small = install(SETS[name]())
     data = check_data(cls(**params).load(0), name)
     found, cut = {p: part(data, p) for p in PARTS}, len(x) - tests
-    assert sorted(found["train"] + found["test"] + found["holdout"]) == pairs(x, y)  # each sample once, with its own label
+    # each sample once, with its own label
+    assert sorted(found["train"] + found["test"] + found["holdout"]) == pairs(x, y)
     if small.tests:
         assert found["train"] == pairs(x[:cut], y[:cut])
     for p in PARTS:  # each class keeps its share
         pool, drawn = y[cut:] if tests and p != "train" else y[:cut], getattr(data, f"{p}_y")
-        assert (np.bincount(drawn) * len(pool) == np.bincount(pool) * len(drawn)).all() and len(drawn)
+        assert (np.bincount(drawn) * len(pool) == np.bincount(pool) * len(drawn)).all() and len(
+            drawn
+        )
     assert data.n_classes == len(np.unique(y)) and cls.here()
     assert cls(**params).load(0).digest() == data.digest() != cls(**params).load(1).digest()
 
 
 def test_digits_are_split_and_mislabelled_as_asked():
-    noisy, again, other, clean = (Digits(label_noise=n).load(s) for n, s in ((0.3, 0), (0.3, 0), (0.3, 1), (0, 0)))
+    noisy, again, other, clean = (
+        Digits(label_noise=n).load(s) for n, s in ((0.3, 0), (0.3, 0), (0.3, 1), (0, 0))
+    )
     assert noisy.digest() == again.digest() != other.digest()
     pixels_of = np.concatenate([getattr(noisy, f"{p}_x") for p in PARTS]).reshape(-1, 64)
-    assert len(pixels_of) == len(np.unique(pixels_of, axis=0)) == 1797  # no digit stands in two splits
+    # no digit stands in two splits
+    assert len(pixels_of) == len(np.unique(pixels_of, axis=0)) == 1797
     assert noisy.train_canary.sum() == 360 and noisy.holdout_canary.sum() == 60
-    assert np.array_equal(clean.test_y, noisy.test_y) and np.array_equal(clean.train_y != noisy.train_y, noisy.train_canary)
+    assert np.array_equal(clean.test_y, noisy.test_y) and np.array_equal(
+        clean.train_y != noisy.train_y, noisy.train_canary
+    )
 
 
 @pytest.mark.parametrize("name", ["cifar10", "image-folder", "texas100"])
@@ -263,7 +361,9 @@ def test_counts_shares_and_canaries(name, install):
     assert [len(getattr(data, f"{p}_y")) for p in PARTS] == [30, 12, 12]
     assert data.train_canary.sum() == 15 and data.holdout_canary.sum() == 6
     for p in ("train", "holdout"):
-        assert np.array_equal(getattr(data, f"{p}_canary"), getattr(data, f"{p}_y") != getattr(clean, f"{p}_y"))
+        assert np.array_equal(
+            getattr(data, f"{p}_canary"), getattr(data, f"{p}_y") != getattr(clean, f"{p}_y")
+        )
         assert np.array_equal(getattr(data, f"{p}_x"), getattr(clean, f"{p}_x"))
     assert part(data, "test") == part(clean, "test")  # the test set is never mislabelled
     for y in (clean.train_y, clean.test_y):  # each class keeps its share, rounded
@@ -274,7 +374,9 @@ def test_counts_shares_and_canaries(name, install):
 
 
 def packed(small: Small, home: Path, monkeypatch) -> None:
-    """The archive of a data set in place of its files, with its own checksum where one is published."""
+    """The archive of a data set in place of its files, with its own checksum where one is
+    published.
+    """
     archive = home / small.cls.remote.name
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive, "w") as z:
@@ -288,7 +390,11 @@ def packed(small: Small, home: Path, monkeypatch) -> None:
                 tar.addfile(info, io.BytesIO(content))
     if small.cls.remote.checksum is not None:
         sha = "sha256:" + hashlib.sha256(archive.read_bytes()).hexdigest()
-        monkeypatch.setattr(small.cls, "remote", replace(small.cls.remote, checksum=sha, size=archive.stat().st_size))
+        monkeypatch.setattr(
+            small.cls,
+            "remote",
+            replace(small.cls.remote, checksum=sha, size=archive.stat().st_size),
+        )
 
 
 @pytest.mark.parametrize("name", ["cifar10", "tiny-imagenet", "stl10", "texas100"])
@@ -302,12 +408,17 @@ def test_an_archive_is_the_same_data_as_its_files(name, install, home, monkeypat
     assert small.cls(**small.params).load(0).digest() == found.digest()
 
 
-def test_femnist_is_read_from_the_archive_of_gzipped_files_and_leafs_files_are_preferred(install, home, monkeypatch):
+def test_femnist_is_read_from_the_archive_of_gzipped_files_and_leafs_files_are_preferred(
+    install, home, monkeypatch
+):
     small = install(emnist())
     wanted = Femnist(**small.params).load(0).digest()
     assert Femnist.here() == f"{home / 'EMNIST' / 'raw'} (EMNIST ByClass, writers: no)"
     monkeypatch.setattr(Femnist, "remote", replace(Femnist.remote, name="EMNIST/raw/gzip.zip"))
-    zipped = {f"gzip/{Path(name).name}.gz": gzip.compress(content) for name, content in small.files.items()}
+    zipped = {
+        f"gzip/{Path(name).name}.gz": gzip.compress(content)
+        for name, content in small.files.items()
+    }
     packed(small._replace(files=zipped), home, monkeypatch)
     monkeypatch.setattr(Femnist, "remote", replace(Femnist.remote, name="gzip.zip"))
     for name in small.files:
@@ -315,23 +426,32 @@ def test_femnist_is_read_from_the_archive_of_gzipped_files_and_leafs_files_are_p
     assert Femnist(**small.params).load(0).digest() == wanted
     install(leaf())
     assert Femnist.here() == f"{home / 'femnist' / 'data'} (LEAF, writers: yes)"
-    assert Femnist(**small.params, form="emnist").load(0).digest() == wanted != Femnist(**small.params).load(0).digest()
+    assert (
+        Femnist(**small.params, form="emnist").load(0).digest()
+        == wanted
+        != Femnist(**small.params).load(0).digest()
+    )
 
 
 def test_changed_labels_are_not_answered_from_the_cache(install, home):
     small = install(SETS["tiny-imagenet"]())
     before = TinyImageNet(**small.params).load(0)
     table = home / "tiny-imagenet-200/val/val_annotations.txt"
-    table.write_bytes(table.read_bytes().replace(b"n03", b"n0?").replace(b"n01", b"n03").replace(b"n0?", b"n01"))
+    table.write_bytes(
+        table.read_bytes().replace(b"n03", b"n0?").replace(b"n01", b"n03").replace(b"n0?", b"n01")
+    )
     assert TinyImageNet(**small.params).load(0).digest() != before.digest()
 
 
-@pytest.mark.parametrize(("name", "params", "mean", "std"), [
-    ("cifar10", {}, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    ("cifar100", {"normalise": "fedmia"}, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
-    ("mnist", {}, (0.1307,), (0.3081,)),
-    ("image-folder", {"normalise": "imagenet"}, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "params", "mean", "std"),
+    [
+        ("cifar10", {}, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        ("cifar100", {"normalise": "fedmia"}, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+        ("mnist", {}, (0.1307,), (0.3081,)),
+        ("image-folder", {"normalise": "imagenet"}, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ],
+)
 def test_published_statistics_are_taken_by_name(name, params, mean, std, install):
     small = install(SETS[name]())
     data = small.cls(**small.params | params).load(0)
@@ -342,41 +462,66 @@ def test_published_statistics_are_taken_by_name(name, params, mean, std, install
 def test_statistics_are_those_of_the_pixels_to_train_on(name, install):
     small = install(SETS[name]())
     data, x = small.cls(**small.params).load(0), small.x[: len(small.x) - small.tests] / 255
-    np.testing.assert_allclose([data.mean, data.std], [x.mean((0, 2, 3)), x.std((0, 2, 3))], atol=6e-5)
+    np.testing.assert_allclose(
+        [data.mean, data.std], [x.mean((0, 2, 3)), x.std((0, 2, 3))], atol=6e-5
+    )
 
 
-# -- splits ------------------------------------------------------------------------------------------------------------
+# -- splits ----------------------------------------------------------------------------------------
 
 
 Y = np.repeat(np.arange(4), 10)
 
 
-@pytest.mark.parametrize(("test_y", "wanted", "told"), [
-    (Y, Wanted(41, None, 4), "set has 40 training images, 41 asked for"),
-    (Y, Wanted(None, 37, 4), r"set has 40 test images: a hold-out of 4 \(holdout\) and 37 to test"),
-    (None, Wanted(None, 0.6, 0.6), r"set has 40 images: a hold-out of 24 \(holdout\) and 24 to test"),
-], ids=["train", "test", "shares"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("test_y", "wanted", "told"),
+    [
+        (Y, Wanted(41, None, 4), "set has 40 training images, 41 asked for"),
+        (
+            Y,
+            Wanted(None, 37, 4),
+            r"set has 40 test images: a hold-out of 4 \(holdout\) and 37 to test",
+        ),
+        (
+            None,
+            Wanted(None, 0.6, 0.6),
+            r"set has 40 images: a hold-out of 24 \(holdout\) and 24 to test",
+        ),
+    ],
+    ids=["train", "test", "shares"],
+)
 def test_more_samples_than_there_are_is_refused(test_y, wanted, told):
     with pytest.raises(UserError, match=told):
         split(Y, test_y, wanted, 0, "set")
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 def test_every_built_in_data_set_says_what_it_is_and_whether_it_is_here():
-    found = {c.component.name: c.load() for c in Registry.discover().components("dataset") if c.distribution == DISTRIBUTION}
+    found = {
+        c.component.name: c.load()
+        for c in Registry.discover().components("dataset")
+        if c.distribution == DISTRIBUTION
+    }
     assert found.keys() >= {name.partition(",")[0] for name in SETS}
     for name, cls in found.items():
         assert cls.licence != "unknown" and cls.citation, name
-        assert cls.here() == {"digits": "built in", "image-folder": "wherever 'path' says"}.get(name, False), name
-        assert (cls.home.startswith("http") and cls.size_mb is not None) == (name != "image-folder"), name
+        assert cls.here() == {"digits": "built in", "image-folder": "wherever 'path' says"}.get(
+            name, False
+        ), name
+        assert (cls.home.startswith("http") and cls.size_mb is not None) == (
+            name != "image-folder"
+        ), name
 
 
 MISSING = {
-    Cifar10: r"cifar-10-binary.tar.gz \(170.1 MB, md5 c32a1d4ab5d03f1284b67883e8d87530\) and put it at HOME/.*HOME/cifar10/{",
-    Stl10: r"stl10_binary\.tar\.gz \(2640\.4 MB, md5 91f7769df0f17e558f3565bffb0c7dfb\) and put it at HOME/",
-    ChMnist: r"tiles_5000.zip \(258.1 MB, sha256 936d0b95.*put it at HOME/.*Kaggle's hmnist_64_64_L.csv at HOME/ch-mnist/hmnist",
+    Cifar10: r"cifar-10-binary.tar.gz \(170.1 MB, md5 c32a1d4ab5d03f1284b67883e8d87530\) and put "
+    r"it at HOME/.*HOME/cifar10/{",
+    Stl10: r"stl10_binary\.tar\.gz \(2640\.4 MB, md5 91f7769df0f17e558f3565bffb0c7dfb\) and put it "
+    r"at HOME/",
+    ChMnist: r"tiles_5000.zip \(258.1 MB, sha256 936d0b95.*put it at HOME/.*Kaggle's "
+    r"hmnist_64_64_L.csv at HOME/ch-mnist/hmnist",
     Fer2013: r"train.csv and test.csv are not enough",
     Location30: r"github.com/privacytrustlab/.*no published checksum.*put it at HOME/",
 }
@@ -402,52 +547,141 @@ def at(row: int, change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
 WRITER = pixels(62, 1, 28, 28), np.arange(62)
 DAMAGED: list[tuple[str, str, Callable[[bytes], bytes | None], str]] = [
     ("cifar10", "data_batch_2.bin", lambda c: c[:-1], r"data_batch_2\.bin: .*truncated; delete"),
-    ("cifar10", "data_batch_2.bin", lambda c: bytes([10]) + c[1:], r"1 labels are not 0\.\.9 \(the first: 10 at position 0\)"),
-    ("dermnet", "train/skin 00/000.png", lambda c: None, "skin 00: a single image, at least 2 needed"),
-    ("stl10", "test_X.bin", lambda c: c[:-1], r"test_X\.bin: 552,959 bytes for 20 labels.*truncated"),
-    ("fer2013", ".csv", at(4, lambda r: r.replace(b",", b",9 ", 1)), r":5: 2,305 pixels, 2,304 expected"),
-    ("fer2013", ".csv", lambda c: c.replace(b"PublicTest", b"Training", 1), r"43 \+ 27 images .*fer2013 has 42 \+ 28"),
-    ("ch-mnist", ".csv", lambda c: c.replace(b"pixel0000", b"pixel_0"), r"csv:1: the columns are not pixel0000"),
-    ("location30", "bangkok", at(6, lambda r: r[:-3] + b"\n"), r"bangkok:7: 20 features, 21 expected"),
-    ("location30", "bangkok", lambda c: b"".join(c.splitlines(keepends=True)[:200]), r":200: the file ends here, 240 lines"),
+    (
+        "cifar10",
+        "data_batch_2.bin",
+        lambda c: bytes([10]) + c[1:],
+        r"1 labels are not 0\.\.9 \(the first: 10 at position 0\)",
+    ),
+    (
+        "dermnet",
+        "train/skin 00/000.png",
+        lambda c: None,
+        "skin 00: a single image, at least 2 needed",
+    ),
+    (
+        "stl10",
+        "test_X.bin",
+        lambda c: c[:-1],
+        r"test_X\.bin: 552,959 bytes for 20 labels.*truncated",
+    ),
+    (
+        "fer2013",
+        ".csv",
+        at(4, lambda r: r.replace(b",", b",9 ", 1)),
+        r":5: 2,305 pixels, 2,304 expected",
+    ),
+    (
+        "fer2013",
+        ".csv",
+        lambda c: c.replace(b"PublicTest", b"Training", 1),
+        r"43 \+ 27 images .*fer2013 has 42 \+ 28",
+    ),
+    (
+        "ch-mnist",
+        ".csv",
+        lambda c: c.replace(b"pixel0000", b"pixel_0"),
+        r"csv:1: the columns are not pixel0000",
+    ),
+    (
+        "location30",
+        "bangkok",
+        at(6, lambda r: r[:-3] + b"\n"),
+        r"bangkok:7: 20 features, 21 expected",
+    ),
+    (
+        "location30",
+        "bangkok",
+        lambda c: b"".join(c.splitlines(keepends=True)[:200]),
+        r":200: the file ends here, 240 lines",
+    ),
     ("texas100", "labels", lambda c: None, r"texas/100/labels is missing beside .*feats"),
-    ("femnist, leaf", "train", lambda c: None, "no json file in .*femnist/data/train: run 'preprocess.sh .* -t sample'"),
-    ("femnist, leaf", "train", lambda c: written(*WRITER, num_samples=[61]), "train.*62 images, 62 labels, num_samples 61"),
-    ("femnist, leaf", "train", lambda c: written(*WRITER, x=[[1.01] * 784] * 62), "train.*784 numbers"),
-    ("femnist, leaf", "train", lambda c: written(*WRITER, y=[62] * 62), r"train.*writer 'w': 62 labels are not 0\.\.61"),
-    ("femnist, leaf", "train", lambda c: written(*WRITER, y=[5] * 62), "train: 124 images, none of class 0"),
+    (
+        "femnist, leaf",
+        "train",
+        lambda c: None,
+        "no json file in .*femnist/data/train: run 'preprocess.sh .* -t sample'",
+    ),
+    (
+        "femnist, leaf",
+        "train",
+        lambda c: written(*WRITER, num_samples=[61]),
+        "train.*62 images, 62 labels, num_samples 61",
+    ),
+    (
+        "femnist, leaf",
+        "train",
+        lambda c: written(*WRITER, x=[[1.01] * 784] * 62),
+        "train.*784 numbers",
+    ),
+    (
+        "femnist, leaf",
+        "train",
+        lambda c: written(*WRITER, y=[62] * 62),
+        r"train.*writer 'w': 62 labels are not 0\.\.61",
+    ),
+    (
+        "femnist, leaf",
+        "train",
+        lambda c: written(*WRITER, y=[5] * 62),
+        "train: 124 images, none of class 0",
+    ),
     ("image-folder, val", "train/b/00", lambda c: None, "val/b: a class that the"),
     ("image-folder, val", "/val/", lambda c: None, "mine: a folder 'train' but no 'test'"),
-    ("image-folder", "mine/b/001.png", lambda c: encoded(pixels(1, 3, 9, 9)[0]), r"b/001\.png: 9x9 pixels.*set 'size'"),
-]  # fmt: skip
+    (
+        "image-folder",
+        "mine/b/001.png",
+        lambda c: encoded(pixels(1, 3, 9, 9)[0]),
+        r"b/001\.png: 9x9 pixels.*set 'size'",
+    ),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "file", "change", "told"), DAMAGED, ids=[f"{i}-{row[0]}" for i, row in enumerate(DAMAGED)])
+@pytest.mark.parametrize(
+    ("name", "file", "change", "told"),
+    DAMAGED,
+    ids=[f"{i}-{row[0]}" for i, row in enumerate(DAMAGED)],
+)
 def test_a_damaged_file_is_refused_with_its_place(name, file, change, told, install):
-    small = install(SETS[name](), lambda path, content: change(content) if file in path else content)
+    small = install(
+        SETS[name](), lambda path, content: change(content) if file in path else content
+    )
     with pytest.raises(UserError, match=told):
         small.cls(**small.params).load(0)
 
 
-@pytest.mark.parametrize(("changes", "told"), [
-    ({"train_y": np.array([0, 1, 2, 3, 0, 1])}, r"dataset 'mine': train: 1 labels are not 0\.\.2 \(the first: 3 at position 3\)"),
-    ({"holdout_y": np.arange(5)}, "holdout has 6 samples but 5 labels"),
-    ({"test_y": np.zeros(6)}, "test labels are float64: make them int64"),
-    ({"test_x": np.zeros((6, 3, 5, 4), np.uint8)}, r"test samples are \[3, 5, 4\] uint8, train samples \[3, 4, 4\]"),
-    ({"std": (0.5,)}, "need 'mean' and 'std' with 3 values each"),
-    ({"std": (0.5, float("inf"), 0.5)}, r"std is \(0.5, inf, 0.5\), expected finite numbers"),
-    ({"mean": (0.5, 0.5, float("nan"))}, r"mean is \(0.5, 0.5, nan\), expected finite numbers"),
-], ids=lambda v: next(iter(v)) if isinstance(v, dict) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"train_y": np.array([0, 1, 2, 3, 0, 1])},
+            r"dataset 'mine': train: 1 labels are not 0\.\.2 \(the first: 3 at position 3\)",
+        ),
+        ({"holdout_y": np.arange(5)}, "holdout has 6 samples but 5 labels"),
+        ({"test_y": np.zeros(6)}, "test labels are float64: make them int64"),
+        (
+            {"test_x": np.zeros((6, 3, 5, 4), np.uint8)},
+            r"test samples are \[3, 5, 4\] uint8, train samples \[3, 4, 4\]",
+        ),
+        ({"std": (0.5,)}, "need 'mean' and 'std' with 3 values each"),
+        ({"std": (0.5, float("inf"), 0.5)}, r"std is \(0.5, inf, 0.5\), expected finite numbers"),
+        ({"mean": (0.5, 0.5, float("nan"))}, r"mean is \(0.5, 0.5, nan\), expected finite numbers"),
+    ],
+    ids=lambda v: next(iter(v)) if isinstance(v, dict) else "",
+)
 def test_the_data_of_any_data_set_are_checked(changes, told):
     x, y = np.zeros((6, 3, 4, 4), np.uint8), np.arange(6) % 3
-    fields = {f"{p}_{k}": v for p in PARTS for k, v in (("x", x), ("y", y))} | {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+    fields = {f"{p}_{k}": v for p in PARTS for k, v in (("x", x), ("y", y))} | {
+        "mean": (0.5,) * 3,
+        "std": (0.5,) * 3,
+    }
     assert check_data(Data(n_classes=3, **fields), "mine").n_classes == 3
     with pytest.raises(UserError, match=told):
         check_data(Data(n_classes=3, **fields | changes), "mine")
 
 
-# -- the network of FEMNIST's paper ------------------------------------------------------------------------------------
+# -- the network of FEMNIST's paper ----------------------------------------------------------------
 
 
 def test_leafs_network_layer_by_layer():

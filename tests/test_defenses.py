@@ -26,18 +26,24 @@ seeds = st.integers(0, 2**20)
 
 def batch(n: int = 8, seed: int = 0, dtype=torch.float64) -> Batch:
     g = generator(seed)
-    return Batch(torch.randn(n, 6, generator=g, dtype=dtype), torch.randint(0, CLASSES, (n,), generator=g), torch.arange(n))
+    return Batch(
+        torch.randn(n, 6, generator=g, dtype=dtype),
+        torch.randint(0, CLASSES, (n,), generator=g),
+        torch.arange(n),
+    )
 
 
 def logits_of(n: int, seed: int = 2) -> torch.Tensor:
-    return (2 * torch.randn(n, CLASSES, generator=generator(seed), dtype=torch.float64)).requires_grad_()
+    return (
+        2 * torch.randn(n, CLASSES, generator=generator(seed), dtype=torch.float64)
+    ).requires_grad_()
 
 
 def uploads(defense: Defense | None, **changes) -> torch.Tensor:
     return torch.stack([r.uploads.updates for r in train_all(tiny_setup(defense, **changes))[1]])
 
 
-# -- what is uploaded ------------------------------------------------------------------------------------------------
+# -- what is uploaded ------------------------------------------------------------------------------
 
 
 def slow_sparse(values: list[float], rate: float) -> list[float]:
@@ -51,8 +57,13 @@ def slow_sparse(values: list[float], rate: float) -> list[float]:
 def test_grad_sparse_keeps_the_largest_entries_of_each_large_tensor(seed, rate, exempt):
     update = torch.randint(-9, 10, (sum(SIZES),), generator=generator(seed)).float()  # with ties
     update[: SIZES[0]] *= 100  # sizes differ between tensors
-    found = made("grad-sparse", rate=rate, min_elements=exempt).protect(update, member(two_layers()))
-    wanted = [p.tolist() if len(p) <= exempt else slow_sparse(p.tolist(), rate) for p in update.split(SIZES)]
+    found = made("grad-sparse", rate=rate, min_elements=exempt).protect(
+        update, member(two_layers())
+    )
+    wanted = [
+        p.tolist() if len(p) <= exempt else slow_sparse(p.tolist(), rate)
+        for p in update.split(SIZES)
+    ]
     assert found.tolist() == [v for part in wanted for v in part]
 
 
@@ -71,14 +82,20 @@ def test_an_update_is_scaled_down_to_the_bound_and_no_further(name, bound, lengt
 @pytest.mark.parametrize(
     ("name", "params", "deviation"),
     [
-        ("grad-noise", {"sigma": 0.3}, 0.3), ("perturb", {"sigma": 0.3, "clip": 4.0}, 0.3),
-        ("perturb", {"sigma": 0.3, "clip": 4.0, "scale": "relative"}, 1.2), ("perturb", {"sigma": 0.3, "clip": "none"}, 0.3),
-        ("dp-sgd", {"mode": "client", "sigma": 0.5, "clip_update": 3.0}, 1.5), ("dp-sgd", {"sigma": 0.5}, 0.0),
+        ("grad-noise", {"sigma": 0.3}, 0.3),
+        ("perturb", {"sigma": 0.3, "clip": 4.0}, 0.3),
+        ("perturb", {"sigma": 0.3, "clip": 4.0, "scale": "relative"}, 1.2),
+        ("perturb", {"sigma": 0.3, "clip": "none"}, 0.3),
+        ("dp-sgd", {"mode": "client", "sigma": 0.5, "clip_update": 3.0}, 1.5),
+        ("dp-sgd", {"sigma": 0.5}, 0.0),
     ],
-)  # fmt: skip
+)
 def test_noise_on_a_clipped_update_has_the_stated_deviation_and_no_bias(name, params, deviation):
     update = torch.ones(40_000)  # of norm 200
-    quiet, noisy = (made(name, **{**params, **more}).protect(update, member(two_layers())) for more in ({"sigma": 0}, {}))
+    quiet, noisy = (
+        made(name, **{**params, **more}).protect(update, member(two_layers()))
+        for more in ({"sigma": 0}, {})
+    )
     assert (noisy - quiet).std().item() == pytest.approx(deviation, rel=0.02)
     assert abs((noisy - quiet).mean().item()) <= 4 * deviation / 200
     if name == "grad-noise" or params.get("clip") == "none":
@@ -86,9 +103,15 @@ def test_noise_on_a_clipped_update_has_the_stated_deviation_and_no_bias(name, pa
 
 
 def test_the_median_bound_of_client_level_dp_is_of_earlier_rounds():
-    ctx, defense = member(two_layers()), made("dp-sgd", mode="client", sigma=0, clip_update="median")
-    lengths = [defense.protect(torch.full((4,), n / 2), ctx).norm().item() for n in (8.0, 20.0, 2.0, 100.0)]
-    assert lengths == pytest.approx([8, 8, 2, 8])  # own; median of 8; of 8, 20 (14, not reached); of 8, 20, 2
+    ctx, defense = (
+        member(two_layers()),
+        made("dp-sgd", mode="client", sigma=0, clip_update="median"),
+    )
+    lengths = [
+        defense.protect(torch.full((4,), n / 2), ctx).norm().item() for n in (8.0, 20.0, 2.0, 100.0)
+    ]
+    # own; median of 8; of 8, 20 (14, not reached); of 8, 20, 2
+    assert lengths == pytest.approx([8, 8, 2, 8])
 
 
 def slow_quantize(values: list[float], bits: int, rounding: str) -> list[float]:
@@ -127,12 +150,16 @@ def test_quantize_does_not_hide_a_diverged_update():
     assert not torch.isfinite(made("quantize").protect(update, member(two_layers()))).all()
 
 
-# -- targets ---------------------------------------------------------------------------------------------------------
+# -- targets ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inputs", ["mixed", "unmixed"])
 def test_mixup_is_the_two_label_loss_on_mixed_inputs(inputs):
-    ctx, b, defense = member(two_layers().double(), key=11), batch(8), made("mixup", alpha=0.2, inputs=inputs)
+    ctx, b, defense = (
+        member(two_layers().double(), key=11),
+        batch(8),
+        made("mixup", alpha=0.2, inputs=inputs),
+    )
     mixed = defense.transform(b, ctx)
     twin = member(two_layers(), key=11)  # the same draws, by the same key
     keep, partner = twin.rng.beta(0.2, 0.2), twin.randperm(8)
@@ -145,10 +172,16 @@ def test_mixup_is_the_two_label_loss_on_mixed_inputs(inputs):
 @given(seeds, st.floats(0, 0.99))
 @settings(max_examples=15)
 def test_label_smoothing_mixes_targets_with_the_uniform_distribution(seed, strength):
-    ctx, b, defense = member(two_layers().double()), batch(seed=seed), made("label-smoothing", strength=strength)
+    ctx, b, defense = (
+        member(two_layers().double()),
+        batch(seed=seed),
+        made("label-smoothing", strength=strength),
+    )
     smoothed = defense.transform(b, ctx)
     logits = ctx.model(b.x)
-    torch.testing.assert_close(defense.loss(logits, smoothed, ctx), cross_entropy(logits, b.y, label_smoothing=strength))
+    torch.testing.assert_close(
+        defense.loss(logits, smoothed, ctx), cross_entropy(logits, b.y, label_smoothing=strength)
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,11 +189,17 @@ def test_label_smoothing_mixes_targets_with_the_uniform_distribution(seed, stren
 )
 def test_hamp_soft_labels_are_those_of_the_authors(classes, gamma, p):
     ctx = member(two_layers(), classes=classes)
-    found = made("hamp", gamma=gamma).prepare(MemberData(torch.zeros(1, 6), torch.tensor([1])), ctx).soft[0]
-    assert found.tolist() == pytest.approx([p if c == 1 else (1 - p) / (classes - 1) for c in range(classes)], abs=1e-6)
+    found = (
+        made("hamp", gamma=gamma)
+        .prepare(MemberData(torch.zeros(1, 6), torch.tensor([1])), ctx)
+        .soft[0]
+    )
+    assert found.tolist() == pytest.approx(
+        [p if c == 1 else (1 - p) / (classes - 1) for c in range(classes)], abs=1e-6
+    )
 
 
-# -- losses ----------------------------------------------------------------------------------------------------------
+# -- losses ----------------------------------------------------------------------------------------
 
 
 @given(seeds)
@@ -172,9 +211,12 @@ def test_hamp_loss_is_the_divergence_minus_the_entropy(seed):
     p, q = logits.detach().softmax(1).numpy(), soft.double().numpy()
     kl, entropy = (q * np.log(q / p)).sum() / 7, -(p * np.log(p)).sum() / 7
     b = replace(b, soft=soft)
-    assert made("hamp", **params).loss(logits, b, ctx).item() == pytest.approx(kl - 4 * 0.02 * entropy, rel=1e-5)
+    assert made("hamp", **params).loss(logits, b, ctx).item() == pytest.approx(
+        kl - 4 * 0.02 * entropy, rel=1e-5
+    )
     released = made("hamp", reduction="mean", **params).loss(logits, b, ctx).item()
-    assert released == pytest.approx(kl / 4 - 0.02 * entropy, rel=1e-5)  # the mean over samples and classes
+    # the mean over samples and classes
+    assert released == pytest.approx(kl / 4 - 0.02 * entropy, rel=1e-5)
 
 
 def slow_relaxloss(logits, y, alpha: float, upper: float, odd: bool, detach: bool) -> torch.Tensor:
@@ -184,7 +226,9 @@ def slow_relaxloss(logits, y, alpha: float, upper: float, odd: bool, detach: boo
         losses.append(-p[label].log())
         kept = p[label].detach() if detach else p[label]
         kept = kept if kept.item() <= upper else torch.tensor(upper, dtype=z.dtype)
-        soft = -sum((kept if j == label else (1 - kept) / (len(z) - 1)) * p[j].log() for j in range(len(z)))
+        soft = -sum(
+            (kept if j == label else (1 - kept) / (len(z) - 1)) * p[j].log() for j in range(len(z))
+        )
         flattened.append(-losses[-1] if int(p.argmax()) == label else soft - losses[-1])
     mean = sum(losses) / len(losses)
     if not odd:
@@ -194,13 +238,25 @@ def slow_relaxloss(logits, y, alpha: float, upper: float, odd: bool, detach: boo
 
 @pytest.mark.parametrize("detach", [True, False])
 @given(
-    seeds, st.integers(0, 7), st.sampled_from([0.1, 9.0]), st.sampled_from([1.0, 0.3]), st.sampled_from(["global", "local"]),
+    seeds,
+    st.integers(0, 7),
+    st.sampled_from([0.1, 9.0]),
+    st.sampled_from([1.0, 0.3]),
+    st.sampled_from(["global", "local"]),
     st.integers(1, 3),
-)  # fmt: skip
+)
 @settings(max_examples=25)
-def test_relaxloss_and_its_gradient_match_a_per_sample_reference(detach, seed, epoch, alpha, upper, parity, local_epochs):
-    b, ctx, logits = batch(6, seed), member(two_layers(), epoch=epoch, facts={"local_epochs": local_epochs}), logits_of(6, seed)
-    loss = made("relaxloss", alpha=alpha, upper=upper, detach=detach, parity=parity).loss(logits, b, ctx)
+def test_relaxloss_and_its_gradient_match_a_per_sample_reference(
+    detach, seed, epoch, alpha, upper, parity, local_epochs
+):
+    b, ctx, logits = (
+        batch(6, seed),
+        member(two_layers(), epoch=epoch, facts={"local_epochs": local_epochs}),
+        logits_of(6, seed),
+    )
+    loss = made("relaxloss", alpha=alpha, upper=upper, detach=detach, parity=parity).loss(
+        logits, b, ctx
+    )
     odd = (epoch if parity == "global" else epoch % local_epochs) % 2 == 1
     expected = slow_relaxloss(logits, b.y, alpha, upper, odd, detach)
     torch.testing.assert_close(loss, expected)
@@ -220,7 +276,9 @@ def test_the_gradient_of_the_confidence_penalty_is_the_papers():
 
 
 def three_layers() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, CLASSES)).double()
+    return nn.Sequential(
+        nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, CLASSES)
+    ).double()
 
 
 LAST = [(2, [2, 4]), ("all", [0, 2, 4])]  # the last linear layers of three_layers()
@@ -230,16 +288,21 @@ LAST = [(2, [2, 4]), ("all", [0, 2, 4])]  # the last linear layers of three_laye
 def test_the_gradient_of_weight_decay_is_two_lambda_w_on_the_last_layers(layers, decayed):
     ctx, b = member(three_layers()), batch()
     decay, plain = (
-        ctx.gradient(d.loss(ctx.model(b.x), b, ctx)) for d in (made("weight-decay", strength=0.3, layers=layers), Defense())
+        ctx.gradient(d.loss(ctx.model(b.x), b, ctx))
+        for d in (made("weight-decay", strength=0.3, layers=layers), Defense())
     )
-    expected = torch.cat([
-        (0.6 * p if name.endswith("weight") and int(name[0]) in decayed else 0 * p).detach().reshape(-1)
-        for name, p in ctx.model.named_parameters()
-    ])  # fmt: skip
+    expected = torch.cat(
+        [
+            (0.6 * p if name.endswith("weight") and int(name[0]) in decayed else 0 * p)
+            .detach()
+            .reshape(-1)
+            for name, p in ctx.model.named_parameters()
+        ]
+    )
     torch.testing.assert_close(decay - plain, expected, rtol=1e-9, atol=1e-12)
 
 
-# -- dropout ---------------------------------------------------------------------------------------------------------
+# -- dropout ---------------------------------------------------------------------------------------
 
 
 class OneEpoch:
@@ -256,7 +319,10 @@ class OneEpoch:
 def layer_inputs(run, module: nn.Module, **params) -> dict[int, torch.Tensor]:
     """What each linear layer is given in the last pass of ``run``, under dropout."""
     seen: dict[int, torch.Tensor] = {}
-    hooks = [module[i].register_forward_hook(lambda _, x, y, i=i: seen.update({i: x[0].detach()})) for i in (0, 2, 4)]
+    hooks = [
+        module[i].register_forward_hook(lambda _, x, y, i=i: seen.update({i: x[0].detach()}))
+        for i in (0, 2, 4)
+    ]
     made("dropout", **params).local_train(member(module, training=OneEpoch(run)))
     for hook in hooks:
         hook.remove()
@@ -284,7 +350,11 @@ def test_dropout_does_nothing_in_eval_mode_and_masks_each_step_anew_from_the_mem
     def outputs(mode: bool, torchs_seed: int = 0) -> list[torch.Tensor]:
         found: list[torch.Tensor] = []
         torch.manual_seed(torchs_seed)
-        layer_inputs(lambda: found.extend(module.train(mode)(b.x).detach() for _ in range(2)), module, rate=0.5)
+        layer_inputs(
+            lambda: found.extend(module.train(mode)(b.x).detach() for _ in range(2)),
+            module,
+            rate=0.5,
+        )
         return found
 
     assert all(torch.equal(out, module(b.x)) for out in outputs(False))
@@ -293,18 +363,36 @@ def test_dropout_does_nothing_in_eval_mode_and_masks_each_step_anew_from_the_mem
     assert torch.equal(outputs(True, 1)[0], first)
 
 
-# -- together, and refusals ------------------------------------------------------------------------------------------
+# -- together, and refusals ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("refused", "says"),
     [
-        (lambda: uploads(made("dropout"), module=nn.BatchNorm1d(4)), r"client 0, round 1\): dropout .* has none: choose another"),
-        (lambda: uploads(made("weight-decay", layers=3)), "weight-decay .* has only 2: use layers: 2"),
-        (lambda: uploads(Composite([made("label-smoothing"), made("dp-sgd")])), "dp-sgd works on hard labels"),
-        (lambda: made("mixup").transform(replace(batch(4), x=torch.zeros(4, 6).long()), member(two_layers())), "tokens"),
-        (lambda: made("dp-sgd", augment_multiplicity=2).local_step(batch(4), member(two_layers().double())),
-         "augment_multiplicity"),
+        (
+            lambda: uploads(made("dropout"), module=nn.BatchNorm1d(4)),
+            r"client 0, round 1\): dropout .* has none: choose another",
+        ),
+        (
+            lambda: uploads(made("weight-decay", layers=3)),
+            "weight-decay .* has only 2: use layers: 2",
+        ),
+        (
+            lambda: uploads(Composite([made("label-smoothing"), made("dp-sgd")])),
+            "dp-sgd works on hard labels",
+        ),
+        (
+            lambda: made("mixup").transform(
+                replace(batch(4), x=torch.zeros(4, 6).long()), member(two_layers())
+            ),
+            "tokens",
+        ),
+        (
+            lambda: made("dp-sgd", augment_multiplicity=2).local_step(
+                batch(4), member(two_layers().double())
+            ),
+            "augment_multiplicity",
+        ),
     ],
     ids=["no-linear-layer", "too-few-layers", "soft-labels", "tokens", "flat-views"],
 )

@@ -21,12 +21,14 @@ def whole(data: MemberData) -> Batch:
     return Batch(data.x, data.y, torch.arange(len(data.y)), data.soft)
 
 
-# -- data augmentation ---------------------------------------------------------------------------------------------------
+# -- data augmentation -----------------------------------------------------------------------------
 
 OFF = {"crop": 0, "hflip": False, "vflip": False, "rotation": 0, "brightness": 0, "contrast": 0}
 
 
-def images(n: int = 3, channels: int = 2, height: int = 9, width: int = 8, seed: int = 0) -> torch.Tensor:
+def images(
+    n: int = 3, channels: int = 2, height: int = 9, width: int = 8, seed: int = 0
+) -> torch.Tensor:
     return torch.rand(n, channels, height, width, generator=generator(seed), dtype=torch.float64)
 
 
@@ -36,7 +38,9 @@ def augmented(x: torch.Tensor, key: int = 1, **params) -> torch.Tensor:
 
 
 def draws(n: int, key: int) -> torch.Tensor:
-    """[7, n] in [0, 1): shift by rows and columns, mirror left to right and upside down, angle, brightness, contrast."""
+    """[7, n] in [0, 1): shift by rows and columns, mirror left to right and upside down, angle,
+    brightness, contrast.
+    """
     return torch.rand(7, n, generator=member(two_layers(), key=key).generator)
 
 
@@ -57,7 +61,14 @@ def placed(x: torch.Tensor, source) -> torch.Tensor:
     return out
 
 
-@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 5), st.booleans(), st.booleans(), st.integers(0, 999))
+@given(
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.integers(0, 5),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 999),
+)
 @settings(max_examples=15)
 def test_cropping_and_mirroring_match_a_pixel_loop(height, width, crop, hflip, vflip, key):
     x, u = images(height=height, width=width, seed=key), draws(3, key)
@@ -71,7 +82,9 @@ def test_cropping_and_mirroring_match_a_pixel_loop(height, width, crop, hflip, v
     torch.testing.assert_close(found, placed(x, source), rtol=1e-6, atol=1e-7)
 
 
-@given(st.sampled_from([(8, 8), (7, 7), (6, 9)]), st.sampled_from([45.0, 180.0]), st.integers(0, 999))
+@given(
+    st.sampled_from([(8, 8), (7, 7), (6, 9)]), st.sampled_from([45.0, 180.0]), st.integers(0, 999)
+)
 @settings(max_examples=10)
 def test_rotation_takes_the_nearest_pixel_counter_clockwise_about_the_centre(size, rotation, key):
     x, u = images(height=size[0], width=size[1], seed=key), draws(3, key)
@@ -79,11 +92,15 @@ def test_rotation_takes_the_nearest_pixel_counter_clockwise_about_the_centre(siz
     def source(n, i, j):
         angle = math.radians(rotation) * (2 * float(u[4, n]) - 1)
         down, right = i - (size[0] - 1) / 2, j - (size[1] - 1) / 2
-        turned = down * math.cos(angle) + right * math.sin(angle), right * math.cos(angle) - down * math.sin(angle)
+        turned = (
+            down * math.cos(angle) + right * math.sin(angle),
+            right * math.cos(angle) - down * math.sin(angle),
+        )
         return turned[0] + (size[0] - 1) / 2, turned[1] + (size[1] - 1) / 2
 
     apart = (augmented(x, key, **OFF | {"rotation": rotation}) - placed(x, source)).abs() > 1e-6
-    assert apart.double().mean() <= 0.01  # which of two equally near pixels is nearer is a matter of the last bit
+    # which of two equally near pixels is nearer is a matter of the last bit
+    assert apart.double().mean() <= 0.01
 
 
 def test_brightness_scales_from_black_and_then_contrast_from_the_mean_after_the_geometry():
@@ -94,19 +111,31 @@ def test_brightness_scales_from_black_and_then_contrast_from_the_mean_after_the_
     black = x.amin((2, 3), keepdim=True)
     lit = black + bright.view(-1, 1, 1, 1) * (geometry - black)
     mean = lit.mean((2, 3), keepdim=True)
-    torch.testing.assert_close(found, mean + contrast.view(-1, 1, 1, 1) * (lit - mean), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(
+        found, mean + contrast.view(-1, 1, 1, 1) * (lit - mean), rtol=1e-6, atol=1e-7
+    )
 
 
-# -- data sampling -------------------------------------------------------------------------------------------------------
+# -- data sampling ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("samples", "fraction", "at_zero", "kept"),
-    [(500, 0.29, "all", 29), (33, 0.5, "one", 3), (45, 0.1, "one", 1), (45, 0.1, "all", None), (50, 1.0, "one", None)],
+    [
+        (500, 0.29, "all", 29),
+        (33, 0.5, "one", 3),
+        (45, 0.1, "one", 1),
+        (45, 0.1, "all", None),
+        (50, 1.0, "one", None),
+    ],
 )
-def test_data_sampling_keeps_the_floor_of_its_share_of_the_batches(samples, fraction, at_zero, kept):
+def test_data_sampling_keeps_the_floor_of_its_share_of_the_batches(
+    samples, fraction, at_zero, kept
+):
     held = torch.arange(samples + 7) < 7
-    data = MemberData(torch.zeros(samples + 7, 6), torch.zeros(samples + 7, dtype=torch.int64), held_out=held)
+    data = MemberData(
+        torch.zeros(samples + 7, 6), torch.zeros(samples + 7, dtype=torch.int64), held_out=held
+    )
     ctx = member(two_layers(), data, facts={"batch_size": 5})
     chosen = made("data-sampling", fraction=fraction, at_zero=at_zero).select(ctx)
     if kept is None:  # all batches
@@ -115,11 +144,15 @@ def test_data_sampling_keeps_the_floor_of_its_share_of_the_batches(samples, frac
         assert chosen.batches == kept and chosen.index.tolist() == list(range(7, samples + 7))
 
 
-# -- instahide -----------------------------------------------------------------------------------------------------------
+# -- instahide -------------------------------------------------------------------------------------
 
 
-def mixtures(k: int, bound: float, n: int = 12, key: int = 1, held: int = 0, memory=None, epoch: int = 0):
-    """([m, n] weights of the samples in each encoded one, [m, C] labels): the samples are the rows of the identity."""
+def mixtures(
+    k: int, bound: float, n: int = 12, key: int = 1, held: int = 0, memory=None, epoch: int = 0
+):
+    """([m, n] weights of the samples in each encoded one, [m, C] labels): the samples are the rows
+    of the identity.
+    """
     data = MemberData(torch.eye(n), torch.arange(n) % 4, held_out=torch.arange(n) < held)
     ctx = member(two_layers(n), data, key=key, epoch=epoch, memory={} if memory is None else memory)
     own = data.trainable
@@ -142,7 +175,9 @@ def test_an_encoding_is_a_bounded_mixture_of_distinct_samples_with_mixed_labels(
 
 def test_the_client_is_encoded_anew_every_epoch_and_once_within_it():
     memory: dict = {}
-    first, again, later = (mixtures(3, 0.65, key=key, memory=memory, epoch=e)[0] for key, e in ((1, 0), (1, 0), (2, 1)))
+    first, again, later = (
+        mixtures(3, 0.65, key=key, memory=memory, epoch=e)[0] for key, e in ((1, 0), (1, 0), (2, 1))
+    )
     assert torch.equal(first, again) and not torch.equal(first, later)
 
 
@@ -150,23 +185,28 @@ def test_signs_are_fair_and_independent_of_image_and_pixel():
     data = MemberData(torch.ones(400, 100), torch.zeros(400, dtype=torch.int64))
     signs = made("instahide", k=1).transform(whole(data), member(two_layers(100), data)).x
     assert set(signs.unique().tolist()) == {-1.0, 1.0} and abs(signs.mean().item()) < 0.02
-    assert (signs @ signs.T / 100).fill_diagonal_(0).abs().max() < 0.6  # 100 fair coins: standard deviation .1
+    # 100 fair coins: standard deviation .1
+    assert (signs @ signs.T / 100).fill_diagonal_(0).abs().max() < 0.6
 
 
 def test_partners_are_normalised_bytes_with_their_own_soft_targets():
     byte = torch.randint(0, 256, (6, 3, 4, 4), generator=generator(0), dtype=torch.uint8)
-    module = Normalised(nn.Sequential(nn.Flatten(), nn.Linear(48, 4)), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
+    module = Normalised(
+        nn.Sequential(nn.Flatten(), nn.Linear(48, 4)), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+    )
     floats, soft = module.normalise(byte), torch.full((6, 4), 0.25)
     y = torch.arange(6) % 4
     of_bytes, of_floats = (
-        made("instahide").transform(Batch(floats, y, torch.arange(6), soft), member(module, MemberData(x, y, soft)))
+        made("instahide").transform(
+            Batch(floats, y, torch.arange(6), soft), member(module, MemberData(x, y, soft))
+        )
         for x in (byte, floats)
     )
     torch.testing.assert_close(of_bytes.x, of_floats.x)
     torch.testing.assert_close(of_bytes.soft, soft)  # mixtures of equal targets
 
 
-# -- refusals ------------------------------------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 def encoded(data: MemberData) -> Batch:
@@ -176,7 +216,10 @@ def encoded(data: MemberData) -> Batch:
 @pytest.mark.parametrize(
     ("refused", "says"),
     [
-        (lambda: encoded(MemberData(torch.zeros(2, 4), torch.zeros(2).long())), "client 0 has 2 samples and cannot mix 3"),
+        (
+            lambda: encoded(MemberData(torch.zeros(2, 4), torch.zeros(2).long())),
+            "client 0 has 2 samples and cannot mix 3",
+        ),
         (lambda: encoded(MemberData(torch.zeros(5, 4).long(), torch.zeros(5).long())), "tokens"),
         (lambda: made("instahide", k=2, bound=0.5), "cannot sum to 1"),
         (lambda: augmented(torch.zeros(4, 6)), r"not \[6\] of float32"),

@@ -1,4 +1,6 @@
-"""README, documents and reference: links, commands and numbers in them are those of the code and the committed boards."""
+"""README, documents and reference: links, commands and numbers in them are those of the code and
+the committed boards.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCE = PROJECT["urls"]["Source"]
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 SOURCES = [
-    path for folder in ("api", "core", "plugins", "leaderboard", "suites", "testing", "tests")
+    path
+    for folder in ("api", "core", "plugins", "leaderboard", "suites", "testing", "tests")
     for path in sorted((ROOT / folder).rglob("*"))
     if path.suffix in (".py", ".yaml", ".md", ".toml") and path != Path(__file__)
-]  # fmt: skip
-NAMES = {p.name for p in [*DOCUMENTS, *SOURCES]} | {"board.md", "comment.md", "report.md"}  # written by commands
+]
+# written by commands
+NAMES = {p.name for p in [*DOCUMENTS, *SOURCES]} | {"board.md", "comment.md", "report.md"}
 
 
 def script(name, folder=DOCS):
@@ -41,13 +45,16 @@ def script(name, folder=DOCS):
     return module
 
 
-# --- links and paths --------------------------------------------------------------------------------------------------
+# --- links and paths ------------------------------------------------------------------------------
 
 
 def anchors(text):
     """The anchors of a text's headings: lower case, punctuation dropped, hyphens for blanks."""
     prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    titles = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).strip().lower() for title in re.findall(r"^#+ +(.*)$", prose, re.M))
+    titles = (
+        re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).strip().lower()
+        for title in re.findall(r"^#+ +(.*)$", prose, re.M)
+    )
     return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
 
 
@@ -67,14 +74,29 @@ def bad_mentions(text):
 
 
 def bad_links(text, folder):
-    """Relative links, and files and folders in code marks, that lead nowhere; ``*`` stands for anything."""
-    prose = re.sub(rf"^```.*?^```|`[^`\n]*`|{SOURCE}/(?:blob|raw)/main/", "", text, flags=re.DOTALL | re.MULTILINE)
+    """Relative links, and files and folders in code marks, that lead nowhere; ``*`` stands for
+    anything.
+    """
+    prose = re.sub(
+        rf"^```.*?^```|`[^`\n]*`|{SOURCE}/(?:blob|raw)/main/",
+        "",
+        text,
+        flags=re.DOTALL | re.MULTILINE,
+    )
     links = re.findall(r"\]\(([^)\s]+)\)|^\[[^]]+\]: (\S+)$", prose, re.MULTILINE)
     links = [link for link in map("".join, links) if not re.match(r"[a-z]+:", link)]
     parts = [(link, *link.partition("#")[::2]) for link in links]
-    found = [link for link, n, anchor in parts if (leads_nowhere(folder / n, anchor) if n else anchor not in anchors(text))]
+    found = [
+        link
+        for link, n, anchor in parts
+        if (leads_nowhere(folder / n, anchor) if n else anchor not in anchors(text))
+    ]
     paths = re.findall(r"`((?:core|plugins|leaderboard|suites|tests|\.ci)/[^`\s]*)`", text)
-    found += [n for n in paths if not re.search(r"[<>{}$]|\.\.\.", n) and not any(ROOT.glob(n.rstrip("/")))]
+    found += [
+        n
+        for n in paths
+        if not re.search(r"[<>{}$]|\.\.\.", n) and not any(ROOT.glob(n.rstrip("/")))
+    ]
     return found + [n for n in re.findall(r"`(\w+\.py)`", text) if n not in NAMES]
 
 
@@ -89,8 +111,10 @@ def test_every_document_that_is_named_and_every_link_leads_somewhere():
 
 def test_the_check_of_links_finds_each_kind_of_mistake():
     assert bad_mentions("nowhere.md (docs/absent.png) docs/methods/quirks.md#f99") == [
-        "docs/absent.png", "docs/methods/quirks.md", "nowhere.md",
-    ]  # fmt: skip
+        "docs/absent.png",
+        "docs/methods/quirks.md",
+        "nowhere.md",
+    ]
     bad = "[a](absent.md) [b](README.md#no-such) [c](#nor-this) `core/absent/` `plugins/x_*.py` `absent_file.py`"
     assert len(bad_links(bad, ROOT)) == 6
     good = "# A title, here\n[a](README.md#commands) [b](#a-title-here) [c](https://example.org) `[d](absent.md)` `core/metrics/`"
@@ -103,11 +127,17 @@ def test_the_readme_of_an_index_page_has_whole_addresses_and_every_label_has_one
     prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", README, flags=re.DOTALL | re.MULTILINE)
     assert re.findall(r"\]\((?!https:)|^\[[^]]+\]: (?!https:)", prose, re.MULTILINE) == []
     labels = dict(re.findall(r"^\[([^]]+)\]: (\S+)$", prose, re.MULTILINE))
-    assert {" ".join(label.split()) for label in re.findall(r"\[([^][]+)\](?![\[(:])", prose)} == set(labels)
-    assert all(url.startswith(f"{SOURCE}/") for url in [*labels.values(), *PROJECT["urls"].values()] if url != SOURCE)
+    assert {
+        " ".join(label.split()) for label in re.findall(r"\[([^][]+)\](?![\[(:])", prose)
+    } == set(labels)
+    assert all(
+        url.startswith(f"{SOURCE}/")
+        for url in [*labels.values(), *PROJECT["urls"].values()]
+        if url != SOURCE
+    )
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def calls(path):
@@ -116,7 +146,9 @@ def calls(path):
     if path.suffix == ".md":
         text = "\n".join(re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE))
     text = re.sub(r' "\$\{.*?\}"', "", text)
-    found = re.findall(r'^ *(?:run: )?\(?(?:"\$fedbench"|(?:\.venv/bin/)?fedbench) (.*)$', text, re.MULTILINE)
+    found = re.findall(
+        r'^ *(?:run: )?\(?(?:"\$fedbench"|(?:\.venv/bin/)?fedbench) (.*)$', text, re.MULTILINE
+    )
     return [shlex.split(re.split(r"\s{2,}| #| > | \|\| ", line)[0]) for line in found]
 
 
@@ -131,10 +163,22 @@ def problem(args):
 
 
 def test_every_command_that_is_shown_exists_with_its_options():
-    scripts = [*(ROOT / ".ci" / name for name in ("gate", "run", "examples")), ROOT / "examples" / "ci" / "fedbench-gate.yml"]
-    found = {path: calls(path) for path in [*DOCUMENTS, *(ROOT / "examples").rglob("*.md"), *scripts]}
-    assert {"gate", "run", "examples", "fedbench-gate.yml"} <= {path.name for path, own in found.items() if own}
-    bad = {(path.name, *args): why for path, own in found.items() for args in own if (why := problem(args))}
+    scripts = [
+        *(ROOT / ".ci" / name for name in ("gate", "run", "examples")),
+        ROOT / "examples" / "ci" / "fedbench-gate.yml",
+    ]
+    found = {
+        path: calls(path) for path in [*DOCUMENTS, *(ROOT / "examples").rglob("*.md"), *scripts]
+    }
+    assert {"gate", "run", "examples", "fedbench-gate.yml"} <= {
+        path.name for path, own in found.items() if own
+    }
+    bad = {
+        (path.name, *args): why
+        for path, own in found.items()
+        for args in own
+        if (why := problem(args))
+    }
     assert bad == {}
     assert {args[0] for args in found[ROOT / "README.md"]} == set(commands())
     assert problem(["compare", "a", "b", "--fail-off", "worse"]).startswith("No such option")
@@ -144,46 +188,78 @@ def test_ci_takes_its_commands_from_the_readme_and_they_start_from_nothing():
     text = (ROOT / ".ci" / "run").read_text()
     function = re.search(r"^readme\(\) \{.*?^\}", text, re.MULTILINE | re.DOTALL).group()
     for name in ("run-command", "test-command"):
-        (marked,) = re.findall(rf"<!-- {name} -->\n```\n(.*)\n```", (ROOT / "README.md").read_text())
+        (marked,) = re.findall(
+            rf"<!-- {name} -->\n```\n(.*)\n```", (ROOT / "README.md").read_text()
+        )
         assert f"readme {name}" in text
         call = ["bash", "-c", f"{function}\nreadme {name}"]
-        assert subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True).stdout == marked + "\n"
+        assert (
+            subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+            == marked + "\n"
+        )
 
 
 def test_the_image_runs_the_commands_of_the_readme():
     image = (ROOT / "examples" / "docker" / "Dockerfile").read_text()
-    run, test = (re.search(rf"<!-- {name} -->\n```\n(.*)\n```", README)[1] for name in ("run-command", "test-command"))
+    run, test = (
+        re.search(rf"<!-- {name} -->\n```\n(.*)\n```", README)[1]
+        for name in ("run-command", "test-command")
+    )
     set_up, _, tests = test.rpartition(" && ")
     assert f"RUN {set_up}\n" in image
     assert f"CMD {json.dumps(shlex.split(run.rpartition('/bin/')[2]))}\n" in image
-    assert f"docker run fedbench {tests.removeprefix('.venv/bin/')}\n" in (ROOT / "examples" / "README.md").read_text()
-    copied = {name for names in re.findall(r"^COPY (.*) \S+$", image, re.MULTILINE) for name in names.split()}
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"].values()
+    assert (
+        f"docker run fedbench {tests.removeprefix('.venv/bin/')}\n"
+        in (ROOT / "examples" / "README.md").read_text()
+    )
+    copied = {
+        name
+        for names in re.findall(r"^COPY (.*) \S+$", image, re.MULTILINE)
+        for name in names.split()
+    }
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "package-dir"
+    ].values()
     assert set(packages) <= copied and all((ROOT / name).exists() for name in copied)
 
 
-OF_THE_TEXT = {"$distribution", "fedbench-sign-update"}  # the package that a reader has just written
-FOUND_BY_CI = {"fedbench-memory-top-k", "fedbench-merlin", "fedbench-control-charts"}  # without an index
+# the package that a reader has just written
+OF_THE_TEXT = {"$distribution", "fedbench-sign-update"}
+# without an index
+FOUND_BY_CI = {"fedbench-memory-top-k", "fedbench-merlin", "fedbench-control-charts"}
 
 
 def installed_names(path):
-    """Names of packages that the commands and requirements of a file give to pip; paths and computed names are none."""
+    """Names of packages that the commands and requirements of a file give to pip; paths and
+    computed names are none.
+    """
     text = path.read_text()
     word = r"'[^']*'|[^\s'\",;`&|#()]+"
-    words = re.findall(word, " ".join(re.findall(rf"pip (?:install|download)((?: +(?:{word}))+)", text)))
+    words = re.findall(
+        word, " ".join(re.findall(rf"pip (?:install|download)((?: +(?:{word}))+)", text))
+    )
     if path.name.startswith("requirements"):
         words += re.sub(r"#.*", "", text).split()
     if path.name.startswith("pyproject.toml"):
-        project = tomllib.loads(re.sub(r'^\$name|\$author_quoted', '""', text, flags=re.M))
-        lists = [project["build-system"]["requires"], *project["project"].get("optional-dependencies", {}).values()]
-        words += [word for one in [project["project"].get("dependencies", []), *lists] for word in one]
-    names = (re.match(r"\$?\w[\w.-]*(?=$|[\[<>=!~$ ])", w.strip("'")) for w in words if "/" not in w)
+        project = tomllib.loads(re.sub(r"^\$name|\$author_quoted", '""', text, flags=re.M))
+        lists = [
+            project["build-system"]["requires"],
+            *project["project"].get("optional-dependencies", {}).values(),
+        ]
+        words += [
+            word for one in [project["project"].get("dependencies", []), *lists] for word in one
+        ]
+    names = (
+        re.match(r"\$?\w[\w.-]*(?=$|[\[<>=!~$ ])", w.strip("'")) for w in words if "/" not in w
+    )
     return {name[0] for name in names if name and not name[0].endswith(".txt")}
 
 
 def test_every_package_that_a_text_installs_is_ours_or_one_that_ours_requires():
     """Their authors are known; any other name could be registered by a stranger."""
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
     outside = re.compile(r"tests/(?!plugin_example/)|leaderboard/boards/|.*\.(png|npz)$|$")
     names = {name: installed_names(ROOT / name) for name in tracked if not outside.match(name)}
     known = OF_THE_TEXT | names["pyproject.toml"]
@@ -191,14 +267,21 @@ def test_every_package_that_a_text_installs_is_ours_or_one_that_ours_requires():
     assert {name: found - known for name, found in names.items() if found - known} == {}
     template = names["core/scaffold/templates/package/pyproject.toml.in"]
     assert template == {PROJECT["name"], "setuptools", "pytest", "ruff"}
-    ours = ("docs/site.md", "examples/ci/fedbench-gate.yml", "examples/results-repository/requirements.txt")
+    ours = (
+        "docs/site.md",
+        "examples/ci/fedbench-gate.yml",
+        "examples/results-repository/requirements.txt",
+    )
     assert [names[name] for name in ours] == 3 * [{PROJECT["name"]}]
 
 
 def test_the_versions_of_python_are_those_that_ci_runs():
     minors = re.findall(r"Python :: 3\.(\d+)", " ".join(PROJECT["classifiers"]))
     assert f"for minor in {' '.join(minors)}; do" in (ROOT / ".ci" / "nightly").read_text()
-    assert PROJECT["requires-python"] == f">=3.{minors[0]}" and f"Python 3.{minors[0]} to 3.{minors[-1]}," in README
+    assert (
+        PROJECT["requires-python"] == f">=3.{minors[0]}"
+        and f"Python 3.{minors[0]} to 3.{minors[-1]}," in README
+    )
 
 
 def test_the_readme_names_every_dependency_and_the_size_of_the_main_job(tmp_path):
@@ -206,23 +289,31 @@ def test_the_readme_names_every_dependency_and_the_size_of_the_main_job(tmp_path
     table = re.findall(r"^\| ([^|]+) \|", README.split("## Dependencies")[1], re.MULTILINE)
     assert asked - {name.strip() for row in table for name in re.split(r",|\(", row)} == set()
     jobs = build_plan("partial_defense", (), tmp_path, "cpu").jobs
-    assert f"the main job, {len(jobs)} federations and {sum(len(job.cells) for job in jobs):,} scores" in README
+    assert (
+        f"the main job, {len(jobs)} federations and {sum(len(job.cells) for job in jobs):,} scores"
+        in README
+    )
 
 
-# --- the contract -----------------------------------------------------------------------------------------------------
+# --- the contract ---------------------------------------------------------------------------------
 
 
 def test_the_readme_documents_every_hook_with_its_signature():
     hooks = {name: f for name, f in vars(Hooks).items() if not name.startswith("_")}
     signatures = {
-        f"{name}({', '.join(list(inspect.signature(f).parameters)[1:])}) -> {inspect.signature(f).return_annotation}"
+        f"{name}({', '.join(list(inspect.signature(f).parameters)[1:])}) -> "
+        f"{inspect.signature(f).return_annotation}"
         for name, f in hooks.items()
     }
     assert set(re.findall(r"`(fedbench_\w+\([^`]*)`", README)) == signatures
-    assert [name for name, f in hooks.items() if not re.fullmatch(r"[^\n]+\.", (f.__doc__ or "").strip())] == []
+    assert [
+        name
+        for name, f in hooks.items()
+        if not re.fullmatch(r"[^\n]+\.", (f.__doc__ or "").strip())
+    ] == []
 
 
-# --- pages that are made of the code ----------------------------------------------------------------------------------
+# --- pages that are made of the code --------------------------------------------------------------
 
 
 def test_the_page_of_records_is_made_of_the_classes():
@@ -252,7 +343,7 @@ def test_the_reference_is_made_of_the_code_and_can_be_made_anew(reference, capsy
     assert page.read_text() == right
 
 
-# --- numbers out of boards --------------------------------------------------------------------------------------------
+# --- numbers out of boards ------------------------------------------------------------------------
 
 BOARD = """# A board
 ## Setting iid
@@ -281,45 +372,75 @@ def make(tmp_path, monkeypatch):
     return module
 
 
-def test_the_committed_documents_are_made_of_their_templates_and_the_boards(make, monkeypatch, capsys):
+def test_the_committed_documents_are_made_of_their_templates_and_the_boards(
+    make, monkeypatch, capsys
+):
     make.BOARDS = ROOT / "leaderboard" / "boards"
     monkeypatch.setattr("sys.argv", ["make.py", "--check"])
     assert make.main() == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("template", "text"), [
-    ("{{demo | iid | pair | server | AUC by attack | none | a}}", ".812"),
-    (FROM + "{{none | a | ±}} {{mix_up | a | ±}} {{mix_up | a}} {{none | accuracy}}", ".812 ± .015 .100 [0.05, 0.30] .100 88.0"),
-    (FROM + "<!-- holds: {{none | a}} > {{none | b}} -->\nkept", "kept"),
-    ("{{said: demo | rank correlation ([\\d.]+)}}", "0.80"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{demo | iid | pair | server | AUC by attack | none | a}}", ".812"),
+        (
+            FROM + "{{none | a | ±}} {{mix_up | a | ±}} {{mix_up | a}} {{none | accuracy}}",
+            ".812 ± .015 .100 [0.05, 0.30] .100 88.0",
+        ),
+        (FROM + "<!-- holds: {{none | a}} > {{none | b}} -->\nkept", "kept"),
+        ("{{said: demo | rank correlation ([\\d.]+)}}", "0.80"),
+    ],
+)
 def test_numbers_of_a_document_come_from_the_board(make, template, text):
     assert make.rendered(template, "x.md.in") == text + "\n"
 
 
-@pytest.mark.parametrize(("template", "problem"), [
-    (FROM + "{{none | c}}", "x.md.in:2: demo.md, AUC by attack has no column 'c'; it has #, defense, a, b, accuracy"),
-    (FROM + "{{mix_up | b}}", "'n/a' holds no number"),
-    (FROM + "<!-- holds: {{none | a}} < {{none | b}} -->", "no longer true: .812 < .500"),
-    ("{{verdict: demo | mixup-best}}", "demo.md has no verdict on 'mixup-best'; it has them on no claim"),
-    ("{{gone | iid | pair | server | AUC by attack | none | a}}", "there is no committed board gone.md; there are demo"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        (
+            FROM + "{{none | c}}",
+            "x.md.in:2: demo.md, AUC by attack has no column 'c'; it has #, defense, a, b, "
+            "accuracy",
+        ),
+        (FROM + "{{mix_up | b}}", "'n/a' holds no number"),
+        (FROM + "<!-- holds: {{none | a}} < {{none | b}} -->", "no longer true: .812 < .500"),
+        (
+            "{{verdict: demo | mixup-best}}",
+            "demo.md has no verdict on 'mixup-best'; it has them on no claim",
+        ),
+        (
+            "{{gone | iid | pair | server | AUC by attack | none | a}}",
+            "there is no committed board gone.md; there are demo",
+        ),
+    ],
+)
 def test_a_mistake_in_a_template_is_named_with_file_and_line(make, template, problem):
     with pytest.raises(make.Mistake, match=re.escape(problem)) as error:
         make.rendered(template, "x.md.in")
     assert str(error.value).startswith("x.md.in:")
 
 
-# --- simulation -------------------------------------------------------------------------------------------------------
+# --- simulation -----------------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
 def test_the_table_of_known_truths_is_printed_by_its_command():
     """Two of its rows; another type of CPU may round the last digits differently."""
-    page, found = (DOCS / "method.md").read_text().splitlines(), script("tf01", ROOT / "tests" / "benchmarks")
+    page, found = (
+        (DOCS / "method.md").read_text().splitlines(),
+        script("tf01", ROOT / "tests" / "benchmarks"),
+    )
     for design in ((5, 2, 2000), (5, 2, 500)):
         line = found.row(design, "normal", 0.005, found.REPETITIONS)
         *names, true, mean, _, covered, each = line.strip("| ").split(" | ")
-        (old,) = (row.strip("| ").split(" | ") for row in page if row.startswith(f"| {' | '.join(names)} |"))
+        (old,) = (
+            row.strip("| ").split(" | ")
+            for row in page
+            if row.startswith(f"| {' | '.join(names)} |")
+        )
         old = [old[-5], old[-4], *old[-2:]]
-        assert [float(x) for x in (true, mean, covered, each)] == pytest.approx(list(map(float, old)), rel=0.02, abs=1)
+        assert [float(x) for x in (true, mean, covered, each)] == pytest.approx(
+            list(map(float, old)), rel=0.02, abs=1
+        )

@@ -30,8 +30,9 @@ def online(home, monkeypatch):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves ``files``; ``ranges`` False ignores the Range header; ``short`` drops the connection after so many bytes; ``offset``
-    moves the ranges that it answers with."""
+    """Serves ``files``; ``ranges`` False ignores the Range header; ``short`` drops the connection
+    after so many bytes; ``offset`` moves the ranges that it answers with.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -55,13 +56,18 @@ class _Handler(BaseHTTPRequestHandler):
         if content is None:
             self.send_error(404)
             return
-        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.server.ranges else 0
+        start = (
+            int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.server.ranges else 0
+        )
         if start >= len(content) > 0:
             self.send_error(416)
             return
         self.send_response(206 if start else 200)
         if start:
-            self.send_header("Content-Range", f"bytes {start + self.server.offset}-{len(content) - 1}/{len(content)}")
+            self.send_header(
+                "Content-Range",
+                f"bytes {start + self.server.offset}-{len(content) - 1}/{len(content)}",
+            )
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         if self.command == "GET":
@@ -89,7 +95,7 @@ def leftovers(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.name != ".lock")
 
 
-# -- downloads ---------------------------------------------------------------------------------------------------------
+# -- downloads -------------------------------------------------------------------------------------
 
 # the part on disk, the server's state, what it is asked for
 ENDS_WELL = {
@@ -116,11 +122,31 @@ def test_a_download_ends_with_the_published_content(server, home, name):
 
 # what is on disk, the server's state, the message, what is on disk afterwards
 FAILS = {
-    "stuck": ({}, {"short": 250_000, "ranges": False}, "250,000 of 700,001 bytes are kept and the next run", ["a.bin.part"]),
-    "tampered": ({}, {"files": {"a.bin": CONTENT[:-1] + b"?"}}, "checksum is md5:.*download http.* and put it at .*a.bin", []),
-    "too many bytes": ({}, {"files": {"a.bin": CONTENT + bytes(10**7)}}, "more than the 700,001 bytes expected", []),
+    "stuck": (
+        {},
+        {"short": 250_000, "ranges": False},
+        "250,000 of 700,001 bytes are kept and the next run",
+        ["a.bin.part"],
+    ),
+    "tampered": (
+        {},
+        {"files": {"a.bin": CONTENT[:-1] + b"?"}},
+        "checksum is md5:.*download http.* and put it at .*a.bin",
+        [],
+    ),
+    "too many bytes": (
+        {},
+        {"files": {"a.bin": CONTENT + bytes(10**7)}},
+        "more than the 700,001 bytes expected",
+        [],
+    ),
     "another range": ({"a.bin.part": CONTENT[:9]}, {"offset": 7}, "another range", ["a.bin.part"]),
-    "a file of the user's": ({"a.bin": b"mine"}, {}, r"a\.bin: its checksum is md5:.* so it is not used; delete it", ["a.bin"]),
+    "a file of the user's": (
+        {"a.bin": b"mine"},
+        {},
+        r"a\.bin: its checksum is md5:.* so it is not used; delete it",
+        ["a.bin"],
+    ),
     "not there": ({}, {"files": {}}, "HTTPError.*404", []),
 }
 
@@ -133,7 +159,9 @@ def test_a_failed_download_says_so_and_leaves_nothing_wrong(server, home, name):
         (home / file).write_bytes(content)
     with pytest.raises(UserError, match=told):
         fetch(server.remote(), home)
-    assert leftovers(home) == after and all((home / file).read_bytes() == content for file, content in before.items())
+    assert leftovers(home) == after and all(
+        (home / file).read_bytes() == content for file, content in before.items()
+    )
 
 
 def test_a_mirror_stands_in_and_sha256_is_checked_too(server, home):
@@ -148,7 +176,9 @@ def test_without_a_checksum_an_old_part_is_not_continued(server, home):
 
 def test_without_a_checksum_a_file_too_large_is_not_taken(server, home):
     server.files["a.bin"] += b"?"
-    with pytest.raises(UserError, match=r"it announces 700002 bytes, 1 to 700,001 expected.*no published"):
+    with pytest.raises(
+        UserError, match=r"it announces 700002 bytes, 1 to 700,001 expected.*no published"
+    ):
         fetch(server.remote(kind=None), home)
     assert leftovers(home) == []
 
@@ -160,7 +190,7 @@ def test_offline_means_no_request(server, home, monkeypatch):
     assert server.asked == []
 
 
-# -- archives ----------------------------------------------------------------------------------------------------------
+# -- archives --------------------------------------------------------------------------------------
 
 
 def tar_of(path: Path, members: dict[str, bytes | tarfile.TarInfo]) -> Path:
@@ -195,26 +225,48 @@ def cut(path: Path, share: float) -> Path:
 @pytest.mark.parametrize("pack", [tar_of, zip_of])
 def test_an_archive_is_unpacked_whole(home, pack):
     (home / ".tmp-unpack-dead" / "x").mkdir(parents=True)  # of a process that was killed
-    archive = pack(home / "archive", {"top/a.txt": b"a", "./top/deep/b.txt": b"bb", "elsewhere/c": b"c"})
+    archive = pack(
+        home / "archive", {"top/a.txt": b"a", "./top/deep/b.txt": b"bb", "elsewhere/c": b"c"}
+    )
     folder = unpack(archive, home, "top", max_bytes=4, max_files=3)
-    assert (folder / "a.txt").read_bytes() == b"a" and (folder / "deep" / "b.txt").read_bytes() == b"bb"
+    assert (folder / "a.txt").read_bytes() == b"a" and (
+        folder / "deep" / "b.txt"
+    ).read_bytes() == b"bb"
     assert leftovers(home) == ["archive", "top"]  # nothing but the folder asked for
 
 
 TWO = {"top/a": bytes(600), "top/b": bytes(400)}
 LINK = "a link or device: 'top/x'"
 REFUSED = {
-    **{f"tar {n}": (lambda p, n=n: tar_of(p, {"top/a": b"1", n: b"2"}), {}, "path that leads elsewhere")
-       for n in ("/abs", "top/../../up", "top\\..\\up", "C:/x")},
-    "zip path": (lambda p: zip_of(p, {"top/a": b"1", "../up": b"2"}), {}, "path that leads elsewhere"),
+    **{
+        f"tar {n}": (
+            lambda p, n=n: tar_of(p, {"top/a": b"1", n: b"2"}),
+            {},
+            "path that leads elsewhere",
+        )
+        for n in ("/abs", "top/../../up", "top\\..\\up", "C:/x")
+    },
+    "zip path": (
+        lambda p: zip_of(p, {"top/a": b"1", "../up": b"2"}),
+        {},
+        "path that leads elsewhere",
+    ),
     "symlink": (lambda p: tar_of(p, {"top/a": b"1", "x": special(tarfile.SYMTYPE)}), {}, LINK),
     "device": (lambda p: tar_of(p, {"top/a": b"1", "x": special(tarfile.CHRTYPE)}), {}, LINK),
     "zip link": (lambda p: zip_of(p, {"top/x": b"/etc/passwd"}), {}, LINK),
     "tar bytes": (lambda p: tar_of(p, TWO), {"max_bytes": 999}, "more than 999 bytes"),
     "files": (lambda p: tar_of(p, TWO), {"max_files": 1}, "more than 1 files"),
-    "cut tar": (lambda p: cut(tar_of(p, {"top/a": CONTENT}), 0.5), {"max_bytes": 10**6}, "a damaged archive"),
-    "cut zip": (lambda p: cut(zip_of(p, {"top/a": CONTENT}), 0.5), {"max_bytes": 10**6}, "a damaged archive"),
-}  # fmt: skip
+    "cut tar": (
+        lambda p: cut(tar_of(p, {"top/a": CONTENT}), 0.5),
+        {"max_bytes": 10**6},
+        "a damaged archive",
+    ),
+    "cut zip": (
+        lambda p: cut(zip_of(p, {"top/a": CONTENT}), 0.5),
+        {"max_bytes": 10**6},
+        "a damaged archive",
+    ),
+}
 
 
 @pytest.mark.slow
@@ -227,7 +279,7 @@ def test_a_hostile_or_damaged_archive_leaves_nothing(home, name):
     assert leftovers(home / "in") == [] and leftovers(home) == ["archive", "in"]
 
 
-# -- images and their cache --------------------------------------------------------------------------------------------
+# -- images and their cache ------------------------------------------------------------------------
 
 
 def picture(seed: int, size: tuple[int, int] = (8, 8), mode: str = "RGB") -> Image.Image:
@@ -242,12 +294,24 @@ def encoded(image: Image.Image) -> bytes:
 
 
 def test_class_folders_are_sorted_and_ignore_what_is_no_image(home):
-    for name in ("b/1.png", "a/0.png", "a/.x.png", ".hidden/0.png", "b/deep/z.JPG", "a/notes.txt", "readme.txt"):
+    for name in (
+        "b/1.png",
+        "a/0.png",
+        "a/.x.png",
+        ".hidden/0.png",
+        "b/deep/z.JPG",
+        "a/notes.txt",
+        "readme.txt",
+    ):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_bytes(b"")
     found = class_folders(home)
     assert found.names == ["a", "b"] and found.y.tolist() == [0, 1, 1] and found.y.dtype == np.int64
-    assert [Path(f).relative_to(home).as_posix() for f in found.files] == ["a/0.png", "b/1.png", "b/deep/z.JPG"]
+    assert [Path(f).relative_to(home).as_posix() for f in found.files] == [
+        "a/0.png",
+        "b/1.png",
+        "b/deep/z.JPG",
+    ]
 
 
 def test_images_are_decoded_resized_and_converted(home):
@@ -256,17 +320,31 @@ def test_images_are_decoded_resized_and_converted(home):
         picture(i, (7, 5)).save(f)
     plain = np.stack([np.asarray(Image.open(f)) for f in files]).transpose(0, 3, 1, 2)
     assert np.array_equal(decode_images(files), plain)
-    assert np.array_equal(decode_images(files, channels=1)[0, 0], np.asarray(Image.open(files[0]).convert("L")))
+    assert np.array_equal(
+        decode_images(files, channels=1)[0, 0], np.asarray(Image.open(files[0]).convert("L"))
+    )
     wide = np.zeros((20, 60, 3), np.uint8)
     wide[:, 20:40] = 200  # the middle third
     Image.fromarray(wide).save(home / "wide.png")
-    crop, stretch = (decode_images([home / "wide.png"], 10, fit=fit)[0, 0] for fit in ("crop", "stretch"))
-    assert (crop[:, 1:-1] == 200).all() and (stretch[:, [0, -1]] == 0).all() and (stretch[:, 5] == 200).all()
+    crop, stretch = (
+        decode_images([home / "wide.png"], 10, fit=fit)[0, 0] for fit in ("crop", "stretch")
+    )
+    assert (
+        (crop[:, 1:-1] == 200).all()
+        and (stretch[:, [0, -1]] == 0).all()
+        and (stretch[:, 5] == 200).all()
+    )
 
 
 ODD = {
-    "size": ([picture(0), picture(1, (9, 8))], r"1\.png: 9x8 pixels, but .*0\.png has 8x8; set 'size'"),
-    "mode": ([picture(0), picture(1, mode="L")], r"1\.png: grey, but .*0\.png is RGB; set 'channels'"),
+    "size": (
+        [picture(0), picture(1, (9, 8))],
+        r"1\.png: 9x8 pixels, but .*0\.png has 8x8; set 'size'",
+    ),
+    "mode": (
+        [picture(0), picture(1, mode="L")],
+        r"1\.png: grey, but .*0\.png is RGB; set 'channels'",
+    ),
     "no image": ([b"II*"], r"0\.png: not a readable image .*; replace or remove it"),
     "cut": ([encoded(picture(0))[:100]], r"0\.png: not a readable image .*; replace or remove it"),
     "pixels": ([picture(0, (21, 20))], "21x20 pixels are too many"),
@@ -293,10 +371,16 @@ def test_the_cache_answers_for_the_same_sources_only(home, capsys):
         calls.append(1)
         return {"x": np.arange(20_000, dtype=np.uint8), "y": np.full(3, len(calls))}
 
-    found = [int(cached("my set", source, build)["y"][0]) for source in (["a"], ["a"], ["a", "b"], ["ab"], ["a"])]
+    found = [
+        int(cached("my set", source, build)["y"][0])
+        for source in (["a"], ["a"], ["a", "b"], ["ab"], ["a"])
+    ]
     assert found == [1, 1, 2, 3, 1]
     for file in decoded_folder().iterdir():
         raw = bytearray(file.read_bytes())
         raw[len(raw) // 2] ^= 1
         file.write_bytes(raw)
-    assert [int(cached("my set", ["a"], build)["y"][0]) for _ in range(2)] == [4, 4] and "is damaged" in capsys.readouterr().err
+    assert [int(cached("my set", ["a"], build)["y"][0]) for _ in range(2)] == [
+        4,
+        4,
+    ] and "is damaged" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Code of README, reference and examples/: it runs, keeps to the public contract, and changes what it says."""
+"""Code of README, reference and examples/: it runs, keeps to the public contract, and changes what
+it says.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ PACKAGES = sorted(p.parent for p in EXAMPLES.glob("*/pyproject.toml"))
 
 def examples(page, language="python"):
     """Blocks of code that stand on a page by themselves, not in what is made of the code."""
-    text = re.sub(r"<!-- made:.*?<!-- end -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(
+        r"<!-- made:.*?<!-- end -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
@@ -38,7 +42,11 @@ def defense_of(code):
     """The defense that an example makes."""
     space = {"__name__": "example"}
     exec(compile(code, "example", "exec", dont_inherit=True), space)
-    (found,) = (v for v in space.values() if isinstance(v, type) and issubclass(v, Defense) and v is not Defense)
+    (found,) = (
+        v
+        for v in space.values()
+        if isinstance(v, type) and issubclass(v, Defense) and v is not Defense
+    )
     return found
 
 
@@ -53,7 +61,7 @@ def test_a_defense_made_of_gradients_trains_as_the_standard_way_does():
     torch.testing.assert_close(plain, same)
 
 
-# --- documents --------------------------------------------------------------------------------------------------------
+# --- documents ------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -73,31 +81,71 @@ def test_the_example_of_a_phase_is_called_in_it_and_changes_something(phase):
     assert torch.equal(plain.models, defended.models) == (phase in ("report", "answer"))
     logits = torch.tensor([[1.234, -0.5, 3.0]])
     assert torch.equal(answered(defended, 0, logits), logits) == (phase != "answer")
-    assert defended.facts() == ({"bytes sent": 6 * 4 * plain.models.shape[1]} if phase == "report" else {})
+    assert defended.facts() == (
+        {"bytes sent": 6 * 4 * plain.models.shape[1]} if phase == "report" else {}
+    )
     assert calls_of
 
 
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_the_examples_of_readme_and_reference_run_together_in_a_suite(site, tmp_path, call):
-    codes = [examples(page)[0] for page in (PAGES / "classes").glob("*.md") if "@hookimpl" in page.read_text()]
+    codes = [
+        examples(page)[0]
+        for page in (PAGES / "classes").glob("*.md")
+        if "@hookimpl" in page.read_text()
+    ]
     readme = examples(ROOT / "README.md")
-    codes += ["\n\n".join(readme), examples(ROOT / "docs" / "adversaries.md")[0].replace("my_package", "active")]
+    codes += [
+        "\n\n".join(readme),
+        examples(ROOT / "docs" / "adversaries.md")[0].replace("my_package", "active"),
+    ]
     for code in codes:
         (module,) = set(re.findall(r'"(\w+):\w+"', code))
         install(site, module, code)
     assert [str(p) for p in Registry.discover().broken] == []
     federation = {"clients": 4, "rounds": 4, "batch_size": 20, "optimizer": {"lr": 0.1}}
     passive = {"coalitions": ["pair"], "audit": {"nonmembers": 40}, "federation": federation}
-    active = {"federation": federation, "defenses": ["none"], "audit": {"targets": "honest", "members": 20, "nonmembers": 20}}
+    active = {
+        "federation": federation,
+        "defenses": ["none"],
+        "audit": {"targets": "honest", "members": 20, "nonmembers": 20},
+    }
     settings = [
-        {"name": "blobs", "dataset": "blobs", "model": "wide", **passive, "defenses": ["none", "update-noise"],
-         "attacks": ["last-loss", "learnt-loss", "tempered-last"]},
-        {"name": "stripes", "dataset": "stripes", **active, "attacks": ["boost"], "adversary": {"mask_set": 10}},
-        {"name": "digits", "dataset": "digits", **active, "attacks": ["passive", "my-ascent"], "adversary": {"mask_set": 10}},
-    ]  # fmt: skip
-    every = {kind: sorted({name for s in settings for name in s[kind]}) for kind in ("defenses", "attacks")}
-    path = suite(tmp_path, settings=settings, coalitions=["none"], analyses=["pool-loss", "loss-spread"], **every)
+        {
+            "name": "blobs",
+            "dataset": "blobs",
+            "model": "wide",
+            **passive,
+            "defenses": ["none", "update-noise"],
+            "attacks": ["last-loss", "learnt-loss", "tempered-last"],
+        },
+        {
+            "name": "stripes",
+            "dataset": "stripes",
+            **active,
+            "attacks": ["boost"],
+            "adversary": {"mask_set": 10},
+        },
+        {
+            "name": "digits",
+            "dataset": "digits",
+            **active,
+            "attacks": ["passive", "my-ascent"],
+            "adversary": {"mask_set": 10},
+        },
+    ]
+    every = {
+        kind: sorted({name for s in settings for name in s[kind]})
+        for kind in ("defenses", "attacks")
+    }
+    path = suite(
+        tmp_path,
+        settings=settings,
+        coalitions=["none"],
+        analyses=["pool-loss", "loss-spread"],
+        **every,
+    )
     invoke(path, "--results", tmp_path / "r")
     assert outcomes(tmp_path / "r") == dict.fromkeys(every["attacks"], ("ok", ""))
     found = records(tmp_path / "r")
@@ -105,11 +153,18 @@ def test_the_examples_of_readme_and_reference_run_together_in_a_suite(site, tmp_
     assert learnt["analyses"]["pool-loss"]["numbers"]["pool loss"]["value"] > 0
     assert noise["defense"]["params"] == {"sigma": 0.01}
     assert noise["pooled"] != found["none", "last-loss", 0]["pooled"]
-    accuracy = {attack: found["none", attack, 0]["utility"]["accuracy"] for attack in ("passive", "my-ascent")}
+    accuracy = {
+        attack: found["none", attack, 0]["utility"]["accuracy"]
+        for attack in ("passive", "my-ascent")
+    }
     assert accuracy["my-ascent"] < accuracy["passive"]
     assert call("leaderboard", tmp_path / "r", "--report", "outcomes")[0] == 0
-    assert "update-noise,tempered-last,ok\n" in (tmp_path / "r" / "leaderboard" / "outcomes.csv").read_text()
-    assert (ROOT / "tests" / "plugin_example" / "my_package.py").read_text() == readme[0]  # what CI installs
+    assert (
+        "update-noise,tempered-last,ok\n"
+        in (tmp_path / "r" / "leaderboard" / "outcomes.csv").read_text()
+    )
+    # what CI installs
+    assert (ROOT / "tests" / "plugin_example" / "my_package.py").read_text() == readme[0]
 
 
 @pytest.mark.slow
@@ -122,7 +177,7 @@ def test_the_suite_of_the_reference_is_valid_here_and_in_an_editor(tmp_path, cal
     assert list(Draft202012Validator(schema).iter_errors(YAML(typ="safe").load(text))) == []
 
 
-# --- packages of examples/ --------------------------------------------------------------------------------------------
+# --- packages of examples/ ------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -133,11 +188,19 @@ def test_example_packages_use_the_public_contract_and_their_suites_are_valid(sit
         (module,) = project["entry-points"]["fedbench"].values()
         (site / module).symlink_to(folder / "src" / module)
         described(site, folder.name, module, project["version"])
-        private |= {path: found for path, text in sources(folder).items() if (found := private_imports(text, module))}
+        private |= {
+            path: found
+            for path, text in sources(folder).items()
+            if (found := private_imports(text, module))
+        }
     assert private == {}
     assert private_imports("from fedbench.core import Batches", "own") == {"fedbench.core.Batches"}
     assert [str(p) for p in Registry.discover().broken] == []
-    status, words = call("validate", "--no-data", *(p for p in EXAMPLES.rglob("*.yaml") if p.parent.name != "cluster"))
+    status, words = call(
+        "validate",
+        "--no-data",
+        *(p for p in EXAMPLES.rglob("*.yaml") if p.parent.name != "cluster"),
+    )
     assert status == 0, words
 
 
@@ -145,7 +208,9 @@ def test_example_packages_use_the_public_contract_and_their_suites_are_valid(sit
 def test_runs_are_event_files_of_tensorboard(site, finished, tmp_path, call):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (site / "fedbench_tensorboard").symlink_to(EXAMPLES / "tensorboard" / "src" / "fedbench_tensorboard")
+    (site / "fedbench_tensorboard").symlink_to(
+        EXAMPLES / "tensorboard" / "src" / "fedbench_tensorboard"
+    )
     described(site, "fedbench-tensorboard", "fedbench_tensorboard", "0.1.0")
     results = shutil.copytree(finished, tmp_path / "r")
     status, words = call("leaderboard", results, "--report", "tensorboard")
@@ -153,13 +218,17 @@ def test_runs_are_event_files_of_tensorboard(site, finished, tmp_path, call):
     for path in (results / "records").glob("*.json"):
         record = json.loads(path.read_text())
         events = EventAccumulator(str(results / "leaderboard" / "tensorboard" / path.stem)).Reload()
-        history = [(row["round"], pytest.approx(row["accuracy"])) for row in record["run"]["history"]]
+        history = [
+            (row["round"], pytest.approx(row["accuracy"])) for row in record["run"]["history"]
+        ]
         assert [(e.step, e.value) for e in events.Scalars("accuracy")] == history
         auc = record["cells"][0]["pooled"]["ofl"]["values"]["auc"]["value"]
-        assert events.Scalars(f"AUC ofl/{record['cells'][0]['attack']['label']}")[0].value == pytest.approx(auc)
+        assert events.Scalars(f"AUC ofl/{record['cells'][0]['attack']['label']}")[
+            0
+        ].value == pytest.approx(auc)
 
 
-# --- clusters ---------------------------------------------------------------------------------------------------------
+# --- clusters -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -170,8 +239,12 @@ def test_kubernetes_accepts_the_job_and_each_pod_has_its_part():
     assert int(parts) == job["spec"]["completions"] == job["spec"]["parallelism"]
     environment = {"JOB_COMPLETION_INDEX": "7", "PARTS": parts}
     command = [*container["command"], "echo " + container["args"][0]]
-    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    shown = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert shown[:2] == ["fedbench", "run"]
     assert shown[shown.index("--part") + 1] == "8/8"
-    validate = pytest.importorskip("kubernetes_validate", reason="not installed: pip install 'fedbench-privacy[clusters]'")
+    validate = pytest.importorskip(
+        "kubernetes_validate", reason="not installed: pip install 'fedbench-privacy[clusters]'"
+    )
     assert validate.validate(job, "1.31", strict=True) is not None

@@ -1,4 +1,6 @@
-"""`fedbench run` as a whole: what is computed, kept, resumed and refused, and the same bits whatever happens on the way."""
+"""`fedbench run` as a whole: what is computed, kept, resumed and refused, and the same bits
+whatever happens on the way.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ import pytest
 from fake_packages import WAITING, install
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import fingerprint, invoke, loaded, records, settings_of, start, suite, wait_for, without_attack
+from running import (
+    fingerprint,
+    invoke,
+    loaded,
+    records,
+    settings_of,
+    start,
+    suite,
+    wait_for,
+    without_attack,
+)
 
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
@@ -32,19 +44,25 @@ def jobs(finished):
     return build_plan(str(finished.parent / "tiny.yaml"), (), finished, "cpu").jobs
 
 
-# --- the same bits, however they are computed ---------------------------------------------------------------------------
+# --- the same bits, however they are computed -----------------------------------------------------
 
 
-def test_a_missing_cell_is_judged_from_the_cached_training_and_a_damaged_cache_is_trained_again(finished, folder, jobs):
+def test_a_missing_cell_is_judged_from_the_cached_training_and_a_damaged_cache_is_trained_again(
+    finished, folder, jobs
+):
     none, noise = (cache_path(replace(job, results=str(folder))) for job in jobs)
     noise.write_bytes(noise.read_bytes()[:100])
     stamp = none.stat().st_mtime_ns
     without_attack(folder, "fedmia-ii")
     path, whole = finished.parent / "tiny.yaml", fingerprint(finished)
-    assert "1 runs with 1 cells to compute" in invoke(path, "--results", folder, "--only", "attack=fedmia-ii,defense=none")
+    assert "1 runs with 1 cells to compute" in invoke(
+        path, "--results", folder, "--only", "attack=fedmia-ii,defense=none"
+    )
     assert len(part := fingerprint(folder)) == 6 and part.items() <= whole.items()
     output = invoke(path, "--results", folder)
-    assert "1 runs with 1 cells to compute" in output and "; 3 of 4 cells were done before\n" in output
+    assert (
+        "1 runs with 1 cells to compute" in output and "; 3 of 4 cells were done before\n" in output
+    )
     assert "[1/1 cells; " in output and fingerprint(folder) == whole
     assert none.stat().st_mtime_ns == stamp and noise.stat().st_size > 100
 
@@ -66,53 +84,80 @@ def test_kill_minus_nine_then_the_same_command_gives_the_same_records(tmp_path, 
     assert {defense for defense, _, _ in records(cut)} == {"none"}
     (cut / "records" / f"{TEMPORARY_PREFIX}stray").write_text("half a record")
     assert "1 runs with 1 cells to compute" in invoke(path, "--results", cut)
-    assert fingerprint(cut) == fingerprint(tmp_path / "whole") and not list(cut.glob(f"**/{TEMPORARY_PREFIX}*"))
+    assert fingerprint(cut) == fingerprint(tmp_path / "whole") and not list(
+        cut.glob(f"**/{TEMPORARY_PREFIX}*")
+    )
 
 
 @pytest.mark.slow
 def test_the_same_command_redoes_nothing_and_rerun_says_what_to_redo(finished, folder):
     def run(*more: str) -> str:
-        return invoke(finished.parent / "tiny.yaml", "--results", folder, "--only", "defense=grad-noise", *more)
+        return invoke(
+            finished.parent / "tiny.yaml",
+            "--results",
+            folder,
+            "--only",
+            "defense=grad-noise",
+            *more,
+        )
 
     assert "0 runs with 0 cells" in run() and "0 runs with 0 cells" in run("--rerun", "failed")
     assert "1 runs with 2 cells" in run("--rerun", "always")
     assert fingerprint(folder) == fingerprint(finished)
 
 
-# --- cached trainings ---------------------------------------------------------------------------------------------------
+# --- cached trainings -----------------------------------------------------------------------------
 
 
 def test_a_cache_serves_the_same_code_and_type_of_cpu_alone(jobs):
     def with_code(name: str):
-        return replace(job, signals={**job.signals, name: job.signals[name].model_copy(update={"digest": "other"})})
+        return replace(
+            job,
+            signals={**job.signals, name: job.signals[name].model_copy(update={"digest": "other"})},
+        )
 
     job = jobs[0]
-    assert load_training(job) is not None and load_training(with_code("margin")) is not None  # no attack reads the margin
+    # no attack reads the margin
+    assert load_training(job) is not None and load_training(with_code("margin")) is not None
     assert load_training(with_code("loss")) is None
-    assert load_training(replace(job, provenance=job.provenance.model_copy(update={"cpu": "Abacus"}))) is None
+    assert (
+        load_training(replace(job, provenance=job.provenance.model_copy(update={"cpu": "Abacus"})))
+        is None
+    )
 
 
 @settings(max_examples=25)
-@given(kind=st.sampled_from(("flip", "cut", "swap")), where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@given(
+    kind=st.sampled_from(("flip", "cut", "swap")),
+    where=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
+)
 def test_a_damaged_cache_is_no_cache_or_says_the_same(tmp_path_factory, jobs, kind, where, bit):
     content = cache_path(jobs[0]).read_bytes()
     job = replace(jobs[0], results=str(tmp_path_factory.mktemp("damaged")))
     at = int(where * len(content))
     flipped = content[:at] + bytes([content[at] ^ (1 << bit)]) + content[at + 1 :]
     cache_path(job).parent.mkdir()
-    cache_path(job).write_bytes({"flip": flipped, "cut": content[:at], "swap": content[at:] + content[:at]}[kind])
-    if (found := load_training(job)) is not None:  # a flip in what zip archives say twice, or do not use
+    cache_path(job).write_bytes(
+        {"flip": flipped, "cut": content[:at], "swap": content[at:] + content[:at]}[kind]
+    )
+    # a flip in what zip archives say twice, or do not use
+    if (found := load_training(job)) is not None:
         meta, arrays = load_training(jobs[0])
-        assert found[0] == meta and all(np.array_equal(found[1][n], a, equal_nan=True) for n, a in arrays.items())
+        assert found[0] == meta and all(
+            np.array_equal(found[1][n], a, equal_nan=True) for n, a in arrays.items()
+        )
 
 
-# --- what a run leaves, and names ---------------------------------------------------------------------------------------
+# --- what a run leaves, and names -----------------------------------------------------------------
 
 
 def test_scores_are_kept_with_the_record(finished):
     for r in loaded(finished):
         arrays, record = r.all_arrays(), r.record.model_dump(mode="json")
-        assert [t["target"] for t in record["targets"]] == ([0, 1, 2, 3] if record["defense"]["label"] == "none" else [0, 1])
+        assert [t["target"] for t in record["targets"]] == (
+            [0, 1, 2, 3] if record["defense"]["label"] == "none" else [0, 1]
+        )
         for t in record["targets"]:
             kind = arrays[f"t{t['target']}_kind"]
             assert (kind == 0).sum() == t["groups"]["mix"]["n_members"]
@@ -121,11 +166,15 @@ def test_scores_are_kept_with_the_record(finished):
         assert record["measured"]["train_wall_s"] > 0
 
 
-# --- records that cannot be read ----------------------------------------------------------------------------------------
+# --- records that cannot be read ------------------------------------------------------------------
 
 
 def test_records_that_cannot_be_read_and_lost_scores_are_named_and_never_replaced(finished, folder):
-    wrong = {'{"schema_version": 99}': "newer fedbench", "{half": "unreadable", "{}": "not a fedbench record"}
+    wrong = {
+        '{"schema_version": 99}': "newer fedbench",
+        "{half": "unreadable",
+        "{}": "not a fedbench record",
+    }
     for spoilt, wanted in wrong.items():
         one, two = sorted((folder / "records").glob("*.json"))
         one.write_text(spoilt)
@@ -138,9 +187,9 @@ def test_records_that_cannot_be_read_and_lost_scores_are_named_and_never_replace
         assert one.read_text() == spoilt and not list((folder / "records").glob("*.npz"))[1:]
 
 
-# --- suites that cannot be run are refused before training --------------------------------------------------------------
+# --- suites that cannot be run are refused before training ----------------------------------------
 
-MISTAKEN = '''
+MISTAKEN = """
     import sys
     import numpy as np
     import torch
@@ -209,33 +258,60 @@ MISTAKEN = '''
     @hookimpl
     def fedbench_models():
         return announced(Narrow, Wide)
-'''
+"""
 FEW = {"clients": 2000, "rounds": 2, "local_epochs": 1, "batch_size": 1, "optimizer": {"lr": 1.0}}
 REFUSED = {
     "too many clients": ({"federation": FEW}, "training samples for 2000"),
-    "partition": ({"partition": {"name": "dirichlet", "beta": 0.01, "min_samples": 450}}, "leaves client"),
-    "no training data": ({"dataset": {"name": "digits", "params": {"test": 1000, "holdout": 900}}}, "leave none to train on"),
+    "partition": (
+        {"partition": {"name": "dirichlet", "beta": 0.01, "min_samples": 450}},
+        "leaves client",
+    ),
+    "no training data": (
+        {"dataset": {"name": "digits", "params": {"test": 1000, "holdout": 900}}},
+        "leave none to train on",
+    ),
     "few outside": ({"audit": {"nonmembers": 2}}, "no outside non-members"),
-    "data raises": ({"dataset": "fails", "model": "mlp"}, "dataset 'fails' (mistaken 1.0): ValueError: disk on fire"),
-    "no data": ({"dataset": "nothing", "model": "mlp"}, "load returned NoneType, expected fedbench.core.Data"),
+    "data raises": (
+        {"dataset": "fails", "model": "mlp"},
+        "dataset 'fails' (mistaken 1.0): ValueError: disk on fire",
+    ),
+    "no data": (
+        {"dataset": "nothing", "model": "mlp"},
+        "load returned NoneType, expected fedbench.core.Data",
+    ),
     "not finite": ({"dataset": "nans", "model": "mlp"}, "train_x holds values that are not finite"),
     "complex": ({"dataset": "waves", "model": "mlp"}, "train_x is complex64, expected float32"),
     "narrow model": ({"model": "narrow"}, "Narrow does not take samples of shape [1, 8, 8]"),
     "wide model": ({"model": "wide"}, "Wide answers 2 samples with [2, 11], expected [2, 10]"),
 }
 MISTAKES = {
-    "initfails": "defense 'initfails' (mistaken 1.0): ValueError: not today", "initexits": "it called sys.exit(3)",
-    "nomodels": "n_models is -1, expected an integer >= 1, or 0", "god": "view is 'god', expected one of server, client",
-    "letters": "needs is 'loss', expected a frozenset", "again": "defenses 'mixup' and 'again' are the same",
+    "initfails": "defense 'initfails' (mistaken 1.0): ValueError: not today",
+    "initexits": "it called sys.exit(3)",
+    "nomodels": "n_models is -1, expected an integer >= 1, or 0",
+    "god": "view is 'god', expected one of server, client",
+    "letters": "needs is 'loss', expected a frozenset",
+    "again": "defenses 'mixup' and 'again' are the same",
 }
 
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory) -> list[str]:
-    """Every message on a suite with a setting for each mistake of ``REFUSED``, and with the components of ``MISTAKES``."""
+    """Every message on a suite with a setting for each mistake of ``REFUSED``, and with the
+    components of ``MISTAKES``.
+    """
     folder = tmp_path_factory.mktemp("refused")
-    listed = settings_of(folder, *({"name": name.replace(" ", "-"), **change} for name, (change, _) in REFUSED.items()))
-    defenses = ["none", "mixup", {"name": "mixup", "label": "again"}, "initfails", "initexits", "nomodels"]
+    listed = settings_of(
+        folder,
+        *({"name": name.replace(" ", "-"), **change} for name, (change, _) in REFUSED.items()),
+    )
+    defenses = [
+        "none",
+        "mixup",
+        {"name": "mixup", "label": "again"},
+        "initfails",
+        "initexits",
+        "nomodels",
+    ]
     messages = []
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(install(folder / "site", "mistaken", MISTAKEN)))
@@ -244,16 +320,20 @@ def refused(tmp_path_factory) -> list[str]:
             with pytest.raises(UserError) as told:
                 invoke(suite(folder, **more), "--results", folder / "r")
             messages += told.value.messages
-    assert not (folder / "r").exists() and all(m.startswith(f"{folder / 'tiny.yaml'}:") for m in messages)
+    assert not (folder / "r").exists() and all(
+        m.startswith(f"{folder / 'tiny.yaml'}:") for m in messages
+    )
     return messages
 
 
 def test_a_suite_that_cannot_be_run_is_refused_before_training_with_every_mistake(refused):
     wanted = {**{name: words for name, (_, words) in REFUSED.items()}, **MISTAKES}
-    assert {name for name, words in wanted.items() if len([m for m in refused if words in m]) != 1} == set(), refused
+    assert {
+        name for name, words in wanted.items() if len([m for m in refused if words in m]) != 1
+    } == set(), refused
 
 
-# --- other settings -----------------------------------------------------------------------------------------------------
+# --- other settings -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -262,10 +342,16 @@ def test_results_of_other_settings_stay_on_the_board_until_the_suite_drops_them(
     def manifest() -> list[str]:
         return sorted({stem.partition("--")[0] for stem in Results.open(folder).marker()["cells"]})
 
-    path = suite(tmp_path, settings=settings_of(tmp_path, {}, {"name": "away"}), attacks=["loss-series"])
+    path = suite(
+        tmp_path, settings=settings_of(tmp_path, {}, {"name": "away"}), attacks=["loss-series"]
+    )
     invoke(path, "--results", folder, "--only", "setting=away")
     board = (folder / "leaderboard" / "board.md").read_text()
-    assert manifest() == ["away", "digits"] and "## Setting away" in board and "## Setting digits" in board
+    assert (
+        manifest() == ["away", "digits"]
+        and "## Setting away" in board
+        and "## Setting digits" in board
+    )
     path.write_text(path.read_text().replace("name: away", "name: far"))
     invoke(path, "--results", folder, "--only", "setting=digits")
     assert manifest() == ["digits"]

@@ -1,4 +1,6 @@
-"""Facts that a defense reports and findings of an analysis, from a plugin through the engine into records and boards."""
+"""Facts that a defense reports and findings of an analysis, from a plugin through the engine into
+records and boards.
+"""
 
 from __future__ import annotations
 
@@ -98,62 +100,107 @@ def told(site):
 
 
 @pytest.mark.slow
-def test_facts_and_findings_reach_records_and_boards_and_change_nothing_else(tmp_path, told, finished):
+def test_facts_and_findings_reach_records_and_boards_and_change_nothing_else(
+    tmp_path, told, finished
+):
     twice = ["spread", {"name": "spread", "label": "again"}]  # what the first spoils is its own
-    path = suite(tmp_path, defenses=["none", "teller", "liar", ["teller", "grad-noise", "teller"]], analyses=twice)
+    path = suite(
+        tmp_path,
+        defenses=["none", "teller", "liar", ["teller", "grad-noise", "teller"]],
+        analyses=twice,
+    )
     said = invoke(path, "--results", tmp_path / "r")
     loaded = {r.record.defense.label: r for r in load_records(tmp_path / "r")}
     facts = loaded["teller"].record.facts
-    assert facts["members"] == [0, 1] and facts["unit"] == "client" and loaded["none"].record.facts == {}
+    assert (
+        facts["members"] == [0, 1]
+        and facts["unit"] == "client"
+        and loaded["none"].record.facts == {}
+    )
     params = facts["bytes sent"] // (2 * 4 * 4)  # members, rounds, bytes a number
     assert facts["bytes sent"] == params * 2 * 4 * 4 > 0
     both = loaded["teller+grad-noise+teller"].record.facts  # two parts say the same names
     assert both["Teller 1: bytes sent"] == both["Teller 3: bytes sent"] == facts["bytes sent"]
     liar = loaded["liar"].record
     (complaint,) = liar.complaints  # a fact that cannot be recorded costs no training and is named
-    assert liar.outcome == "ok" and liar.facts == {} and all("'epsilon' is float nan" in text for text in (complaint, said))
-    assert "Liar.report (after the last round) returned dict; expected a mapping from short names to finite" in complaint
+    assert (
+        liar.outcome == "ok"
+        and liar.facts == {}
+        and all("'epsilon' is float nan" in text for text in (complaint, said))
+    )
+    assert (
+        "Liar.report (after the last round) returned dict; expected a mapping from short names to "
+        "finite" in complaint
+    )
 
     found = {label: r.record.analyses["spread"] for label, r in loaded.items()}
     assert all(found[label] == r.record.analyses["again"] for label, r in loaded.items())
     numbers = found["teller"].numbers
-    assert numbers["spread"].unit == "logits" and numbers["spread"].value > 0 and numbers["facts seen"].value == 3
+    assert (
+        numbers["spread"].unit == "logits"
+        and numbers["spread"].value > 0
+        and numbers["facts seen"].value == 3
+    )
     assert np.array_equal(loaded["teller"].array("spread", "by round"), [0, 1])
     assert numbers["best"].value == max(loaded["teller"].candidates(t).scores.max() for t in (0, 1))
-    (alone,) = (r for r in load_records(finished) if (r.record.defense.label, r.record.attack.label) == ("none", "loss-series"))
-    assert [t.model_dump() for t in alone.record.targets] == [t.model_dump() for t in loaded["none"].record.targets]
-    for stored, mine in zip(vars(alone.candidates(0)).values(), vars(loaded["none"].candidates(0)).values(), strict=True):
+    (alone,) = (
+        r
+        for r in load_records(finished)
+        if (r.record.defense.label, r.record.attack.label) == ("none", "loss-series")
+    )
+    assert [t.model_dump() for t in alone.record.targets] == [
+        t.model_dump() for t in loaded["none"].record.targets
+    ]
+    for stored, mine in zip(
+        vars(alone.candidates(0)).values(), vars(loaded["none"].candidates(0)).values(), strict=True
+    ):
         assert np.array_equal(stored, mine)
     text = MarkdownBoard().write(tmp_path / "r", plots=False).read_text()
-    assert "**Facts that the defenses report**" in text and f"{facts['bytes sent']:,}" in text and "spread (logits)" in text
+    assert (
+        "**Facts that the defenses report**" in text
+        and f"{facts['bytes sent']:,}" in text
+        and "spread (logits)" in text
+    )
 
 
 @pytest.mark.slow
 def test_an_analysis_that_fails_costs_its_own_findings_and_says_so(tmp_path, told):
     reasons = {
-        "raises": "RuntimeError: out of ideas", "quits": "it called sys.exit(3)", "odd": "shape [2, 2]", "nan": "finite",
+        "raises": "RuntimeError: out of ideas",
+        "quits": "it called sys.exit(3)",
+        "odd": "shape [2, 2]",
+        "nan": "finite",
         "leaves": "it ended the process with status 7",
-    }  # fmt: skip
+    }
     invoke(suite(tmp_path, analyses=[*reasons, "spread"]), "--results", tmp_path / "r")
     (record,) = records(tmp_path / "r").values()
     assert record["outcome"] == "ok" and list(record["analyses"]) == ["spread"]
     said = "\n".join(record["complaints"])
-    missing = [name for name, reason in reasons.items() if f"the analysis '{name}' failed" not in said or reason not in said]
+    missing = [
+        name
+        for name, reason in reasons.items()
+        if f"the analysis '{name}' failed" not in said or reason not in said
+    ]
     assert missing == [] and len(record["complaints"]) == len(reasons)
     json.dumps(record, allow_nan=False)
 
 
-# --- drawings of third parties ----------------------------------------------------------------------------------------
+# --- drawings of third parties --------------------------------------------------------------------
 
 
 @pytest.fixture
 def measured(tmp_path):
-    """A folder of records with findings of ``mine``, equal for all attacks, and of ``by-attack``, not equal."""
+    """A folder of records with findings of ``mine``, equal for all attacks, and of ``by-attack``,
+    not equal.
+    """
 
     class Measured(Folder):
         def add(self, defense, attack, seed, outcome="ok", **change):
             mine = {"epsilon|": Number(2.0 + seed, 0.5, "per client"), "none": Number(None)}
-            own = {"mine": Found(numbers=mine), "by-attack": Found(numbers={"n": Number(float(len(attack)))})}
+            own = {
+                "mine": Found(numbers=mine),
+                "by-attack": Found(numbers={"n": Number(float(len(attack)))}),
+            }
             return super().add(defense, attack, seed, outcome, **{"analyses": own, **change})
 
     return Measured(tmp_path / "r", {"none": 1.0, "mixup": 0.5}).fill(seeds=range(5))
@@ -166,18 +213,41 @@ def found_of(text, label):
 def test_findings_of_an_analysis_that_is_not_installed_are_shown_by_the_generic_table(measured):
     text = board(measured)
     half = t_interval([2.0, 3, 4, 5, 6]).half_width
-    assert found_of(text, "mine")[0] == {"defense": "mixup", r"epsilon\| (per client)": f"4.000 ± {half:.3f}"}
+    assert found_of(text, "mine")[0] == {
+        "defense": "mixup",
+        r"epsilon\| (per client)": f"4.000 ± {half:.3f}",
+    }
     assert [(r["defense"], r["attack"], r["n"]) for r in found_of(text, "by-attack")][:2] == [
-        ("mixup", "fedmia-ii", "9.0"), ("mixup", "loss-series", "11.0"),
-    ]  # fmt: skip
-    assert "The analysis mine could not be drawn, so its bare numbers are shown: unknown analysis 'mine'" in text
+        ("mixup", "fedmia-ii", "9.0"),
+        ("mixup", "loss-series", "11.0"),
+    ]
+    assert (
+        "The analysis mine could not be drawn, so its bare numbers are shown: unknown analysis "
+        "'mine'" in text
+    )
 
 
-@pytest.mark.parametrize(("name", "why"), [
-    ("raises", "ValueError: no &lt;b&gt;luck"), ("odd", "TypeError: it drew a str"), ("quits", "it called sys.exit(4)"),
-])  # fmt: skip
-def test_an_analysis_that_fails_to_draw_costs_its_own_drawing_and_the_board_says_so(measured, told, name, why):
-    text = board(measured, analyses=[{"name": name, "label": "mine"}, {"name": "nan", "label": "by-attack", "params": {}}])
-    assert f"The analysis mine could not be drawn, so its bare numbers are shown: {why}" in text.replace("\\_", "_")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("raises", "ValueError: no &lt;b&gt;luck"),
+        ("odd", "TypeError: it drew a str"),
+        ("quits", "it called sys.exit(4)"),
+    ],
+)
+def test_an_analysis_that_fails_to_draw_costs_its_own_drawing_and_the_board_says_so(
+    measured, told, name, why
+):
+    text = board(
+        measured,
+        analyses=[
+            {"name": name, "label": "mine"},
+            {"name": "nan", "label": "by-attack", "params": {}},
+        ],
+    )
+    assert (
+        f"The analysis mine could not be drawn, so its bare numbers are shown: {why}"
+        in text.replace("\\_", "_")
+    )
     assert found_of(text, "mine") and "first" not in text.splitlines()
     assert "own words of by-attack" in text and found_of(text, "by-attack")

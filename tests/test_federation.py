@@ -28,15 +28,18 @@ def mean_of(states: list[dict[str, torch.Tensor]], sizes: list[int]) -> dict[str
         stacked = torch.stack([state[name] for state in states])
         mean[name] = torch.einsum("k,k...->...", shares, stacked.double())
         if not first.is_floating_point():
-            mean[name] = first if bool((stacked == first).all()) else mean[name].round().to(first.dtype)
+            mean[name] = (
+                first if bool((stacked == first).all()) else mean[name].round().to(first.dtype)
+            )
     return mean
 
 
 def slow_fedavg(
     setup, sent: list[tuple[int, ...]], make: Callable[[], nn.Module] = tiny_module
 ) -> Iterator[list[dict[str, torch.Tensor]]]:
-    """FedAvg the obvious way, round by round: an optimiser of torch's and a module for each client. Yields the states of the
-    clients and, last, their mean."""
+    """FedAvg the obvious way, round by round: an optimiser of torch's and a module for each client.
+    Yields the states of the clients and, last, their mean.
+    """
     c, rule, module, kept = setup.config, setup.config.optimizer, make(), {}
     for t, cohort in enumerate(sent, 1):
         ends, weights = [], []
@@ -46,9 +49,15 @@ def slow_fedavg(
             if k in kept:
                 optimizer = kept[k][1]
             elif rule.name == "adam":
-                optimizer = torch.optim.Adam(local.parameters(), betas=rule.betas or (0.9, 0.999), weight_decay=rule.weight_decay)
+                optimizer = torch.optim.Adam(
+                    local.parameters(),
+                    betas=rule.betas or (0.9, 0.999),
+                    weight_decay=rule.weight_decay,
+                )
             else:
-                optimizer = torch.optim.SGD(local.parameters(), momentum=rule.momentum, weight_decay=rule.weight_decay)
+                optimizer = torch.optim.SGD(
+                    local.parameters(), momentum=rule.momentum, weight_decay=rule.weight_decay
+                )
             if rule.keep_state:
                 kept[k] = local, optimizer
             optimizer.param_groups[0]["lr"] = lr_at(c, t)
@@ -119,7 +128,9 @@ def test_buffers_are_averaged_and_dropout_does_not_depend_on_earlier_draws():
         torch.manual_seed(0)
         module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3))
         torch.rand(drawn)
-        return train_all(tiny_setup(module=module, rounds=1, members=(), clients=uneven(), batch_size=12))
+        return train_all(
+            tiny_setup(module=module, rounds=1, members=(), clients=uneven(), batch_size=12)
+        )
 
     drawn = 1
     federation, (result,) = trained()
@@ -132,7 +143,9 @@ def test_buffers_are_averaged_and_dropout_does_not_depend_on_earlier_draws():
 
 
 class Counting(nn.Module):
-    """Trains and answers by integer buffers: batches seen, a switch, and constants that no float32 holds."""
+    """Trains and answers by integer buffers: batches seen, a switch, and constants that no float32
+    holds.
+    """
 
     def __init__(self):
         super().__init__()
@@ -180,7 +193,9 @@ def test_learning_rate_schedules():
 
 
 def test_shuffled_weights_are_the_clients_weights_in_another_order():
-    results = train_all(tiny_setup(members=(), clients=uneven(), weight_order="shuffled", rounds=6))[1]
+    results = train_all(
+        tiny_setup(members=(), clients=uneven(), weight_order="shuffled", rounds=6)
+    )[1]
     orders = []
     for r in results:
         found = torch.linalg.lstsq(r.uploads.updates.T.double(), r.steps[0].double()).solution * 28
@@ -189,7 +204,7 @@ def test_shuffled_weights_are_the_clients_weights_in_another_order():
     assert {tuple(sorted(order)) for order in orders} == {(4, 6, 8, 10)} and len(set(orders)) > 2
 
 
-# -- delays ------------------------------------------------------------------------------------------------------------
+# -- delays ----------------------------------------------------------------------------------------
 
 
 def test_delayed_clients_train_on_older_models_within_the_bound():
@@ -207,7 +222,7 @@ def test_delayed_clients_train_on_older_models_within_the_bound():
     assert seen == {0, 1, 2}
 
 
-# -- what each phase does ----------------------------------------------------------------------------------------------
+# -- what each phase does --------------------------------------------------------------------------
 
 
 def test_a_coalition_is_told_the_real_sizes_and_weights_once_and_no_data():
@@ -221,7 +236,11 @@ def test_a_coalition_is_told_the_real_sizes_and_weights_once_and_no_data():
         train_all(tiny_setup(Toy(), members=(1, 3), clients=uneven(), weights=weights))
     (sized, equal) = seen
     assert (sized.members, sized.present, sized.sizes, sized.round) == ((1, 3), (1, 3), (8, 4), 0)
-    assert sized.weights == pytest.approx((8 / 28, 4 / 28)) and equal.sizes == (8, 4) and equal.weights == (0.25, 0.25)
+    assert (
+        sized.weights == pytest.approx((8 / 28, 4 / 28))
+        and equal.sizes == (8, 4)
+        and equal.weights == (0.25, 0.25)
+    )
     assert not {f.name for f in fields(sized)} & {"data", "x", "y", "model", "params", "audit"}
 
 
@@ -234,11 +253,18 @@ def test_prepare_holds_samples_out_of_training_and_can_only_add_to_the_validatio
             return MemberData(data.x, data.y, held_out=torch.arange(12) == 5 if self.more else None)
 
     def trained(held: list[int], defense=None):
-        clients = [replace(d, held_out=torch.isin(torch.arange(12), torch.tensor(held))) for d in tiny_clients()]
-        return train_all(tiny_setup(defense, members=(0,), clients=clients, rounds=1))[1][0].uploads.updates[0]
+        clients = [
+            replace(d, held_out=torch.isin(torch.arange(12), torch.tensor(held)))
+            for d in tiny_clients()
+        ]
+        return train_all(tiny_setup(defense, members=(0,), clients=clients, rounds=1))[1][
+            0
+        ].uploads.updates[0]
 
     toy = Toy()
-    assert torch.equal(trained([0, 1, 2], toy), trained([0, 1, 2, 5])) and not torch.equal(trained([0, 1, 2]), trained([]))
+    assert torch.equal(trained([0, 1, 2], toy), trained([0, 1, 2, 5])) and not torch.equal(
+        trained([0, 1, 2]), trained([])
+    )
     toy.more = False
     assert torch.equal(trained([0, 1, 2], toy), trained([0, 1, 2]))
 
@@ -254,7 +280,9 @@ def test_prepare_may_give_soft_labels_and_local_step_the_gradient_of_the_mean():
 
     plain = train_all(tiny_setup())[0].models
     for made in (Soft(), Mean()):
-        torch.testing.assert_close(train_all(tiny_setup(made))[0].models, plain, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            train_all(tiny_setup(made))[0].models, plain, rtol=1e-4, atol=1e-6
+        )
 
 
 def test_select_trains_on_the_selection_with_its_flags():
@@ -267,12 +295,16 @@ def test_select_trains_on_the_selection_with_its_flags():
 
         def transform(self, batch, ctx):
             seen.extend(zip(batch.index.tolist(), batch.flag.tolist(), strict=True))
-            assert torch.equal(batch.x, ctx.data.x[batch.index]) and torch.equal(batch.y, ctx.data.y[batch.index])
+            assert torch.equal(batch.x, ctx.data.x[batch.index]) and torch.equal(
+                batch.y, ctx.data.y[batch.index]
+            )
             return replace(batch, x=torch.zeros_like(batch.x))
 
     seen: list = []
     toy = Toy()
-    (result,) = train_all(tiny_setup(toy, members=(2,), rounds=1, local_epochs=1, weight_decay=0.0))[1]
+    (result,) = train_all(
+        tiny_setup(toy, members=(2,), rounds=1, local_epochs=1, weight_decay=0.0)
+    )[1]
     assert sorted(seen) == [(i, 10 * i) for i in range(0, 12, 2)]
     first_layer = result.uploads.updates[:, : 6 * 4]
     assert not first_layer[2].any() and first_layer[1].any()  # the model saw zeros
@@ -286,7 +318,10 @@ def test_held_out_samples_cannot_be_selected():
         def select(self, ctx):
             return Selection(torch.tensor([0, 11]))
 
-    with pytest.raises(RuntimeError, match=r"Toy\.select \(client 0, round 1\) selected samples that `prepare` held out"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"Toy\.select \(client 0, round 1\) selected samples that `prepare` held out",
+    ):
         train_all(tiny_setup(Toy(), clients=uneven()))
 
 
@@ -300,7 +335,9 @@ def test_epochs_are_counted_over_all_rounds_and_draws_differ_by_client_round_and
     train_all(tiny_setup(Toy()))
     values = [v for found in drawn.values() for v in found]
     assert len({*values}) == len(values) == 2 * 3 * 2 * 3
-    assert sorted(drawn) == [(k, t, 2 * (t - 1) + e) for k in (0, 1) for t in (1, 2, 3) for e in (0, 1)]
+    assert sorted(drawn) == [
+        (k, t, 2 * (t - 1) + e) for k in (0, 1) for t in (1, 2, 3) for e in (0, 1)
+    ]
 
 
 def test_protect_coordinate_and_after_round_act_on_members_rows_in_order():
@@ -317,14 +354,19 @@ def test_protect_coordinate_and_after_round_act_on_members_rows_in_order():
 
         def after_round(self, ctx):
             order.append(f"after{ctx.client}")
-            assert torch.equal(ctx.params, ctx.memory["trained"]) and not torch.equal(ctx.params, ctx.start)  # its own model
+            # its own model
+            assert torch.equal(ctx.params, ctx.memory["trained"]) and not torch.equal(
+                ctx.params, ctx.start
+            )
 
     order: list[str] = []
     setup = tiny_setup(Toy(), members=(1, 3), rounds=1, keep_unprotected=True)
     uploads, plain = (train_all(s)[1][0].uploads for s in (setup, tiny_setup(members=(), rounds=1)))
     assert order == ["protect1", "protect3", "coordinate", "after1", "after3"]
     assert (uploads.updates[1] == 20).all() and (uploads.updates[3] == 40).all()
-    assert torch.equal(uploads.updates[[0, 2]], plain.updates[[0, 2]]) and torch.equal(uploads.unprotected, plain.updates)
+    assert torch.equal(uploads.updates[[0, 2]], plain.updates[[0, 2]]) and torch.equal(
+        uploads.unprotected, plain.updates
+    )
 
 
 def test_aggregate_replaces_fedavg_and_sees_the_servers_own_samples():
@@ -332,18 +374,30 @@ def test_aggregate_replaces_fedavg_and_sees_the_servers_own_samples():
         root_samples = 5
 
         def aggregate(self, updates, weights, ctx):
-            assert (ctx.participants, ctx.input_shape) == ((0, 1, 2, 3), (4,)) and torch.equal(weights, torch.full((4,), 0.25))
+            assert (ctx.participants, ctx.input_shape) == ((0, 1, 2, 3), (4,)) and torch.equal(
+                weights, torch.full((4,), 0.25)
+            )
             weight, bias = ctx.layers[-2:]
-            assert (weight.name, weight.shape, bias.shape) == ("2.weight", (3, 6), (3,)) and bias.stop == updates.shape[1]
+            assert (weight.name, weight.shape, bias.shape) == (
+                "2.weight",
+                (3, 6),
+                (3,),
+            ) and bias.stop == updates.shape[1]
             assert torch.equal(bias.of(updates), updates[:, -3:])
             module = tiny_module()
             nn.utils.vector_to_parameters(ctx.params, module.parameters())
-            torch.testing.assert_close(ctx.logits(ctx.params, ctx.root.x), module(ctx.root.x).detach())
+            torch.testing.assert_close(
+                ctx.logits(ctx.params, ctx.root.x), module(ctx.root.x).detach()
+            )
             return updates.median(0).values
 
-    root = MemberData(torch.randn(5, 4, generator=torch.Generator().manual_seed(2)), torch.arange(5) % 3)
+    root = MemberData(
+        torch.randn(5, 4, generator=torch.Generator().manual_seed(2)), torch.arange(5) % 3
+    )
     federation, (result,) = train_all(tiny_setup(Toy(), members=(), rounds=1, root=root))
-    assert torch.equal(federation.models[0], result.uploads.starts[0] + result.uploads.updates.median(0).values)
+    assert torch.equal(
+        federation.models[0], result.uploads.starts[0] + result.uploads.updates.median(0).values
+    )
 
 
 def test_assign_keeps_several_global_models_apart():
@@ -361,7 +415,10 @@ def test_assign_keeps_several_global_models_apart():
     uploads = results[1].uploads
     assert uploads.model_of == [0, 1, 0, 1] and results[1].assignment == (0, 1, 0, 1)
     for j in (0, 1):
-        torch.testing.assert_close(federation.models[j], uploads.starts[j] + uploads.updates[[j, j + 2]].mean(0))
+        torch.testing.assert_close(
+            federation.models[j], uploads.starts[j] + uploads.updates[[j, j + 2]].mean(0)
+        )
     assert not torch.equal(federation.models[0], federation.models[1])
     federation, results = train_all(tiny_setup(Toy(0), members=(0, 1, 2, 3), n_models=2))
-    assert torch.equal(federation.models[1], results[0].uploads.starts[1])  # a model that no client chose
+    # a model that no client chose
+    assert torch.equal(federation.models[1], results[0].uploads.starts[1])

@@ -1,4 +1,6 @@
-"""Floors, the rows that every board has for comparison, and remarks of defenses that every command prints."""
+"""Floors, the rows that every board has for comparison, and remarks of defenses that every command
+prints.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,23 @@ from fedbench.core.spec.resolve import load_and_check
 MEMBERS = (0, 1)
 
 
-# -- free-rider -----------------------------------------------------------------------------------------------------
+# -- free-rider ------------------------------------------------------------------------------------
 
 
 def test_a_free_rider_uploads_nothing_with_its_weight_and_the_others_as_ever():
     inner = tiny_module()
     module = nn.Sequential(inner[0], nn.BatchNorm1d(6), *inner[1:])
-    free, plain = (train_all(tiny_setup(made(n), MEMBERS, module=deepcopy(module)))[1][0] for n in ("free-rider", "none"))
+    free, plain = (
+        train_all(tiny_setup(made(n), MEMBERS, module=deepcopy(module)))[1][0]
+        for n in ("free-rider", "none")
+    )
     assert not free.uploads.updates[:2].any() and plain.uploads.updates[:2].any(dim=1).all()
     assert torch.equal(free.uploads.buffers[:2], free.uploads.start_buffers[0].expand(2, -1))
     assert torch.equal(free.uploads.updates[2:], plain.uploads.updates[2:])
     torch.testing.assert_close(free.steps[0], free.uploads.updates[2:].sum(dim=0) / 4)
 
 
-# -- placebo --------------------------------------------------------------------------------------------------------
+# -- placebo ---------------------------------------------------------------------------------------
 
 
 class Orders(Defense):
@@ -57,11 +62,14 @@ class Orders(Defense):
 def test_a_placebo_trains_on_all_of_its_data_in_an_order_of_its_own():
     noted = Orders(made("placebo"))
     train_all(tiny_setup(noted, MEMBERS))
-    assert len(noted.seen) == 2 * 3 and all(sorted(order) == list(range(3, 12)) for order in noted.seen)
-    assert len({tuple(order) for order in [*noted.seen, range(3, 12)]}) == 7  # none as it came, no two alike
+    assert len(noted.seen) == 2 * 3 and all(
+        sorted(order) == list(range(3, 12)) for order in noted.seen
+    )
+    # none as it came, no two alike
+    assert len({tuple(order) for order in [*noted.seen, range(3, 12)]}) == 7
 
 
-# -- in a suite -----------------------------------------------------------------------------------------------------
+# -- in a suite ------------------------------------------------------------------------------------
 
 
 def edited(folder: Path, *changes: dict, **more) -> Path:
@@ -71,29 +79,47 @@ def edited(folder: Path, *changes: dict, **more) -> Path:
     spec = yaml.load(path)
     if "floors" not in more:
         del spec["floors"]
-    spec["settings"] = [{**spec["settings"][0], "name": f"s{i}", **change} for i, change in enumerate(changes)]
+    spec["settings"] = [
+        {**spec["settings"][0], "name": f"s{i}", **change} for i, change in enumerate(changes)
+    ]
     yaml.dump(spec, path)
     return path
 
 
 def rows(path: Path) -> dict[str, str]:
-    """The defense and the coalition of every planned run, by setting; all runs of a setting see the same data."""
+    """The defense and the coalition of every planned run, by setting; all runs of a setting see the
+    same data.
+    """
     found: dict[str, dict[str, str]] = {}
     registry = Registry.discover()
-    plan = make_plan(*load_and_check(str(path), registry, ()), registry, path.parent / "results", "cpu")
+    plan = make_plan(
+        *load_and_check(str(path), registry, ()), registry, path.parent / "results", "cpu"
+    )
     for job in plan.jobs:
         found.setdefault(job.setting.name, {})[job.defense.label] = job.coalition
     assert len({(job.setting.name, job.digests["data"]) for job in plan.jobs}) == len(found)
-    return {name: " ".join(sorted(f"{label}:{c}" for label, c in of_setting.items())) for name, of_setting in found.items()}
+    return {
+        name: " ".join(sorted(f"{label}:{c}" for label, c in of_setting.items()))
+        for name, of_setting in found.items()
+    }
 
 
 def test_every_setting_has_both_floors_where_members_defend_unless_it_names_its_defenses(tmp_path):
-    parts = {}, {"coalitions": ["none"]}, {"defenses": ["none", "mixup"]}, {"defenses": ["none", "placebo"]}
-    changes = [{**part, "audit": {"every": 2, "nonmembers": 80 - i}} for i, part in enumerate(parts)]
+    parts = (
+        {},
+        {"coalitions": ["none"]},
+        {"defenses": ["none", "mixup"]},
+        {"defenses": ["none", "placebo"]},
+    )
+    changes = [
+        {**part, "audit": {"every": 2, "nonmembers": 80 - i}} for i, part in enumerate(parts)
+    ]
     assert rows(edited(tmp_path, *changes, defenses=["none", "mixup"])) == {
-        "s0": "free-rider:pair mixup:pair none:none placebo:pair", "s1": "mixup:none none:none", "s2": "mixup:pair none:none",
+        "s0": "free-rider:pair mixup:pair none:none placebo:pair",
+        "s1": "mixup:none none:none",
+        "s2": "mixup:pair none:none",
         "s3": "none:none placebo:pair",
-    }  # fmt: skip
+    }
 
 
 def test_a_suite_may_name_its_floors(tmp_path):
@@ -101,7 +127,9 @@ def test_a_suite_may_name_its_floors(tmp_path):
 
 
 def test_a_defense_that_is_no_floor_is_refused_with_its_place(tmp_path):
-    with pytest.raises(UserError, match=r"tiny.yaml:\d+:\d+: floors\[0\]: 'mixup' is not a floor; the floors are"):
+    with pytest.raises(
+        UserError, match=r"tiny.yaml:\d+:\d+: floors\[0\]: 'mixup' is not a floor; the floors are"
+    ):
         rows(edited(tmp_path, {}, floors=["mixup"]))
 
 
@@ -135,12 +163,14 @@ def test_another_packages_floor_is_no_row_where_a_suite_does_not_name_it(site, t
     assert rows(edited(tmp_path, {})) == {"s0": "free-rider:pair none:none placebo:pair"}
 
 
-# -- remarks --------------------------------------------------------------------------------------------------------
+# -- remarks ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_remarks_are_printed_by_every_command_with_the_defense_and_kept_by_its_records(site, tmp_path, call):
+def test_remarks_are_printed_by_every_command_with_the_defense_and_kept_by_its_records(
+    site, tmp_path, call
+):
     install(site, "talking", PACKAGE)
     both = {"name": "grad-noise", "label": "both", "then": ["talks"]}
     path = edited(tmp_path, {}, defenses=["none", "talks", both], floors=[])
@@ -149,7 +179,10 @@ def test_remarks_are_printed_by_every_command_with_the_defense_and_kept_by_its_r
         assert status == 0 and said.count("4 rounds are few") == said.count("P is known") == 2
     found = {who[0]: r["notes"] for who, r in records(tmp_path / "r").items()}
     assert found["none"] == []
-    assert [note.partition("': ")[2] for note in found["both"]] == ["Talks: 4 rounds are few", "Talks: P is known"]
+    assert [note.partition("': ")[2] for note in found["both"]] == [
+        "Talks: 4 rounds are few",
+        "Talks: P is known",
+    ]
     assert found["talks"][0].startswith("defense 'talks' in setting '")
 
 
@@ -157,6 +190,7 @@ def test_remarks_that_fail_are_refused_with_the_defense(site, tmp_path, call):
     install(site, "talking", PACKAGE)
     status, said = call("validate", edited(tmp_path, {}, defenses=["none", "mumbles", "breaks"]))
     refusals = [
-        "Mumbles.remarks returned str; expected a list of texts", "defense 'breaks' (talking 1.0): ValueError: speechless",
-    ]  # fmt: skip
+        "Mumbles.remarks returned str; expected a list of texts",
+        "defense 'breaks' (talking 1.0): ValueError: speechless",
+    ]
     assert status != 0 and [r for r in refusals if r not in said] == []

@@ -1,4 +1,6 @@
-"""The regression gate: what counts as a change, how sure it must be, baseline files, and the two commands."""
+"""The regression gate: what counts as a change, how sure it must be, baseline files, and the two
+commands.
+"""
 
 from __future__ import annotations
 
@@ -31,34 +33,70 @@ KEY = Key("iid", "pair", "mixup", "fta", "server")
 
 def use(name, **params):
     """A component as records name it."""
-    return {"name": name, "params": params, "target": f"p.{name}:C", "distribution": "p 1.0", "digest": f"code of {name}"}
+    return {
+        "name": name,
+        "params": params,
+        "target": f"p.{name}:C",
+        "distribution": "p 1.0",
+        "digest": f"code of {name}",
+    }
 
 
 def identity(defense, attack, seed):
     """What a cell is made of, in the form of a record's identity."""
     run = {
-        "setting": {"federation": {"rounds": 20}}, "members": [0, 1], "targets": [0, 1], "seed": seed, "attacker": None,
-        "dataset": use("digits"), "model": use("mlp"), "defense": use(defense, rate=0.2), "device": "cpu", "contract": 2,
-        "digests": {"data": f"data {seed}", "split": f"split {seed}", "engine": "code of the engine"},
+        "setting": {"federation": {"rounds": 20}},
+        "members": [0, 1],
+        "targets": [0, 1],
+        "seed": seed,
+        "attacker": None,
+        "dataset": use("digits"),
+        "model": use("mlp"),
+        "defense": use(defense, rate=0.2),
+        "device": "cpu",
+        "contract": 2,
+        "digests": {
+            "data": f"data {seed}",
+            "split": f"split {seed}",
+            "engine": "code of the engine",
+        },
         "provenance": {"torch": "2.11", "dtype": "float32"},
-    }  # fmt: skip
-    return {"run": run} | ({"attack": use(attack), "signals": {SIGNAL_OF[attack]: use(SIGNAL_OF[attack])}} if attack else {})
+    }
+    return {"run": run} | (
+        {"attack": use(attack), "signals": {SIGNAL_OF[attack]: use(SIGNAL_OF[attack])}}
+        if attack
+        else {}
+    )
 
 
 def snapshot(seeds=SEEDS, noise=0.0, draw=0, suite="demo"):
-    """An AUC of .6 outside, .55 inside, a TF01 of 1 % and an accuracy of .9, each with normal ``noise`` times its scale."""
+    """An AUC of .6 outside, .55 inside, a TF01 of 1 % and an accuracy of .9, each with normal
+    ``noise`` times its scale.
+    """
     rng = np.random.default_rng(draw)
 
     def values(mean, scale, error):
-        return {s: Value((round(mean + scale * noise * rng.standard_normal(), 5),), error) for s in seeds}
+        return {
+            s: Value((round(mean + scale * noise * rng.standard_normal(), 5),), error)
+            for s in seeds
+        }
 
     cells = {}
     for defense in DEFENSES:
         for attack in ("", *SIGNAL_OF):
             key = Key("iid", "pair", defense, attack, "server" if attack else "")
-            found = {"auc:ofl": values(0.6, 1, 0.03), "auc:ifl": values(0.55, 1, 0.03), "tf01:ofl": values(1.0, 10, None)}
+            found = {
+                "auc:ofl": values(0.6, 1, 0.03),
+                "auc:ifl": values(0.55, 1, 0.03),
+                "tf01:ofl": values(1.0, 10, None),
+            }
             own = found if attack else {ACCURACY: values(0.9, 1, 0.01)}
-            cells[key] = Cell(key, {s: identity(defense, attack, s) for s in seeds}, dict.fromkeys(seeds, "bits"), own)
+            cells[key] = Cell(
+                key,
+                {s: identity(defense, attack, s) for s in seeds},
+                dict.fromkeys(seeds, "bits"),
+                own,
+            )
     return Snapshot(suite=suite, made={"torch": ["2.11"]}, cells=cells)
 
 
@@ -74,7 +112,10 @@ def made_of(path, value, seeds=SEEDS):
 
 def moved(made, by, measure="auc:ofl", key=KEY):
     """With one measure of one cell moved."""
-    values = {s: Value(tuple(p + by for p in v.parts), v.error) for s, v in made.cells[key].values[measure].items()}
+    values = {
+        s: Value(tuple(p + by for p in v.parts), v.error)
+        for s, v in made.cells[key].values[measure].items()
+    }
     cell = replace(made.cells[key], values={**made.cells[key].values, measure: values})
     return replace(made, cells={**made.cells, key: cell})
 
@@ -94,7 +135,7 @@ def values(numbers, error=None):
     return [Value((float(x),), error) for x in numbers]
 
 
-# --- verdicts ---------------------------------------------------------------------------------------------------------
+# --- verdicts -------------------------------------------------------------------------------------
 
 
 def test_an_unchanged_tree_has_no_change():
@@ -105,10 +146,14 @@ def test_an_unchanged_tree_has_no_change():
     assert not found.failing(())
 
 
-@pytest.mark.parametrize(("measure", "attack", "by", "defenses", "attacks"), [
-    ("auc:ofl", "fta", 0.05, "worse", "better"), ("tf01:ofl", "fta", -5.0, "better", "worse"),
-    ("accuracy", "", -0.05, "worse", "worse"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("measure", "attack", "by", "defenses", "attacks"),
+    [
+        ("auc:ofl", "fta", 0.05, "worse", "better"),
+        ("tf01:ofl", "fta", -5.0, "better", "worse"),
+        ("accuracy", "", -0.05, "worse", "worse"),
+    ],
+)
 def test_the_metric_and_the_side_decide_what_is_worse(measure, attack, by, defenses, attacks):
     old = snapshot(noise=0.001)
     new = moved(old, by, measure, KEY._replace(attack=attack, view="server" if attack else ""))
@@ -132,10 +177,20 @@ def test_a_change_counts_beyond_its_floor_and_its_interval():
 
 def test_scores_with_other_bits_are_moved_though_no_number_is():
     old = snapshot()
-    new = replace(old, cells={**old.cells, KEY: replace(old.cells[KEY], digests={**old.cells[KEY].digests, 2: "other"})})
+    new = replace(
+        old,
+        cells={
+            **old.cells,
+            KEY: replace(old.cells[KEY], digests={**old.cells[KEY].digests, 2: "other"}),
+        },
+    )
     found = compare(new, old)
-    assert verdicts(found) == {("moved", "fta", name) for name in ("auc:ofl", "auc:ifl", "tf01:ofl")}
-    assert found.failing(("moved",)) and not found.failing(("worse", "better", "missing", "not-comparable", "new"))
+    assert verdicts(found) == {
+        ("moved", "fta", name) for name in ("auc:ofl", "auc:ifl", "tf01:ofl")
+    }
+    assert found.failing(("moved",)) and not found.failing(
+        ("worse", "better", "missing", "not-comparable", "new")
+    )
 
 
 def test_cells_and_seeds_that_are_gone_or_new_are_named():
@@ -144,14 +199,18 @@ def test_cells_and_seeds_that_are_gone_or_new_are_named():
     assert verdicts(compare(fewer, old)) == {("missing", "fta", None)}
     assert verdicts(compare(old, fewer)) == {("new", "fta", None)}
     lost = snapshot(seeds=(0, 1, 2, 4)).cells[KEY]
-    new = replace(old, cells={**old.cells, KEY: lost}, unscored={KEY: {3: "diverged: loss is not finite"}})
+    new = replace(
+        old, cells={**old.cells, KEY: lost}, unscored={KEY: {3: "diverged: loss is not finite"}}
+    )
     found = compare(new, old)
     assert verdicts(found) == {("missing", "fta", None)}
     assert found.rows[0].reasons == ("seed 3 diverged: loss is not finite",)
     assert row(found).seeds == (4, 4)
 
 
-@pytest.mark.parametrize(("seeds", "paired", "counted"), [((1, 3), True, (2, 2)), ((10, 11, 12), False, (5, 3))])
+@pytest.mark.parametrize(
+    ("seeds", "paired", "counted"), [((1, 3), True, (2, 2)), ((10, 11, 12), False, (5, 3))]
+)
 def test_shared_seeds_are_compared_in_pairs_and_others_unpaired(seeds, paired, counted):
     found = compare(snapshot(seeds), snapshot())
     assert found.counts == {"identical" if paired else "same": NUMBERS}
@@ -159,13 +218,17 @@ def test_shared_seeds_are_compared_in_pairs_and_others_unpaired(seeds, paired, c
     assert compare(made_of("run/model/params/hidden", 9, seeds), snapshot()).compared == 0
 
 
-@pytest.mark.parametrize(("path", "value", "reason"), [
-    ("run/setting/federation/rounds", 30, "federation.rounds 20 -> 30"),
-    ("run/digests/data", "other", "the data of 'digits' changed"),
-    ("run/digests/split", "other", "who holds which samples, or who is asked about"),
-    ("run/defense/params/rate", 0.3, "rate 0.2 -> 0.3"), ("run/provenance/dtype", "float64", "dtype float32 -> float64"),
-    ("run/attacker", use("insider"), "adversary's attack none -> 'insider'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        ("run/setting/federation/rounds", 30, "federation.rounds 20 -> 30"),
+        ("run/digests/data", "other", "the data of 'digits' changed"),
+        ("run/digests/split", "other", "who holds which samples, or who is asked about"),
+        ("run/defense/params/rate", 0.3, "rate 0.2 -> 0.3"),
+        ("run/provenance/dtype", "float64", "dtype float32 -> float64"),
+        ("run/attacker", use("insider"), "adversary's attack none -> 'insider'"),
+    ],
+)
 def test_another_protocol_is_not_comparable_and_fails_the_gate(path, value, reason):
     found = compare(made_of(path, value), snapshot())
     assert found.counts == {"not-comparable": 6}
@@ -173,10 +236,14 @@ def test_another_protocol_is_not_comparable_and_fails_the_gate(path, value, reas
     assert found.failing(())
 
 
-@pytest.mark.parametrize(("path", "said", "cells"), [
-    ("run/digests/engine", "the engine's code changed", 6), ("attack/digest", "the code of attack", 4),
-    ("signals/loss/digest", "the code of signal 'loss' changed", 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "said", "cells"),
+    [
+        ("run/digests/engine", "the engine's code changed", 6),
+        ("attack/digest", "the code of attack", 4),
+        ("signals/loss/digest", "the code of signal 'loss' changed", 2),
+    ],
+)
 def test_changed_code_is_compared_and_named_unless_it_must_be_the_same(path, said, cells):
     found = compare(made_of(path, "new"), snapshot())
     touched = {r.key for r in found.rows if any(said in what for what in r.changed)}
@@ -188,8 +255,13 @@ def test_changed_code_is_compared_and_named_unless_it_must_be_the_same(path, sai
 
 def test_another_machine_is_compared_and_another_suite_is_not():
     old = snapshot()
-    found = compare(replace(moved(made_of("run/device", "cuda"), 0.001), made={"torch": ["2.12"]}), old)
-    assert (found.counts, found.machines) == ({"identical": NUMBERS - 1, "same": 1}, ("torch 2.11 -> 2.12",))
+    found = compare(
+        replace(moved(made_of("run/device", "cuda"), 0.001), made={"torch": ["2.12"]}), old
+    )
+    assert (found.counts, found.machines) == (
+        {"identical": NUMBERS - 1, "same": 1},
+        ("torch 2.11 -> 2.12",),
+    )
     assert "Bits cannot agree" in markdown(Gate(comparison=found, fail_on=()))
     two = {"torch": ["2.11", "2.12"]}
     assert not compare(replace(old, made=two), replace(old, made=two)).by_bits
@@ -199,7 +271,7 @@ def test_another_machine_is_compared_and_another_suite_is_not():
         compare(snapshot(suite="other"), old)
 
 
-# --- intervals --------------------------------------------------------------------------------------------------------
+# --- intervals ------------------------------------------------------------------------------------
 
 
 def width_of(old, new, paired, level=0.01):
@@ -215,26 +287,32 @@ def test_the_interval_of_one_cell_is_students():
     for change in (0.01 * new, 9 * new):  # the narrower of two intervals, each at half the level
         either = stats.ttest_rel(old + change, old), stats.ttest_ind(old + change, old)
         ends = [test.confidence_interval(0.995) for test in either]
-        assert width_of(values(old), values(old + change), True) == pytest.approx(min((e.high - e.low) / 2 for e in ends))
+        assert width_of(values(old), values(old + change), True) == pytest.approx(
+            min((e.high - e.low) / 2 for e in ends)
+        )
 
 
 def test_a_family_shares_its_variance_and_the_degrees_of_freedom_of_its_independent_residuals():
     a, b, old = np.array([1.0, -1, 0, 0]), np.array([0.0, 0, 1, -1]), np.array([0.5, 0.6, 0.7, 0.8])
 
     def widths(*residuals, paired=False):
-        family = [Pairing(old=values(old * paired), new=values(old * paired + x), paired=paired) for x in residuals]
+        family = [
+            Pairing(old=values(old * paired), new=values(old * paired + x), paired=paired)
+            for x in residuals
+        ]
         return half_widths(family, 0.01)
 
     pooled = np.sqrt(2 / 6 / 2)
     assert widths(a, b) == pytest.approx([stats.t(12).ppf(0.995) * pooled] * 2)
     assert widths(a, a) == pytest.approx([stats.t(6).ppf(0.995) * pooled] * 2)
-    t = stats.t(6 * 2.02**2 / (2**2 + 0.02**2)).ppf(0.995)  # a cell that varies more keeps its own variance
+    # a cell that varies more keeps its own variance
+    t = stats.t(6 * 2.02**2 / (2**2 + 0.02**2)).ppf(0.995)
     assert widths(a, 0.1 * b) == pytest.approx([t * pooled, t * np.sqrt(2.02 / 2 / 6 / 2)])
     quiet, loud = widths(0.001 * a, 0.01 * b, paired=True)
     assert loud == pytest.approx(10 * quiet)  # pairs of one defense say nothing of another
 
 
-# --- the file ---------------------------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 
 def test_a_baseline_holds_the_snapshot_and_a_change_of_one_cell_is_one_line(tmp_path):
@@ -257,14 +335,28 @@ def rewritten(path, place, value):
     path.write_text(json.dumps({**content, "digest": digest_of(content)}))
 
 
-@pytest.mark.parametrize(("place", "value", "message"), [
-    ("schema", 5, "a baseline of schema 5, this fedbench reads 4; upgrade fedbench"),
-    ("schema", 3, "a baseline of schema 3, this fedbench reads 4; make it anew"),
-    ("kind", "fedbench record", "not a baseline of fedbench; `fedbench baseline RESULTS -o FILE` writes one"),
-    ("cells/1/values/auc:ofl/0/0/0", None, "cells.1.values.auc:ofl.0.0.0: Input should be a valid number"),
-    ("runs", {}, "a part is missing"), ("more", 1, "(more: Extra inputs are not permitted)"),
-])  # fmt: skip
-def test_a_baseline_with_a_mistake_is_refused_with_place_and_reason(tmp_path, place, value, message):
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("schema", 5, "a baseline of schema 5, this fedbench reads 4; upgrade fedbench"),
+        ("schema", 3, "a baseline of schema 3, this fedbench reads 4; make it anew"),
+        (
+            "kind",
+            "fedbench record",
+            "not a baseline of fedbench; `fedbench baseline RESULTS -o FILE` writes one",
+        ),
+        (
+            "cells/1/values/auc:ofl/0/0/0",
+            None,
+            "cells.1.values.auc:ofl.0.0.0: Input should be a valid number",
+        ),
+        ("runs", {}, "a part is missing"),
+        ("more", 1, "(more: Extra inputs are not permitted)"),
+    ],
+)
+def test_a_baseline_with_a_mistake_is_refused_with_place_and_reason(
+    tmp_path, place, value, message
+):
     path = tmp_path / "b.json"
     write_baseline(path, snapshot())
     rewritten(path, place, value)
@@ -273,7 +365,7 @@ def test_a_baseline_with_a_mistake_is_refused_with_place_and_reason(tmp_path, pl
     assert str(error.value).startswith(f"{path}: ")
 
 
-# --- the commands -----------------------------------------------------------------------------------------------------
+# --- the commands ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -288,10 +380,14 @@ def test_the_values_are_those_of_the_scores(finished):
     assert len(cells) == 2 * (2 + 1)
     for loaded in load_records(finished):
         record = loaded.record
-        key = Key("digits", record.coalition, record.defense.label, record.attack.label, record.view)
+        key = Key(
+            "digits", record.coalition, record.defense.label, record.attack.label, record.view
+        )
         assert set(cells[key].values) == {"auc:ofl", "auc:ifl"}  # too few non-members for a TF01
         for group, kind in (("auc:ofl", 1), ("auc:ifl", 2)):
-            for target, value in zip(record.targets, cells[key].values[group][0].parts, strict=True):
+            for target, value in zip(
+                record.targets, cells[key].values[group][0].parts, strict=True
+            ):
                 c = loaded.candidates(target.target)
                 chosen = (c.kind == 0) | (c.kind == kind)
                 assert value == pytest.approx(auc(c.scores[chosen], c.kind[chosen] == 0), abs=1e-5)
@@ -299,14 +395,28 @@ def test_the_values_are_those_of_the_scores(finished):
         assert run.values["accuracy"][0].mean == pytest.approx(record.accuracy, abs=1e-5)
 
 
-def test_a_worse_cell_fails_the_gate_and_is_written_for_programs(finished, baseline, tmp_path, call):
+def test_a_worse_cell_fails_the_gate_and_is_written_for_programs(
+    finished, baseline, tmp_path, call
+):
     status, words = call("compare", finished, baseline, "--fail-on", "any-change")
     assert (status, "The gate **passed**: 10 identical" in words) == (0, True)
     cells = json.loads(baseline.read_text())["cells"]
-    at = next(i for i, c in enumerate(cells) if (c["defense"], c["attack"]) == ("grad-noise", "loss-series"))
+    at = next(
+        i
+        for i, c in enumerate(cells)
+        if (c["defense"], c["attack"]) == ("grad-noise", "loss-series")
+    )
     parts, error = cells[at]["values"]["auc:ofl"]["0"]
     rewritten(baseline, f"cells/{at}/values/auc:ofl/0", [[p - 0.3 for p in parts], error])
-    status, words = call("compare", finished, baseline, "--json", tmp_path / "gate.json", "--output", tmp_path / "gate.md")
+    status, words = call(
+        "compare",
+        finished,
+        baseline,
+        "--json",
+        tmp_path / "gate.json",
+        "--output",
+        tmp_path / "gate.md",
+    )
     assert (status, "The gate **failed**: 1 worse, 9 identical" in words) == (1, True)
     assert "1 worse, 9 identical" in (tmp_path / "gate.md").read_text()
     first = json.loads((tmp_path / "gate.json").read_text())["rows"][0]
@@ -321,22 +431,34 @@ def test_a_worse_cell_fails_the_gate_and_is_written_for_programs(finished, basel
 
 def test_a_defense_with_another_default_fails_the_gate(finished, baseline, call):
     parts = json.loads(baseline.read_text())["parts"]
-    (part,) = (n for n, part in parts.items() if isinstance(part, dict) and part.get("name") == "grad-noise")
+    (part,) = (
+        n
+        for n, part in parts.items()
+        if isinstance(part, dict) and part.get("name") == "grad-noise"
+    )
     rewritten(baseline, f"parts/{part}/params/sigma", 0.5)
     status, words = call("compare", finished, baseline)
-    assert (status, "The gate **failed**: 3 not comparable, 5 identical" in words, "sigma 0.5 -" in words) == (1, True, True)
+    assert (
+        status,
+        "The gate **failed**: 3 not comparable, 5 identical" in words,
+        "sigma 0.5 -" in words,
+    ) == (1, True, True)
 
 
-@pytest.mark.parametrize(("option", "value", "message"), [
-    ("--fail-on", "wrose", "'wrose' is none of worse, better, missing"), ("--floor", "auc=nan", "a floor is 0 or more"),
-    ("--json", "baseline.json", "is what is compared"),
-])  # fmt: skip
-def test_a_mistaken_option_is_explained(finished, baseline, option, value, message, call, monkeypatch):
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--fail-on", "wrose", "'wrose' is none of worse, better, missing"),
+        ("--floor", "auc=nan", "a floor is 0 or more"),
+        ("--json", "baseline.json", "is what is compared"),
+    ],
+)
+def test_a_mistaken_option_is_explained(
+    finished, baseline, option, value, message, call, monkeypatch
+):
     monkeypatch.chdir(baseline.parent)
     before = baseline.read_bytes()
     status, words = call("compare", finished, baseline, option, value)
     assert (status, message in words) == (2, True)
     assert call("baseline", finished, "-o", baseline)[0] == 2
     assert baseline.read_bytes() == before
-
-

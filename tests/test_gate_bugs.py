@@ -1,4 +1,6 @@
-"""The gate of this repository fails for a bug in an attack, a defense or the engine, names what moved, and passes without."""
+"""The gate of this repository fails for a bug in an attack, a defense or the engine, names what
+moved, and passes without.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,20 @@ import pytest
 from planted_bugs import OF_THE_GATE, OF_THE_ORACLE
 
 ROOT = Path(__file__).parents[1]
-ONLY, FAIL_ON = (re.search(rf"--{name} (\S+)", (ROOT / ".ci" / "gate").read_text())[1] for name in ("only", "fail-on"))
-RUN = ("run", "partial_defense", "--only", ONLY, "--set", "seeds=[0,1,2,3,4]", "--no-plots", "--results")
+ONLY, FAIL_ON = (
+    re.search(rf"--{name} (\S+)", (ROOT / ".ci" / "gate").read_text())[1]
+    for name in ("only", "fail-on")
+)
+RUN = (
+    "run",
+    "partial_defense",
+    "--only",
+    ONLY,
+    "--set",
+    "seeds=[0,1,2,3,4]",
+    "--no-plots",
+    "--results",
+)
 
 
 def fedbench(root, *args):
@@ -52,16 +66,30 @@ def good(tmp_path_factory):
 
 def moved_by(bug, good, folder):
     """(exit status, rows that are not identical) of the gate with a bug."""
-    shutil.copytree(good / "results", folder / "results")  # what the bug leaves as it is is not trained again
+    # what the bug leaves as it is is not trained again
+    shutil.copytree(good / "results", folder / "results")
     root = run_with(bug, folder)
     out = folder / "gate.json"
-    done = fedbench(root, "compare", root / "results", good / "baseline.json", "--fail-on", FAIL_ON, "--json", out)
-    return done.returncode, [row for row in json.loads(out.read_text())["rows"] if row["verdict"] != "identical"]
+    done = fedbench(
+        root,
+        "compare",
+        root / "results",
+        good / "baseline.json",
+        "--fail-on",
+        FAIL_ON,
+        "--json",
+        out,
+    )
+    return done.returncode, [
+        row for row in json.loads(out.read_text())["rows"] if row["verdict"] != "identical"
+    ]
 
 
 def test_each_bug_changes_one_place_of_this_tree():
     bugs = {name: bug for name, bug in (OF_THE_ORACLE | OF_THE_GATE).items() if name != "none"}
-    assert [name for name, (file, old, *_) in bugs.items() if (ROOT / file).read_text().count(old) != 1] == []
+    assert [
+        name for name, (file, old, *_) in bugs.items() if (ROOT / file).read_text().count(old) != 1
+    ] == []
 
 
 @pytest.mark.slow
@@ -75,10 +103,14 @@ def test_a_bug_in_one_attack_fails_the_gate(good, tmp_path, bug):
 
 @pytest.mark.slow
 @pytest.mark.nightly
-@pytest.mark.parametrize(("bug", "defenses"), [
-    ("noise times 0.9", {"cofedmid"}), ("the labels of mixup unmixed", {"mixup"}),
-    ("one shuffle off by one", {"none", "mixup", "cofedmid"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("bug", "defenses"),
+    [
+        ("noise times 0.9", {"cofedmid"}),
+        ("the labels of mixup unmixed", {"mixup"}),
+        ("one shuffle off by one", {"none", "mixup", "cofedmid"}),
+    ],
+)
 def test_a_bug_in_a_defense_or_the_engine_fails_the_gate(good, tmp_path, bug, defenses):
     status, rows = moved_by(OF_THE_ORACLE[bug], good, tmp_path)
     assert (status, {row["defense"] for row in rows}) == (1, defenses)

@@ -1,4 +1,6 @@
-"""The script of the GPU measures: every section runs on a machine without a GPU, at toy size, and says what it should."""
+"""The script of the GPU measures: every section runs on a machine without a GPU, at toy size, and
+says what it should.
+"""
 
 from __future__ import annotations
 

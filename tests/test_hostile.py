@@ -1,4 +1,6 @@
-"""Small packages that break rules, one folder each, against the real command line: see `tests/hostile/README.md`."""
+"""Small packages that break rules, one folder each, against the real command line: see
+`tests/hostile/README.md`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from typing import Any
 import pytest
 from running import HANG_S, changed
 
-PACKAGES = sorted(path.parent for path in (Path(__file__).parent / "hostile").glob("*/package.toml"))
+PACKAGES = sorted(
+    path.parent for path in (Path(__file__).parent / "hostile").glob("*/package.toml")
+)
 
 
 class Package:
@@ -23,16 +27,22 @@ class Package:
     def __init__(self, source: Path, folder: Path) -> None:
         self.facts = tomllib.loads((source / "package.toml").read_text())
         self.site, self.folder = folder / "site", folder
-        shutil.copytree(source, self.site, ignore=shutil.ignore_patterns("package.toml", "__pycache__"))
+        shutil.copytree(
+            source, self.site, ignore=shutil.ignore_patterns("package.toml", "__pycache__")
+        )
         files = [p.relative_to(self.site) for p in sorted(self.site.rglob("*")) if p.is_file()]
         info = self.site / f"{source.name}-1.0.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {source.name.replace('_', '-')}\nVersion: 1.0\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {source.name.replace('_', '-')}\nVersion: 1.0\n"
+        )
         entries = [f"{key} = {value}\n" for key, value in self.facts["entry_points"].items()]
         (info / "entry_points.txt").write_text("[fedbench]\n" + "".join(entries))
         (info / "RECORD").write_text("".join(f"{path},,\n" for path in files))
         self.words = {
-            "suite": str(changed(folder, self.facts.get("setting", {}), **self.facts.get("suite", {}))),
+            "suite": str(
+                changed(folder, self.facts.get("setting", {}), **self.facts.get("suite", {}))
+            ),
             "results": str(folder / "results"),
         }
 
@@ -49,15 +59,27 @@ class Package:
             text = path.read_text()
             assert text.count(change["old"]) == 1, f"{path} does not say {change['old']} once"
             path.write_text(text.replace(change["old"], change["new"]))
-        env = {**os.environ, "PYTHONPATH": str(self.site), "XDG_CACHE_HOME": str(self.folder / "cache"), "COLUMNS": "300"}
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(self.site),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "COLUMNS": "300",
+        }
         return subprocess.run(
             [sys.executable, "-m", "fedbench.core.cli.main", *map(self.said, call["command"])],
-            env=env | self.facts.get("environment", {}), cwd=self.folder, capture_output=True, text=True, timeout=HANG_S,
-        )  # fmt: skip
+            env=env | self.facts.get("environment", {}),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+        )
 
 
 LIGHT = {"raises", "vanishes"}
-CASES = [pytest.param(p, id=p.name, marks=[] if p.name in LIGHT else [pytest.mark.nightly]) for p in PACKAGES]
+CASES = [
+    pytest.param(p, id=p.name, marks=[] if p.name in LIGHT else [pytest.mark.nightly])
+    for p in PACKAGES
+]
 
 
 @pytest.mark.slow
@@ -69,8 +91,12 @@ def test_a_hostile_package_is_named_and_harms_nobody(source, tmp_path):
         shown = f"{call['command']}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"
         assert done.returncode == call["status"], shown
         for words in call.get("says", []):
-            assert package.said(words) in done.stdout + done.stderr, f"it does not say {words!r}: {shown}"
+            assert package.said(words) in done.stdout + done.stderr, (
+                f"it does not say {words!r}: {shown}"
+            )
         for words in (*call.get("never", []), "Traceback", "\x1b", "\x07", "\u202e"):
-            assert package.said(words) not in done.stdout + done.stderr, f"it says {words!r}: {shown}"
+            assert package.said(words) not in done.stdout + done.stderr, (
+                f"it says {words!r}: {shown}"
+            )
         if call.get("json"):
             assert json.loads(done.stdout), shown

@@ -1,4 +1,6 @@
-"""Files of unknown origin: what a few bytes may cost, what their content may start, names that are no text."""
+"""Files of unknown origin: what a few bytes may cost, what their content may start, names that are
+no text.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,15 @@ from fedbench.core.toolkit.arrays import SUFFIXES
 from fedbench.plugins.datasets.folders import ImageFolder
 from fedbench.plugins.datasets.tabular import Location30
 
-EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n0 0 8 8 rectfill\nshowpage\n"
+EPS = (
+    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n0 0 8 8 rectfill\nshowpage\n"
+)
 MIB = 1 << 20
 
 
-def test_postscript_called_an_image_starts_no_interpreter_and_images_are_read(tmp_path, monkeypatch):
+def test_postscript_called_an_image_starts_no_interpreter_and_images_are_read(
+    tmp_path, monkeypatch
+):
     def started(*args, **kwargs):
         raise AssertionError("Ghostscript was started")
 
@@ -35,10 +41,14 @@ def test_postscript_called_an_image_starts_no_interpreter_and_images_are_read(tm
         path.write_bytes(EPS)
         with pytest.raises(UserError) as caught:
             decode_images([path])
-        said[suffix] = f"x{suffix}: not a readable image (UnidentifiedImageError" in str(caught.value)
+        said[suffix] = f"x{suffix}: not a readable image (UnidentifiedImageError" in str(
+            caught.value
+        )
         grey.save(path)
         shapes[suffix] = decode_images([path]).shape
-    assert set(said.values()) == {True} and shapes == {s: (1, 3 if s == ".webp" else 1, 8, 8) for s in SUFFIXES}
+    assert set(said.values()) == {True} and shapes == {
+        s: (1, 3 if s == ".webp" else 1, 8, 8) for s in SUFFIXES
+    }
 
 
 def packed(path: Path, *parts: bytes) -> Path:
@@ -57,10 +67,22 @@ def header(kind: bytes, size: int, name: str) -> bytes:
 
 
 HOSTILE = {
-    "a large file": (header(tarfile.REGTYPE, 10**10, "bangkok"), 1024, "more than 17,955,840 bytes unpacked"),
-    "a large neighbour": (header(tarfile.REGTYPE, 10**10, "other"), 1024, "more than 17,955,840 bytes unpacked"),
-    "many neighbours": (b"".join(header(tarfile.REGTYPE, 0, f"{i}") for i in range(1001)), 0, "more than 1,000 files"),
-}  # fmt: skip
+    "a large file": (
+        header(tarfile.REGTYPE, 10**10, "bangkok"),
+        1024,
+        "more than 17,955,840 bytes unpacked",
+    ),
+    "a large neighbour": (
+        header(tarfile.REGTYPE, 10**10, "other"),
+        1024,
+        "more than 17,955,840 bytes unpacked",
+    ),
+    "many neighbours": (
+        b"".join(header(tarfile.REGTYPE, 0, f"{i}") for i in range(1001)),
+        0,
+        "more than 1,000 files",
+    ),
+}
 
 
 @pytest.mark.parametrize(("start", "zeros", "refusal"), HOSTILE.values(), ids=HOSTILE)
@@ -74,14 +96,18 @@ def test_an_archive_of_a_tabular_set_costs_no_more_than_the_set(home, start, zer
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert caught.value.messages == (f"{archive}: not unpacked: it holds {refusal}; get it from its official home",)
+    assert caught.value.messages == (
+        f"{archive}: not unpacked: it holds {refusal}; get it from its official home",
+    )
     assert peak < 16 * MIB
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path):
     with open(tmp_path / "big", "wb") as f:
         f.truncate(10**12)  # of holes: it takes no disk
-    with pytest.raises(UserError, match="big: 1,000,000,000,000 bytes, at most 300 expected: not this data set"):
+    with pytest.raises(
+        UserError, match="big: 1,000,000,000,000 bytes, at most 300 expected: not this data set"
+    ):
         check_size(tmp_path / "big", 300)
 
 
@@ -101,6 +127,11 @@ def test_names_that_are_not_utf_8_are_names(home):
         folder = os.path.join(os.fsencode(home / "mine"), label)
         os.makedirs(folder)
         for i in range(10):
-            Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(os.path.join(folder, b"\xff%d.png" % i))
-    data, again = (ImageFolder(path="mine", holdout=2, test=2).load(0) for _ in range(2))  # the second is from the cache
-    assert (data.n_classes, data.train_x.shape) == (2, (16, 1, 8, 8)) and np.array_equal(data.train_x, again.train_x)
+            Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(
+                os.path.join(folder, b"\xff%d.png" % i)
+            )
+    # the second is from the cache
+    data, again = (ImageFolder(path="mine", holdout=2, test=2).load(0) for _ in range(2))
+    assert (data.n_classes, data.train_x.shape) == (2, (16, 1, 8, 8)) and np.array_equal(
+        data.train_x, again.train_x
+    )

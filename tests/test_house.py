@@ -1,4 +1,6 @@
-"""Rules of the source tree: what is in the digest, who imports what, one table of phases, how tests are written."""
+"""Rules of the source tree: what is in the digest, who imports what, one table of phases, how tests
+are written.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,22 @@ from fedbench.core.federation.compose import composed
 from fedbench.core.registry import digest
 
 ROOT = Path(__file__).parents[1]
-# Used by code that decides a result, although not in the digest: their values are in the keys, or they only carry and write.
+# Used by code that decides a result, although not in the digest: their values are in the keys, or
+# they only carry and write.
 DECIDE_NOTHING = {"spec", "registry", "store", "words", "process"}
 
 
 # From the bottom up: a folder of core imports folders of lower levels only.
 LEVELS = (
-    {"contract", "words"}, {"process"}, {"metrics", "models", "numerics", "registry"},
-    {"population", "scaffold", "spec", "store"}, {"federation", "toolkit"}, {"signals"}, {"run"}, {"cli"},
-)  # fmt: skip
+    {"contract", "words"},
+    {"process"},
+    {"metrics", "models", "numerics", "registry"},
+    {"population", "scaffold", "spec", "store"},
+    {"federation", "toolkit"},
+    {"signals"},
+    {"run"},
+    {"cli"},
+)
 LEVEL = {folder: level for level, folders in enumerate(LEVELS) for folder in folders}
 
 
@@ -47,7 +56,9 @@ def imported(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {node.module or ""} | {f"{node.module or ''}.{alias.name}" for alias in node.names}
+            found |= {node.module or ""} | {
+                f"{node.module or ''}.{alias.name}" for alias in node.names
+            }
     return found
 
 
@@ -57,13 +68,17 @@ def undigested(core):
 
     def decides_or_carries(module):
         top, *inner = module.split(".")[1:]
-        return top == "suites" or (top == "core" and bool({*inner[:1], f"{'/'.join(inner[:2])}.py"} & known))
+        return top == "suites" or (
+            top == "core" and bool({*inner[:1], f"{'/'.join(inner[:2])}.py"} & known)
+        )
 
     return {
-        f"{path.relative_to(core).as_posix()}: {module}" for path in digest.engine_files(core)
-        for module in imported(path) if module.startswith("fedbench.") and module != "fedbench.core"
+        f"{path.relative_to(core).as_posix()}: {module}"
+        for path in digest.engine_files(core)
+        for module in imported(path)
+        if module.startswith("fedbench.") and module != "fedbench.core"
         if not decides_or_carries(module)
-    }  # fmt: skip
+    }
 
 
 def upward(core):
@@ -71,17 +86,29 @@ def upward(core):
     for path in core.glob("*/**/*.py"):
         here = path.relative_to(core).parts[0]
         for module in imported(path):
-            top, part, *_ = [*module.split(".")[1:], "", ""] if module.startswith("fedbench.") else ("", "")
+            top, part, *_ = (
+                [*module.split(".")[1:], "", ""] if module.startswith("fedbench.") else ("", "")
+            )
             inside = top == "core" and part in LEVEL and part != here
-            if top in ("plugins", "leaderboard", "testing") or (inside and LEVEL[part] >= LEVEL[here]):
+            if top in ("plugins", "leaderboard", "testing") or (
+                inside and LEVEL[part] >= LEVEL[here]
+            ):
                 yield f"{path.relative_to(core)}: {module}"
 
 
 @pytest.mark.slow
 def test_imports_of_core_point_one_way(tmp_path):
     assert set(upward(ROOT / "core")) == set()
-    core = Path(shutil.copytree(ROOT / "core", tmp_path / "core", ignore=shutil.ignore_patterns("__pycache__")))
-    wrong = {"numerics": "fedbench.core.federation.loop", "metrics": "fedbench.plugins.attacks", "store": "fedbench.testing"}
+    core = Path(
+        shutil.copytree(
+            ROOT / "core", tmp_path / "core", ignore=shutil.ignore_patterns("__pycache__")
+        )
+    )
+    wrong = {
+        "numerics": "fedbench.core.federation.loop",
+        "metrics": "fedbench.plugins.attacks",
+        "store": "fedbench.testing",
+    }
     for folder, module in wrong.items():
         (core / folder / "bad.py").write_text(f"def f():\n    import {module}")
     assert set(upward(core)) == {f"{folder}/bad.py: {module}" for folder, module in wrong.items()}
@@ -90,12 +117,20 @@ def test_imports_of_core_point_one_way(tmp_path):
 @pytest.mark.slow
 def test_code_that_decides_a_result_is_in_the_digest(tmp_path, monkeypatch):
     assert undigested(ROOT / "core") == set()
-    core = Path(shutil.copytree(ROOT / "core", tmp_path / "core", ignore=shutil.ignore_patterns("__pycache__")))
+    core = Path(
+        shutil.copytree(
+            ROOT / "core", tmp_path / "core", ignore=shutil.ignore_patterns("__pycache__")
+        )
+    )
     monkeypatch.setattr(digest, "__file__", str(core / "registry" / "digest.py"))
     before = digest.engine_digest()
-    (core / "run" / "judge.py").write_text("def f():\n    import fedbench.plugins.attacks, fedbench.core.cli.main")
+    (core / "run" / "judge.py").write_text(
+        "def f():\n    import fedbench.plugins.attacks, fedbench.core.cli.main"
+    )
     assert digest.engine_digest() != before
-    assert undigested(core) == {f"run/judge.py: fedbench.{name}" for name in ("plugins.attacks", "core.cli.main")}
+    assert undigested(core) == {
+        f"run/judge.py: fedbench.{name}" for name in ("plugins.attacks", "core.cli.main")
+    }
 
 
 def test_the_public_names_are_few():
@@ -106,17 +141,26 @@ def test_the_public_names_are_few():
 @pytest.mark.slow
 def test_plugins_and_checks_import_the_public_contract_and_boards_need_no_torch():
     modules = (fedbench.core, fedbench.core.toolkit, fedbench.core.report, fedbench.core.metrics)
-    public = {name for m in modules for name in (m.__name__, *(f"{m.__name__}.{n}" for n in m.__all__))}
+    public = {
+        name for m in modules for name in (m.__name__, *(f"{m.__name__}.{n}" for n in m.__all__))
+    }
     plugins, boards, checks = (
-        {m for path in (ROOT / top).rglob("*.py") for m in imported(path) if not m.startswith(f"fedbench.{top}")}
+        {
+            m
+            for path in (ROOT / top).rglob("*.py")
+            for m in imported(path)
+            if not m.startswith(f"fedbench.{top}")
+        }
         for top in ("plugins", "leaderboard", "testing")
     )
     assert {m for m in plugins if m.startswith("fedbench")} - public == set()
-    assert {".".join(m.split(".")[:2]) for m in checks if m.startswith("fedbench")} == {"fedbench.core"}
+    assert {".".join(m.split(".")[:2]) for m in checks if m.startswith("fedbench")} == {
+        "fedbench.core"
+    }
     assert {m for m in boards if m.startswith(("torch.", "fedbench.testing"))} == set()
 
 
-# --- phases -----------------------------------------------------------------------------------------------------------
+# --- phases ---------------------------------------------------------------------------------------
 
 
 class Sealed(Defense):
@@ -140,24 +184,41 @@ class Cut(Defense):
         return update[1:]
 
 
-def test_every_phase_is_a_method_and_a_phase_added_to_the_table_is_called_composed_and_guarded(monkeypatch):
-    methods = {name for name, value in vars(Defense).items() if callable(value) and not name.startswith("_")}
+def test_every_phase_is_a_method_and_a_phase_added_to_the_table_is_called_composed_and_guarded(
+    monkeypatch,
+):
+    methods = {
+        name
+        for name, value in vars(Defense).items()
+        if callable(value) and not name.startswith("_")
+    }
     assert methods - {"check", "remarks", "Params"} == set(PHASES)
-    seal = Phase(name="seal", party="member", stage="upload", combines="chained", returns="same shape", summary="the last thing")
+    seal = Phase(
+        name="seal",
+        party="member",
+        stage="upload",
+        combines="chained",
+        returns="same shape",
+        summary="the last thing",
+    )
     monkeypatch.setattr(Defense, "seal", lambda self, update, ctx: update, raising=False)
     monkeypatch.setitem(PHASES, "seal", seal)
     assert needs_coalition(composed([Defense(), Sealed()]))
     assert not needs_coalition(Defense())
     plain, sealed, both = (
-        train_all(tiny_setup(d, rounds=1))[1][0].uploads.updates for d in (Defense(), Sealed(), composed([Shifted(), Sealed()]))
+        train_all(tiny_setup(d, rounds=1))[1][0].uploads.updates
+        for d in (Defense(), Sealed(), composed([Shifted(), Sealed()]))
     )
     assert torch.equal(sealed, torch.cat([2 * plain[:2], plain[2:]]))
     assert torch.equal(both, torch.cat([2 * (plain[:2] + 1), plain[2:]]))
-    with pytest.raises(RuntimeError, match=r"Cut\.seal \(client 0, round 1\) returned .*; expected a tensor of shape"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"Cut\.seal \(client 0, round 1\) returned .*; expected a tensor of shape",
+    ):
         train_all(tiny_setup(Cut(), rounds=1))
 
 
-# --- tests ------------------------------------------------------------------------------------------------------------
+# --- tests ----------------------------------------------------------------------------------------
 
 CLOCKS = {"monotonic", "perf_counter", "time", "process_time"}
 LEAST_TIMEOUT_S = 300  # a loaded machine is slow
@@ -171,28 +232,49 @@ def alternatives(test):
 
 
 def faults(path):
-    """Imports of test modules, short timeouts, clocks in conditions, and assertions with an alternative."""
+    """Imports of test modules, short timeouts, clocks in conditions, and assertions with an
+    alternative.
+    """
     for name in imported(path):
         if name.rpartition(".")[2].startswith("test_") or name.endswith("conftest"):
             yield f"imports {name}"
     for node in ast.walk(tree(path)):
-        if isinstance(node, ast.keyword) and node.arg == "timeout" and isinstance(node.value, ast.Constant):
+        if (
+            isinstance(node, ast.keyword)
+            and node.arg == "timeout"
+            and isinstance(node.value, ast.Constant)
+        ):
             yield from [f"timeout={node.value.value}"] * (node.value.value < LEAST_TIMEOUT_S)
         elif isinstance(node, ast.Assert | ast.While):
-            called = {getattr(n.func, "attr", getattr(n.func, "id", "")) for n in ast.walk(node.test) if isinstance(n, ast.Call)}
-            yield from [f"a clock in line {node.lineno}"] * bool(called & CLOCKS and path.name != "running.py")
-            yield from [f"an alternative in line {node.lineno}"] * (isinstance(node, ast.Assert) and alternatives(node.test))
+            called = {
+                getattr(n.func, "attr", getattr(n.func, "id", ""))
+                for n in ast.walk(node.test)
+                if isinstance(n, ast.Call)
+            }
+            yield from [f"a clock in line {node.lineno}"] * bool(
+                called & CLOCKS and path.name != "running.py"
+            )
+            yield from [f"an alternative in line {node.lineno}"] * (
+                isinstance(node, ast.Assert) and alternatives(node.test)
+            )
 
 
 @pytest.mark.slow
 def test_tests_import_no_test_read_no_clock_and_assert_no_alternative(tmp_path):
-    found = {str(path.relative_to(ROOT)): list(faults(path)) for path in (ROOT / "tests").rglob("*.py")}
+    found = {
+        str(path.relative_to(ROOT)): list(faults(path)) for path in (ROOT / "tests").rglob("*.py")
+    }
     assert {path: own for path, own in found.items() if own} == {}
     bad = tmp_path / "bad.py"
     bad.write_text(
-        "from test_a import b\np.wait(timeout=30)\nwhile time.monotonic() < 1:\n    pass\nassert time.time() < 60\n"
+        "from test_a import b\np.wait(timeout=30)\nwhile time.monotonic() < 1:\n    pass\nassert "
+        "time.time() < 60\n"
         "assert x and not (a or b)\nassert (a or b) == c\np.wait(timeout=600)\n"
     )
     assert sorted(faults(bad)) == [
-        "a clock in line 3", "a clock in line 5", "an alternative in line 6", "imports test_a", "timeout=30",
-    ]  # fmt: skip
+        "a clock in line 3",
+        "a clock in line 5",
+        "an alternative in line 6",
+        "imports test_a",
+        "timeout=30",
+    ]

@@ -1,4 +1,6 @@
-"""Plugins that misbehave in a run: the outcome of their own cells, the bits of their neighbours, the processes they leave."""
+"""Plugins that misbehave in a run: the outcome of their own cells, the bits of their neighbours,
+the processes they leave.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from running import (
     start,
     suite,
     wait_for,
-)  # fmt: skip
+)
 
 from fedbench.core.run import local
 
@@ -327,9 +329,16 @@ DEFENSES = {
     "none": ("ok", ""),
     "ill-fails": ("failed", f"Fails.protect (client 0, round 1): {WHAT}"),
     "ill-exits": ("failed", "Exits.protect (client 0, round 1): it called sys.exit(5) (ill.py:"),
-    "ill-gone": ("failed", "training with the defense 'ill-gone' (ill 1.0): it ended the process with status 0"),
+    "ill-gone": (
+        "failed",
+        "training with the defense 'ill-gone' (ill 1.0): it ended the process with status 0",
+    ),
     "ill-nan": ("diverged", "protect made the upload of client 0, 1 not finite"),
-    "ill-rants": ("failed", "Rants.protect (client 0, round 1): ValueError: two lines, \\u001b[31m red, \\ud800 and long"),
+    "ill-rants": (
+        "failed",
+        "Rants.protect (client 0, round 1): ValueError: two lines, \\u001b[31m red, \\ud800 and "
+        "long",
+    ),
     "ill-hoards": ("failed", "out of memory: "),
     "ill-leaks": ("failed", "Too many open files"),
     "ill-wordy": ("ok", ""),
@@ -352,7 +361,10 @@ ATTACKS = {
     "ill-crafts": ("failed", f"Crafts.craft (round 1): {WHAT}"),
     "ill-writes": ("failed", "read-only"),
     "ill-leaves": ("failed", "attack 'ill-leaves' (ill 1.0): it called sys.exit(4) (ill.py:"),
-    "ill-vanishes": ("failed", "attack 'ill-vanishes' (ill 1.0): it ended the process with status 4"),
+    "ill-vanishes": (
+        "failed",
+        "attack 'ill-vanishes' (ill 1.0): it ended the process with status 4",
+    ),
     "ill-opens": ("failed", "Too many open files"),
     "ill-infinite": ("failed", "scores of client 0 are not finite"),
     "ill-short": ("failed", "score returned shape [3] for client 0; expected ["),
@@ -360,7 +372,10 @@ ATTACKS = {
     "ill-masked": ("failed", "score returned a masked array; expected a score for every candidate"),
     "ill-undecided": ("failed", "its threshold is nan, expected a finite number or None"),
     "ill-peeks": ("skipped", "the view 'client' shows no other client to compare with"),
-    "ill-wishes": ("failed", "reads the signal 'mind-reading', but its `needs` are loss: add 'mind-reading' to them"),
+    "ill-wishes": (
+        "failed",
+        "reads the signal 'mind-reading', but its `needs` are loss: add 'mind-reading' to them",
+    ),
 }
 
 
@@ -381,20 +396,29 @@ def runs(pid: int) -> bool:
 def defended(ill, tmp_path_factory) -> tuple[Path, str]:
     """(results, output) of a run of every defense of ``DEFENSES`` with two workers."""
     folder = tmp_path_factory.mktemp("defended")
-    path = changed(folder, {"adversary": {"clients": 1}}, defenses=list(DEFENSES), attacks=["ill-draws", "ill-outside"],
-                   analyses=["ill-finds"], limits={"run_seconds": HANG_S, "memory_gb": 3})  # fmt: skip
+    path = changed(
+        folder,
+        {"adversary": {"clients": 1}},
+        defenses=list(DEFENSES),
+        attacks=["ill-draws", "ill-outside"],
+        analyses=["ill-finds"],
+        limits={"run_seconds": HANG_S, "memory_gb": 3},
+    )
     return folder / "r", invoke(path, "--results", folder / "r", "--workers", 2, status=1)
 
 
 @pytest.fixture(scope="module")
 def attacked(ill, tmp_path_factory) -> Path:
-    """Results of a run of every attack of ``ATTACKS``, of a dataset without a seed and of a model that fails in training."""
+    """Results of a run of every attack of ``ATTACKS``, of a dataset without a seed and of a model
+    that fails in training.
+    """
     folder = tmp_path_factory.mktemp("attacked")
     settings = settings_of(
-        folder, {"adversary": {"clients": 1}},
+        folder,
+        {"adversary": {"clients": 1}},
         {"name": "unseeded", "dataset": "ill-unseeded", "model": "mlp", "attacks": ["ill-last"]},
         {"name": "line", "model": {"name": "ill-line"}, "attacks": ["ill-last"]},
-    )  # fmt: skip
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)  # where one of the attacks notes its process
         path = suite(folder, settings=settings, attacks=list(ATTACKS), analyses=["ill-finds"])
@@ -410,10 +434,18 @@ def of_digits(folder: Path) -> dict[tuple[str, str], dict]:
 
 @pytest.mark.parametrize("name", DEFENSES)
 def test_a_misbehaving_defense_costs_only_its_own_cells(defended, name):
-    found = {attack: r for (defense, attack), r in of_digits(defended[0]).items() if defense == name}
+    found = {
+        attack: r for (defense, attack), r in of_digits(defended[0]).items() if defense == name
+    }
     outcome, reason = DEFENSES[name]
-    assert {r["outcome"] for r in found.values()} == {outcome} and found.keys() == {"ill-draws", "ill-outside"}
-    assert all(reason in r["reason"] and r["reason"].isprintable() and len(r["reason"]) < 700 for r in found.values())
+    assert {r["outcome"] for r in found.values()} == {outcome} and found.keys() == {
+        "ill-draws",
+        "ill-outside",
+    }
+    assert all(
+        reason in r["reason"] and r["reason"].isprintable() and len(r["reason"]) < 700
+        for r in found.values()
+    )
     assert found["ill-outside"]["view"] == "external"  # also where the training failed
 
 
@@ -423,9 +455,15 @@ def test_a_misbehaving_attack_costs_only_its_own_cell(attacked, name):
     assert found["outcome"] == outcome and reason in found["reason"], found["reason"]
 
 
-def test_neighbours_keep_every_bit_whatever_the_company_and_the_number_of_workers(defended, attacked):
+def test_neighbours_keep_every_bit_whatever_the_company_and_the_number_of_workers(
+    defended, attacked
+):
     def of_draws(folder: Path) -> dict[str, bytes]:
-        return {n: content for n, content in fingerprint(folder).items() if n.startswith("digits--") and "--none--ill-draws" in n}
+        return {
+            n: content
+            for n, content in fingerprint(folder).items()
+            if n.startswith("digits--") and "--none--ill-draws" in n
+        }
 
     one, other = of_draws(defended[0]), of_draws(attacked)
     assert one == other and len(one) == 2
@@ -436,7 +474,11 @@ def test_a_forked_copy_and_a_replaced_metric_change_no_number(defended, attacked
         return record["pooled"], [t["groups"] for t in record["targets"]]
 
     attacks, defenses = of_digits(attacked), of_digits(defended[0])
-    assert judged(attacks["none", "ill-copies"]) == judged(attacks["none", "ill-wrecks"]) == judged(attacks["none", "ill-last"])
+    assert (
+        judged(attacks["none", "ill-copies"])
+        == judged(attacks["none", "ill-wrecks"])
+        == judged(attacks["none", "ill-last"])
+    )
     for name in ("ill-twins", "ill-cheats", "ill-wordy", "ill-reports"):
         own = {t["target"]: t["groups"] for t in defenses[name, "ill-outside"]["targets"]}
         undefended = {t["target"]: t["groups"] for t in defenses["none", "ill-outside"]["targets"]}
@@ -445,28 +487,54 @@ def test_a_forked_copy_and_a_replaced_metric_change_no_number(defended, attacked
 
 def test_a_failing_report_or_analysis_costs_no_score_and_is_a_complaint(defended):
     found = of_digits(defended[0])
-    assert f"Reports.report (after the last round): {WHAT}" in found["ill-reports", "ill-outside"]["complaints"]
+    assert (
+        f"Reports.report (after the last round): {WHAT}"
+        in found["ill-reports", "ill-outside"]["complaints"]
+    )
     wordy = found["ill-wordy", "ill-outside"]
     assert wordy["facts"] == {}
-    assert any("expected a mapping from short names to finite numbers" in said for said in wordy["complaints"])
-    assert any(f"analysis 'ill-finds' (ill 1.0): {WHAT}" in said for said in found["none", "ill-outside"]["complaints"])
+    assert any(
+        "expected a mapping from short names to finite numbers" in said
+        for said in wordy["complaints"]
+    )
+    assert any(
+        f"analysis 'ill-finds' (ill 1.0): {WHAT}" in said
+        for said in found["none", "ill-outside"]["complaints"]
+    )
 
 
 def test_a_model_and_a_dataset_that_fail_in_a_run_are_named(attacked):
     found = {r.record.setting: (r.record.outcome, r.record.reason) for r in loaded(attacked)}
     assert found["line"] == ("failed", f"the model (round 1): {WHAT}")
-    assert found["unseeded"][0] == "failed" and "load(seed) must depend on nothing but" in found["unseeded"][1]
+    assert (
+        found["unseeded"][0] == "failed"
+        and "load(seed) must depend on nothing but" in found["unseeded"][1]
+    )
 
 
 def test_printed_text_and_tracebacks_are_in_the_logs_alone(defended, attacked):
     folder, output = defended
-    assert "chatter" not in output and f"tracebacks are in {folder / 'logs'}" in output.replace("\n", "")
-    logs = {path: path.read_bytes() for path in [*(folder / "logs").iterdir(), *(attacked / "logs").iterdir()]}
+    assert "chatter" not in output and f"tracebacks are in {folder / 'logs'}" in output.replace(
+        "\n", ""
+    )
+    logs = {
+        path: path.read_bytes()
+        for path in [*(folder / "logs").iterdir(), *(attacked / "logs").iterdir()]
+    }
     (log,) = (text for text in logs.values() if b"chatter" in text)
     assert b"\xff raw bytes" in log and all(b"\x1b" not in text for text in logs.values())
     text = b"".join(logs.values()).decode(errors="replace")
     frames = set(re.findall(r'ill.py", line \d+, in (\w+)\n', text))
-    assert {"never", "protect", "score", "measure", "craft", "analyse", "report", "forward"} <= frames
+    assert {
+        "never",
+        "protect",
+        "score",
+        "measure",
+        "craft",
+        "analyse",
+        "report",
+        "forward",
+    } <= frames
     assert "Singular matrix\n" in text
 
 
@@ -475,18 +543,25 @@ def test_an_active_attack_has_a_training_of_its_own(attacked):
     assert passive["run_key"] != active["run_key"] and passive["history"] != active["history"]
 
 
-def test_the_process_of_the_command_never_imports_a_plugin_and_runs_none_of_its_code(defended, attacked):
+def test_the_process_of_the_command_never_imports_a_plugin_and_runs_none_of_its_code(
+    defended, attacked
+):
     assert "ill" not in sys.modules
     assert not (attacked.parent / "forged").exists()
 
 
-def test_a_worker_that_a_plugin_stopped_is_noticed_and_costs_its_own_run(tmp_path, ill, monkeypatch):
+def test_a_worker_that_a_plugin_stopped_is_noticed_and_costs_its_own_run(
+    tmp_path, ill, monkeypatch
+):
     monkeypatch.setattr(local, "SILENCE_S", 1.0)
     other = {"name": "b", "audit": {"nonmembers": 40}, "attacks": ["ill-last"]}
     settings = settings_of(tmp_path, {"attacks": ["ill-stops"]}, other)
     path = suite(tmp_path, settings=settings, attacks=["ill-stops", "ill-last"])
     said = " ".join(invoke(path, "--results", tmp_path / "r", status=1).split())
-    assert "the worker gave no sign of life for 1 s; the same command tries again what has no record" in said
+    assert (
+        "the worker gave no sign of life for 1 s; the same command tries again what has no record"
+        in said
+    )
     assert [(r.record.setting, r.record.outcome) for r in loaded(tmp_path / "r")] == [("b", "ok")]
 
 
@@ -495,33 +570,47 @@ def test_a_process_that_a_plugin_leaves_running_ends_with_its_cell(attacked):
     assert left and not any(map(runs, left))
 
 
-# --- limits of time, and processes that are killed ---------------------------------------------------------------------
+# --- limits of time, and processes that are killed ------------------------------------------------
 
 
 @pytest.mark.slow
 def test_what_hangs_or_spins_costs_its_own_cell(tmp_path, ill):
     limits = {"run_seconds": 5, "idle_seconds": 3}
-    path = suite(tmp_path, defenses=["none", "ill-hangs"], attacks=["ill-sleeps", "ill-spins", "ill-last"], limits=limits)
+    path = suite(
+        tmp_path,
+        defenses=["none", "ill-hangs"],
+        attacks=["ill-sleeps", "ill-spins", "ill-last"],
+        limits=limits,
+    )
     invoke(path, "--results", tmp_path / "r", status=1)
     found = {(d, a): (r["outcome"], r["reason"]) for (d, a), r in of_digits(tmp_path / "r").items()}
     idle = ("timeout", "stopped: nothing moved for 3 s (limits.idle_seconds)")
     assert found == {
-        ("none", "ill-last"): ("ok", ""), ("none", "ill-sleeps"): idle,
-        ("none", "ill-spins"): ("timeout", "stopped: it used more than 5 s of CPU (limits.run_seconds)"),
+        ("none", "ill-last"): ("ok", ""),
+        ("none", "ill-sleeps"): idle,
+        ("none", "ill-spins"): (
+            "timeout",
+            "stopped: it used more than 5 s of CPU (limits.run_seconds)",
+        ),
         **{("ill-hangs", attack): idle for attack in ("ill-sleeps", "ill-spins", "ill-last")},
-    }  # fmt: skip
+    }
 
 
-def spawned(folder: Path, ill: Path, popen: dict, **more) -> tuple[subprocess.Popen[str], list[int]]:
-    """`fedbench run` of the defense that starts processes and waits, and the pids that it notes: in a session of its own, in
-    the fork's group, and the fork."""
+def spawned(
+    folder: Path, ill: Path, popen: dict, **more
+) -> tuple[subprocess.Popen[str], list[int]]:
+    """`fedbench run` of the defense that starts processes and waits, and the pids that it notes: in
+    a session of its own, in the fork's group, and the fork.
+    """
     process, pids = start(suite(folder, **more), folder / "r", ill, **popen), folder / "pids"
     wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 3, process)
     return process, [int(pid) for pid in pids.read_text().split()]
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells a process of its parent's end"
+)
 @pytest.mark.parametrize("which", [signal.SIGKILL, signal.SIGINT])
 def test_the_end_of_the_command_leaves_no_process_behind(tmp_path, ill, which):
     # tests started in the background of a shell inherit an ignored SIGINT, and so would the command

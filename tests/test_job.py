@@ -28,61 +28,143 @@ from fedbench.core.run.job import (
     job_json,
     job_of,
     key_of_run,
-)  # fmt: skip
+)
 from fedbench.core.run.scene import build, set_scene
 from fedbench.core.run.shadow_models import train_shadow_models
 from fedbench.core.spec.base import Use
 from fedbench.core.spec.federation import FederationSpec, Optimizer, Schedule
-from fedbench.core.spec.setting import Adversary, AuditSpec, Coalition, Group, Partition, Setting, ShadowSpec
+from fedbench.core.spec.setting import (
+    Adversary,
+    AuditSpec,
+    Coalition,
+    Group,
+    Partition,
+    Setting,
+    ShadowSpec,
+)
 from fedbench.core.spec.suite import Limits
 from fedbench.core.store.integrity import key_of, keys_of
 from fedbench.core.store.record import Provenance
 
 
 def component(name: str) -> ComponentUse:
-    return ComponentUse(name=name, label=name, params={"a": 1}, target=f"p.{name}:C", distribution="p 1.0", digest=name * 3)
+    return ComponentUse(
+        name=name,
+        label=name,
+        params={"a": 1},
+        target=f"p.{name}:C",
+        distribution="p 1.0",
+        digest=name * 3,
+    )
 
 
 # Made without validation: no rule allows all of these fields together, and nothing here is trained.
 OPTIMIZER = Optimizer.model_construct(
-    lr=0.1, momentum=0.9, weight_decay=0.01, betas=[0.8, 0.9], schedule=Schedule(name="milestones", factor=0.5, rounds=[2])
+    lr=0.1,
+    momentum=0.9,
+    weight_decay=0.01,
+    betas=[0.8, 0.9],
+    schedule=Schedule(name="milestones", factor=0.5, rounds=[2]),
 )
 FEDERATION = FederationSpec.model_construct(
-    clients=6, rounds=4, local_epochs=3, local_batches=3, batch_size=5, participation=0.5, max_delay=1, weight_order="shuffled",
-    precision="bf16", memory_format="channels_last", optimizer=OPTIMIZER, recipe="fedmia",
-)  # fmt: skip
-AUDIT = AuditSpec.model_construct(
-    every=2, nonmembers=50, targets=[0, 1], align_nonmembers=False, shadow=ShadowSpec(models=3), members=9, outside=7,
-    references=2
+    clients=6,
+    rounds=4,
+    local_epochs=3,
+    local_batches=3,
+    batch_size=5,
+    participation=0.5,
+    max_delay=1,
+    weight_order="shuffled",
+    precision="bf16",
+    memory_format="channels_last",
+    optimizer=OPTIMIZER,
+    recipe="fedmia",
 )
-GROUPS = [Group(name=name, fraction=0.4, rotation=[5.0, 10.0], brightness=[0.6, 1.0]) for name in "ab"]
+AUDIT = AuditSpec.model_construct(
+    every=2,
+    nonmembers=50,
+    targets=[0, 1],
+    align_nonmembers=False,
+    shadow=ShadowSpec(models=3),
+    members=9,
+    outside=7,
+    references=2,
+)
+GROUPS = [
+    Group(name=name, fraction=0.4, rotation=[5.0, 10.0], brightness=[0.6, 1.0]) for name in "ab"
+]
 SETTING = Setting.model_construct(
-    name="one", dataset=Use(name="d"), model=Use(name="m"), federation=FEDERATION, audit=AUDIT, groups=GROUPS,
+    name="one",
+    dataset=Use(name="d"),
+    model=Use(name="m"),
+    federation=FEDERATION,
+    audit=AUDIT,
+    groups=GROUPS,
     partition=Partition.model_construct(name="dirichlet", beta=0.5, min_samples=2, bias=0.3),
-    adversary=Adversary(clients=1, assumed=1), thresholds=[0.4, 0.6], coalitions=[Coalition(name="pair")], defenses=["x"],
+    adversary=Adversary(clients=1, assumed=1),
+    thresholds=[0.4, 0.6],
+    coalitions=[Coalition(name="pair")],
+    defenses=["x"],
     attacks=["y"],
-)  # fmt: skip
+)
 PROVENANCE = Provenance(
-    fedbench="0.1.0", python="3.11", torch="2", scipy="1", scikit_learn="1", numpy="2", git_commit="c", git_dirty=False,
-    platform="p", cpu="c", cpu_capability="v", device="cpu", dtype="float32", threads=1, deterministic=True,
-)  # fmt: skip
+    fedbench="0.1.0",
+    python="3.11",
+    torch="2",
+    scipy="1",
+    scikit_learn="1",
+    numpy="2",
+    git_commit="c",
+    git_dirty=False,
+    platform="p",
+    cpu="c",
+    cpu_capability="v",
+    device="cpu",
+    dtype="float32",
+    threads=1,
+    deterministic=True,
+)
 JOB = Job(
-    run_key="k", suite="s", setting=SETTING, coalition="other", members=(0, 2), coalitions=((0,), (2,)),
-    targets=(client(2), client(1)), seed=3,
-    dataset=component("d"), model=component("m"), defense=component("n"), attacker=component("f"),
-    adversary=Adversary(clients=2, knowledge="own", mask_set=7, start_round=2, assumed=1), observed=(1, 3),
+    run_key="k",
+    suite="s",
+    setting=SETTING,
+    coalition="other",
+    members=(0, 2),
+    coalitions=((0,), (2,)),
+    targets=(client(2), client(1)),
+    seed=3,
+    dataset=component("d"),
+    model=component("m"),
+    defense=component("n"),
+    attacker=component("f"),
+    adversary=Adversary(clients=2, knowledge="own", mask_set=7, start_round=2, assumed=1),
+    observed=(1, 3),
     signals={"loss": component("l")},
-    analyses=(component("v"),), digests={"data": "1", "split": "2", "engine": "3"}, device="cpu", results="r",
-    provenance=PROVENANCE, limits=Limits(run_seconds=5.0, memory_gb=1.0),
-    cells=(Cell(key="1", stem="2", attack=component("y"), look=Look(needs=frozenset({"loss"}), view="server"), identity={}),),
-)  # fmt: skip
+    analyses=(component("v"),),
+    digests={"data": "1", "split": "2", "engine": "3"},
+    device="cpu",
+    results="r",
+    provenance=PROVENANCE,
+    limits=Limits(run_seconds=5.0, memory_gb=1.0),
+    cells=(
+        Cell(
+            key="1",
+            stem="2",
+            attack=component("y"),
+            look=Look(needs=frozenset({"loss"}), view="server"),
+            identity={},
+        ),
+    ),
+)
 
 
-# -- every field, changed ----------------------------------------------------------------------------------------------
+# -- every field, changed --------------------------------------------------------------------------
 
 
 def parts(value: Any) -> dict[str, Any] | None:
-    """The fields of a model, a job or a mapping; None of a single value. Uses, targets and cells count as single values."""
+    """The fields of a model, a job or a mapping; None of a single value. Uses, targets and cells
+    count as single values.
+    """
     if isinstance(value, BaseModel) and not isinstance(value, ComponentUse):
         return dict(value)
     if isinstance(value, Job):
@@ -93,7 +175,9 @@ def parts(value: Any) -> dict[str, Any] | None:
 def leaves(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted path, value) of every single value in a job."""
     for name, inner in (parts(value) or {}).items():
-        yield from [(f"{at}{name}", inner)] if parts(inner) is None else leaves(inner, f"{at}{name}.")
+        yield from (
+            [(f"{at}{name}", inner)] if parts(inner) is None else leaves(inner, f"{at}{name}.")
+        )
 
 
 def another(value: Any) -> Any:
@@ -104,7 +188,9 @@ def another(value: Any) -> Any:
         return value[:-1]
     if isinstance(value, bool):
         return not value
-    return value + (1 if isinstance(value, int) else 0.25 if isinstance(value, float) else "another")
+    return value + (
+        1 if isinstance(value, int) else 0.25 if isinstance(value, float) else "another"
+    )
 
 
 def at(value: Any, path: str) -> Any:
@@ -133,27 +219,58 @@ LEAVES = dict(leaves(JOB))
 
 
 def test_the_job_has_a_value_in_every_field_of_every_model():
-    wanted = (Setting, Partition, FederationSpec, Optimizer, Schedule, AuditSpec, ShadowSpec, Adversary, Provenance, Limits)
+    wanted = (
+        Setting,
+        Partition,
+        FederationSpec,
+        Optimizer,
+        Schedule,
+        AuditSpec,
+        ShadowSpec,
+        Adversary,
+        Provenance,
+        Limits,
+    )
     met = {name for path in LEAVES for name in path.split(".")}
-    assert {name for model in wanted for name in model.model_fields} | {f.name for f in fields(Job)} <= met | {"looks"}
+    assert {name for model in wanted for name in model.model_fields} | {
+        f.name for f in fields(Job)
+    } <= met | {"looks"}
     assert [path for path, value in LEAVES.items() if value is None] == []
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-@pytest.mark.parametrize(("without", "ignored"), [
-    (frozenset(), NO_INFLUENCE), (NOT_OF_SHADOW_MODELS, NO_INFLUENCE | NOT_OF_SHADOW_MODELS),
-], ids=["run", "shadow models"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("without", "ignored"),
+    [
+        (frozenset(), NO_INFLUENCE),
+        (NOT_OF_SHADOW_MODELS, NO_INFLUENCE | NOT_OF_SHADOW_MODELS),
+    ],
+    ids=["run", "shadow models"],
+)
 def test_every_field_is_part_of_the_identity_unless_it_is_named(without, ignored):
-    same = {path for path in LEAVES if key_of(identity(put(JOB, path, another), without)) == key_of(identity(JOB, without))}
+    same = {
+        path
+        for path in LEAVES
+        if key_of(identity(put(JOB, path, another), without)) == key_of(identity(JOB, without))
+    }
     assert same == {path for path in LEAVES if within(path, ignored)}
-    groups = [[SETTING.groups[0].model_copy(update={f: another(v)}), SETTING.groups[1]] for f, v in SETTING.groups[0]]
-    assert len({key_of_run(put(JOB, "setting.groups", lambda _, g=g: g)) for g in groups} - {key_of_run(JOB)}) == len(groups)
+    groups = [
+        [SETTING.groups[0].model_copy(update={f: another(v)}), SETTING.groups[1]]
+        for f, v in SETTING.groups[0]
+    ]
+    assert len(
+        {key_of_run(put(JOB, "setting.groups", lambda _, g=g: g)) for g in groups}
+        - {key_of_run(JOB)}
+    ) == len(groups)
 
 
 def test_only_the_assumed_number_of_an_idle_adversary_counts():
     passive = replace(JOB, attacker=None)
     changes = {"knowledge": "rule", "mask_set": 8, "start_round": 3, "clients": 3, "assumed": 2}
-    keys = {name: key_of_run(put(passive, f"adversary.{name}", lambda _, v=v: v)) for name, v in changes.items()}
+    keys = {
+        name: key_of_run(put(passive, f"adversary.{name}", lambda _, v=v: v))
+        for name, v in changes.items()
+    }
     assert {name for name, key in keys.items() if key != key_of_run(passive)} == {"assumed"}
 
 
@@ -166,20 +283,28 @@ def test_everything_about_a_component_counts_but_its_label():
     after = component("first").model_copy(update={"then": (use,)})
     chained = {name: after.model_copy(update={"then": (other,)}) for name, other in others.items()}
     for whole, variants in ((use, others), (after, chained)):
-        assert {name for name, other in variants.items() if other.identity() == whole.identity()} == {"label"}
+        assert {
+            name for name, other in variants.items() if other.identity() == whole.identity()
+        } == {"label"}
 
 
 def test_the_key_depends_on_the_kind_of_device_alone():
-    assert key_of_run(replace(JOB, device="cuda:1")) == key_of_run(replace(JOB, device="cuda:0")) != key_of_run(JOB)
+    assert (
+        key_of_run(replace(JOB, device="cuda:1"))
+        == key_of_run(replace(JOB, device="cuda:0"))
+        != key_of_run(JOB)
+    )
 
 
 def test_a_cells_key_is_the_hash_of_its_runs_key_and_what_it_adds():
     signals = {"loss": component("l"), "loss:pre-defense": component("l")}
     made_of = {"run": identity(JOB), **cell_identity(JOB, component("y"), signals)}
     alone = {
-        "run": key_of_run(JOB), "attack": component("y").identity(), "analyses": {"v": component("v").identity()},
+        "run": key_of_run(JOB),
+        "attack": component("y").identity(),
+        "analyses": {"v": component("v").identity()},
         "signals": {name: use.identity() for name, use in signals.items()},
-    }  # fmt: skip
+    }
     assert keys_of(json.loads(json.dumps(made_of))) == (key_of_run(JOB), key_of(alone))
 
 
@@ -189,7 +314,7 @@ def test_a_job_is_the_same_in_another_process(tmp_path):
     assert there == job and key_of_run(there) == job.run_key == key_of_run(job)
 
 
-# -- fields without influence ------------------------------------------------------------------------------------------
+# -- fields without influence ----------------------------------------------------------------------
 
 
 def planned(folder: Path, defense: str = "none", **audit: Any) -> Job:
@@ -213,20 +338,30 @@ def with_those_of_another(job: Job, named: frozenset[str]) -> Job:
 
 
 def test_fields_without_influence_change_no_bit_of_the_training(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # the results folder of ``JOB`` is here, so that the second run finds no cache
+    # the results folder of ``JOB`` is here, so that the second run finds no cache
+    monkeypatch.chdir(tmp_path)
     job = planned(tmp_path, "grad-noise")
     other = with_those_of_another(job, NO_INFLUENCE - {"cells", "signals", "analyses", "looks"})
     one, two = trained(job), trained(other)
     assert job.members == (0, 1) and other.title != job.title and key_of_run(other) == job.run_key
-    assert {n: a.tobytes() for n, a in one.trained.signals.items()} == {n: a.tobytes() for n, a in two.trained.signals.items()}
-    assert np.array_equal(one.scene.pool, two.scene.pool) and one.trained.history == two.trained.history
+    assert {n: a.tobytes() for n, a in one.trained.signals.items()} == {
+        n: a.tobytes() for n, a in two.trained.signals.items()
+    }
+    assert (
+        np.array_equal(one.scene.pool, two.scene.pool)
+        and one.trained.history == two.trained.history
+    )
 
 
 def test_fields_without_influence_on_shadow_models_change_no_bit_of_them(tmp_path):
-    job = replace(planned(tmp_path, shadow={"samples": 40, "models": 2, "epochs": 2}), results=str(tmp_path))
+    job = replace(
+        planned(tmp_path, shadow={"samples": 40, "models": 2, "epochs": 2}), results=str(tmp_path)
+    )
     made = build(job)
     scene = set_scene(job, made)
     other = with_those_of_another(job, (NO_INFLUENCE | NOT_OF_SHADOW_MODELS) - {"results"})
     faster = put(other, "setting.federation.optimizer.lr", lambda _: 0.3)
-    first, second, third = (train_shadow_models(j, made, scene).logits.tobytes() for j in (job, other, faster))
+    first, second, third = (
+        train_shadow_models(j, made, scene).logits.tobytes() for j in (job, other, faster)
+    )
     assert other.setting.federation.clients == 6 and first == second != third

@@ -1,4 +1,6 @@
-"""The supervised adversary: taught by one half of the candidates, judged on the other, and told no label that it is judged on."""
+"""The supervised adversary: taught by one half of the candidates, judged on the other, and told no
+label that it is judged on.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ HANDED: list[dict[str, Any]] = []
 
 
 class Nearest(Attack):
-    """The loss, turned as the known members' mean stands to the known non-members', plus the base rate."""
+    """The loss, turned as the known members' mean stands to the known non-members', plus the base
+    rate.
+    """
 
     needs = frozenset({"loss"})
     knows_half = True
@@ -30,7 +34,10 @@ class Nearest(Attack):
     def fit(self, shadows, audit):
         (half,) = shadows
         x = self._seen(half.observations)
-        self._means, self._rate = [x[half.member == m].mean() for m in (True, False)], half.member.mean()
+        self._means, self._rate = (
+            [x[half.member == m].mean() for m in (True, False)],
+            half.member.mean(),
+        )
 
     def score(self, observations, audit):
         x = self._seen(observations)
@@ -123,7 +130,7 @@ def asked(made: Attack, seen: Any) -> Any:
     return ask(seen.job, made, seen.scene, seen.trained, seen.shadows)
 
 
-# --- what it is handed ------------------------------------------------------------------------------------------------
+# --- what it is handed ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spy", [Spy, GlobalSpy])
@@ -140,40 +147,56 @@ def test_no_label_of_a_judged_candidate_is_ever_handed_over(spy):
             ((half,), lesson), (observed, asked_about) = call["fit"], call["score"]
             known, judged = half.ids.tolist(), asked_about.ids.tolist()
             assert not {*known} & {*judged} and known == lesson.ids.tolist() == sorted(known)
-            assert [label[k] == MEMBER for k in known] == half.member.tolist() and EXCLUDED not in {label[k] for k in known}
+            assert [label[k] == MEMBER for k in known] == half.member.tolist() and EXCLUDED not in {
+                label[k] for k in known
+            }
             assert call["before"].keys() == {"params"}  # nothing of the half that it scores now
             wanted = t.signals["loss"][:, row, [pool.index(k) for k in known]]
             np.testing.assert_array_equal(half.observations.of_target("loss"), wanted)
             assert {a.shape[2] for a in observed.signals.values()} == {len(judged)}
-            shapes = [a.shape for a in arrays_behind([half, lesson]) if a.size > 8]  # rounds and clients apart
-            assert len(shapes) > 4 and all(len(known) in shape for shape in shapes)  # no array of the whole list behind a view
-            assert half.client == lesson.target_client == asked_about.target_client == audit.target.code
+            # rounds and clients apart
+            shapes = [a.shape for a in arrays_behind([half, lesson]) if a.size > 8]
+            # no array of the whole list behind a view
+            assert len(shapes) > 4 and all(len(known) in shape for shape in shapes)
+            assert (
+                half.client
+                == lesson.target_client
+                == asked_about.target_client
+                == audit.target.code
+            )
             judged_of += judged
         assert sorted(judged_of) == sorted(label)
     assert len({id(call["self"]) for call in HANDED}) == len(HANDED)
 
 
-# --- the cut ----------------------------------------------------------------------------------------------------------
+# --- the cut --------------------------------------------------------------------------------------
 
 
 def test_the_cut_is_stratified_keyed_and_blind_to_the_order():
     rng = np.random.default_rng(0)
-    kind, names = rng.permutation(np.repeat([MEMBER, OFL, IFL, EXCLUDED], [31, 40, 25, 6])), rng.permutation(1000)[:102]
+    kind, names = (
+        rng.permutation(np.repeat([MEMBER, OFL, IFL, EXCLUDED], [31, 40, 25, 6])),
+        rng.permutation(1000)[:102],
+    )
     second = in_second_half(kind, names, 3, client(1))
     assert [int(second[kind == k].sum()) for k in (MEMBER, OFL, IFL, EXCLUDED)] == [15, 20, 12, 3]
     order = rng.permutation(len(kind))
-    np.testing.assert_array_equal(in_second_half(kind[order], names[order], 3, client(1)), second[order])
+    np.testing.assert_array_equal(
+        in_second_half(kind[order], names[order], 3, client(1)), second[order]
+    )
     others = [in_second_half(kind, names, seed, client(k)) for seed, k in ((4, 1), (3, 2))]
     assert all((other != second).any() for other in others)
 
 
 def test_too_few_candidates_for_two_halves_are_skipped():
     kind = np.array([MEMBER] * 3 + [OFL] * 20)
-    with pytest.raises(SkipCell, match="half of the candidates of client 2 has 1 members and 10 non-members"):
+    with pytest.raises(
+        SkipCell, match="half of the candidates of client 2 has 1 members and 10 non-members"
+    ):
         in_second_half(kind, np.arange(23), 0, client(2))
 
 
-# --- one scale --------------------------------------------------------------------------------------------------------
+# --- one scale ------------------------------------------------------------------------------------
 
 
 def slow_ranks(said: np.ndarray, counted: np.ndarray) -> list[float]:
@@ -190,16 +213,20 @@ def test_scores_are_mid_ranks_within_each_half_among_those_that_count(cls):
         kind, loss = kinds_of(audit, seen.trained), seen.trained.signals["loss"]
         assert (kind == EXCLUDED).sum() >= (5 if i == 0 else 0)
         second = in_second_half(kind, seen.scene.names[audit.ids], seen.job.seed, audit.target)
-        row = loss[:, seen.trained.rows.index(audit.target.index)][:, np.searchsorted(seen.scene.pool, audit.ids)]
+        row = loss[:, seen.trained.rows.index(audit.target.index)][
+            :, np.searchsorted(seen.scene.pool, audit.ids)
+        ]
         x = row.astype(float).mean(axis=0)
         for half in (second, ~second):
             taught = ~half & (kind != EXCLUDED)
             means = [x[taught & ((kind == MEMBER) == m)].mean() for m in (True, False)]
             said = (x - np.mean(means)) * (means[0] - means[1]) * (cls is Nearest)
-            np.testing.assert_allclose(answers.scores[i][half], slow_ranks(said[half], (kind != EXCLUDED)[half]))
+            np.testing.assert_allclose(
+                answers.scores[i][half], slow_ranks(said[half], (kind != EXCLUDED)[half])
+            )
 
 
-# --- targets, and what is refused -------------------------------------------------------------------------------------
+# --- targets, and what is refused -----------------------------------------------------------------
 
 
 def test_all_honest_clients_together():
@@ -221,10 +248,17 @@ def test_redrawn_candidates_are_skipped():
 
 
 REFUSED = {
-    AlsoColludes: (UserError, "neither colluders"), HasThreshold: (UserError, "nor a threshold"),
-    OneTooFew: (BadScores, r"score returned shape \[\d+\] for half of the candidates of client 0; expected \[\d+\]"),
-    Clumsy: (UserError, "it knows half of the candidates, and so is copied before each fit, but cannot be"),
-}  # fmt: skip
+    AlsoColludes: (UserError, "neither colluders"),
+    HasThreshold: (UserError, "nor a threshold"),
+    OneTooFew: (
+        BadScores,
+        r"score returned shape \[\d+\] for half of the candidates of client 0; expected \[\d+\]",
+    ),
+    Clumsy: (
+        UserError,
+        "it knows half of the candidates, and so is copied before each fit, but cannot be",
+    ),
+}
 
 
 @pytest.mark.parametrize("cls", REFUSED)
@@ -234,7 +268,7 @@ def test_an_attack_that_cannot_be_taught_by_a_half_is_refused(cls):
         asked(cls(), world())
 
 
-# --- colluders of an attack on the global model -----------------------------------------------------------------------
+# --- colluders of an attack on the global model ---------------------------------------------------
 
 
 def test_a_colluder_of_a_global_view_shares_the_global_rows():
@@ -244,6 +278,12 @@ def test_a_colluder_of_a_global_view_shares_the_global_rows():
     ask(job, made, scene, trained)
     (lesson,), pool = HANDED[0]["fit"]
     seen, order = lesson.observations, scene.presented
-    assert (lesson.client, seen.view, seen.target, seen.clients.tolist(), pool.target_client) == (3, made.view, 0, [-1], -1)
+    assert (lesson.client, seen.view, seen.target, seen.clients.tolist(), pool.target_client) == (
+        3,
+        made.view,
+        0,
+        [-1],
+        -1,
+    )
     np.testing.assert_array_equal(seen["logits"], trained.signals["logits"][:, :, order])
     np.testing.assert_array_equal(lesson.member, np.isin(scene.pool[order], scene.shards[3]))

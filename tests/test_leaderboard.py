@@ -1,4 +1,6 @@
-"""The board from small results folders: what a row's numbers are made of, which section has it, what is shown and refused."""
+"""The board from small results folders: what a row's numbers are made of, which section has it,
+what is shown and refused.
+"""
 
 from __future__ import annotations
 
@@ -75,78 +77,140 @@ def luck(share, seeds=3):
 
 def test_a_defense_at_several_strengths_is_a_sweep_of_tf01_and_test_error(tmp_path):
     leak = {"none": 2, "noise-0.1": 1, "noise-0.5": 0.5, "mixup": 1}
-    (section,) = sections_of(Folder(tmp_path / "results", leak, attacks=("fedmia-ii",), n_ofl=1000).fill())
+    (section,) = sections_of(
+        Folder(tmp_path / "results", leak, attacks=("fedmia-ii",), n_ofl=1000).fill()
+    )
     (sweep,) = section.sweeps()
-    point = {d: (section.comparison.tf01(d, "fedmia-ii").mean / 100, 1 - row_of(section, d).accuracy.mean) for d in leak}
+    point = {
+        d: (
+            section.comparison.tf01(d, "fedmia-ii").mean / 100,
+            1 - row_of(section, d).accuracy.mean,
+        )
+        for d in leak
+    }
     rows = ["noise-0.5", "noise-0.1"]
-    assert sweep.family == "noise" and list(sweep.labels) == rows and point["none"] > point["noise-0.1"] > (0, 0)
+    assert (
+        sweep.family == "noise"
+        and list(sweep.labels) == rows
+        and point["none"] > point["noise-0.1"] > (0, 0)
+    )
     assert sweep.points["fedmia-ii"] == pytest.approx(np.array([point[d] for d in rows]))
     assert sweep.undefended["fedmia-ii"] == pytest.approx(np.array([point["none"]]))
-    assert sweep.hypervolumes["fedmia-ii"] == pytest.approx(hypervolume(np.array([point[d] for d in ["none", *rows]])))
+    assert sweep.hypervolumes["fedmia-ii"] == pytest.approx(
+        hypervolume(np.array([point[d] for d in ["none", *rows]]))
+    )
 
 
-def test_intervals_are_over_seeds_and_targets_and_costs_are_paired_with_the_undefended_run(template):
+def test_intervals_are_over_seeds_and_targets_and_costs_are_paired_with_the_undefended_run(
+    template,
+):
     (section,) = sections_of(template)
     entry, compared = row_of(section, "mixup").entries["fedmia-ii"], section.summaries["mixup"]
     units = entry.units("ofl")
     assert list(units) == [(s, t) for s in (0, 1, 2) for t in MEMBERS]
-    values, errors = [s.value("auc") for s in units.values()], [s.error("auc") for s in units.values()]
-    widths = [combined_interval(values, errors).half_width, t_interval(np.reshape(values, (3, 2)).mean(axis=1)).half_width]
+    values, errors = (
+        [s.value("auc") for s in units.values()],
+        [s.error("auc") for s in units.values()],
+    )
+    widths = [
+        combined_interval(values, errors).half_width,
+        t_interval(np.reshape(values, (3, 2)).mean(axis=1)).half_width,
+    ]
     found = entry.interval("auc", "ofl")
     assert (found.mean, found.half_width) == pytest.approx((np.mean(values), max(widths)))
     differences = np.subtract(luck(0.75), luck(0.8))
     assert compared.delta_accuracy.mean == pytest.approx(differences.mean())
-    assert section.smallest_difference == pytest.approx(smallest_shown([np.std(differences, ddof=1)], 3))
+    assert section.smallest_difference == pytest.approx(
+        smallest_shown([np.std(differences, ddof=1)], 3)
+    )
 
 
 def test_floors_have_no_rank_and_the_members_share_is_above_the_free_riders_accuracy(tmp_path):
-    rows = {"none": (1.5, 0.8), "mixup": (0.8, 0.75), "lazy": (0.0, 0.6), "free-rider": (0.0, 0.6), "placebo": (1.5, 0.8)}
+    rows = {
+        "none": (1.5, 0.8),
+        "mixup": (0.8, 0.75),
+        "lazy": (0.0, 0.6),
+        "free-rider": (0.0, 0.6),
+        "placebo": (1.5, 0.8),
+    }
     of_seed = {seed: {"mixup": (0.8, 0.75 + 0.01 * seed)} for seed in range(3)}
     (section,) = sections_of(Cells(tmp_path / "r", {"s": rows}, seeds=range(3), of_seed=of_seed))
-    assert set(section.comparison.ranks) == set(trade_off(section).points) == {"none", "mixup", "lazy"}
+    assert (
+        set(section.comparison.ranks) == set(trade_off(section).points) == {"none", "mixup", "lazy"}
+    )
     assert section.comparison.leader("loss-series") == "lazy"  # free-rider is as low
     found, expected = section.summaries["mixup"].contribution, [0.15, 0.16, 0.17]
-    assert found.mean == pytest.approx(0.16) and found.half_width >= t_interval(expected).half_width * 0.999
-    assert section.summaries["lazy"].contribution.mean == 0 and section.summaries["free-rider"].contribution is None
+    assert (
+        found.mean == pytest.approx(0.16)
+        and found.half_width >= t_interval(expected).half_width * 0.999
+    )
+    assert (
+        section.summaries["lazy"].contribution.mean == 0
+        and section.summaries["free-rider"].contribution is None
+    )
     assert not section.comparison.against("free-rider")["lazy"].shown
 
 
 @pytest.mark.parametrize(("rounds", "below"), [(range(1, 6), 0.03), ((1, 2), 0.015), ((1,), 0.0)])
-def test_accuracy_is_the_mean_over_the_last_three_audited_rounds_everywhere(tmp_path, rounds, below, call):
-    """The last round of ``mixup`` is a spike of 3 points more a round; a mean of three is 3 points below it."""
+def test_accuracy_is_the_mean_over_the_last_three_audited_rounds_everywhere(
+    tmp_path, rounds, below, call
+):
+    """The last round of ``mixup`` is a spike of 3 points more a round; a mean of three is 3 points
+    below it.
+    """
     folder = Folder(tmp_path / "r", {"none": 1.0, "mixup": 0.3, "noise-1": 0.2, "noise-2": 0.1})
     folder.spike = dict.fromkeys(("mixup", "noise-1"), 0.03)
     folder.fill(history=[RoundRow(round=r, accuracy=0.5, train_loss=None) for r in rounds])
     write_marker(folder.root, {"suite": "demo", "cells": []})
     (section,) = sections_of(folder)
-    expected = {"none": np.mean(luck(0.8)), "mixup": np.mean(luck(0.75)) - below, "noise-2": np.mean(luck(0.75))}
-    assert {label: row_of(section, label).accuracy.mean for label in expected} == pytest.approx(expected)
+    expected = {
+        "none": np.mean(luck(0.8)),
+        "mixup": np.mean(luck(0.75)) - below,
+        "noise-2": np.mean(luck(0.75)),
+    }
+    assert {label: row_of(section, label).accuracy.mean for label in expected} == pytest.approx(
+        expected
+    )
     delta = expected["mixup"] - expected["none"]
     assert section.summaries["mixup"].delta_accuracy.mean == pytest.approx(delta)
     assert section.differences([("noise-2", "mixup")])[0].accuracy.mean == pytest.approx(below)
     assert trade_off(section).points["mixup"][1] == pytest.approx(1 - expected["mixup"])
     loaded = fedbench.load(folder.root)
     shown = {row["defense"]: row for row in loaded.rows.to_dict("records")}
-    assert (shown["mixup"]["accuracy"], shown["mixup"]["delta"]) == pytest.approx((expected["mixup"], delta), abs=5e-5)
+    assert (shown["mixup"]["accuracy"], shown["mixup"]["delta"]) == pytest.approx(
+        (expected["mixup"], delta), abs=5e-5
+    )
     for cells in (loaded.cells, loaded.board()["runs"]["accuracy"]):
         found = cells if isinstance(cells, list) else cells.query("defense == 'mixup'").accuracy
         assert min(found) == pytest.approx(min(luck(0.75)) - below, abs=5e-5)
     gate = snapshot_of(folder.root).cells[Key("iid", "pair", "mixup", "", "")].values["accuracy"]
-    assert [value.mean for value in gate.values()] == pytest.approx(np.subtract(luck(0.75), below), abs=1e-5)
+    assert [value.mean for value in gate.values()] == pytest.approx(
+        np.subtract(luck(0.75), below), abs=1e-5
+    )
     said = call("show", folder.root, "mixup--fedmia-ii--s0")[1]
-    assert f"test accuracy {luck(0.75)[0] - below:.4f} ({luck(0.75)[0]:.4f} after the last round, n={N_TEST})" in said
+    assert (
+        f"test accuracy {luck(0.75)[0] - below:.4f} ({luck(0.75)[0]:.4f} after the last round, "
+        f"n={N_TEST})" in said
+    )
     assert "the mean over the last three audited rounds" in board(folder)
 
 
 def test_the_interval_of_a_delta_accuracy_is_that_of_the_means_over_rounds(tmp_path):
-    """``mixup`` is less accurate before the last round of one seed; the last rounds alone hardly differ between seeds."""
-    folder, spikes = Folder(tmp_path / "r", {"none": 1.0, "mixup": 0.3}, ("fedmia-ii",)), (0.0, 0.0, 0.15)
+    """``mixup`` is less accurate before the last round of one seed; the last rounds alone hardly
+    differ between seeds.
+    """
+    folder, spikes = (
+        Folder(tmp_path / "r", {"none": 1.0, "mixup": 0.3}, ("fedmia-ii",)),
+        (0.0, 0.0, 0.15),
+    )
     for seed, spike in enumerate(spikes):
         folder.spike = {"mixup": spike}
         folder.fill([seed])
     found = sections_of(folder)[0].summaries["mixup"]
     differences = np.subtract(luck(0.75), luck(0.8)) - spikes
-    assert (found.delta_accuracy.mean, found.deviation) == pytest.approx((np.mean(differences), np.std(differences, ddof=1)))
+    assert (found.delta_accuracy.mean, found.deviation) == pytest.approx(
+        (np.mean(differences), np.std(differences, ddof=1))
+    )
     assert found.delta_accuracy.half_width == pytest.approx(t_interval(differences).half_width)
 
 
@@ -158,38 +222,74 @@ def test_one_seed_prints_no_interval(tmp_path):
         cells = [cell for row in rows_of(text, table) for cell in row.values()]
         assert not [cell for cell in cells if "±" in cell or "[" in cell]
     assert "±" in board(folder.fill((1,)))  # two seeds do
-    (row, *_) = board_of(source_of(Folder(tmp_path / "one", {"none": 1.5}).fill((0,)).root), "demo", "").rows
-    assert row.worst[0] > 0.5 and row.worst[1:] == row.mean[1:] == row.accuracy[1:] == row.entries[0].auc[1:] == (None, None)
+    (row, *_) = board_of(
+        source_of(Folder(tmp_path / "one", {"none": 1.5}).fill((0,)).root), "demo", ""
+    ).rows
+    assert row.worst[0] > 0.5 and row.worst[1:] == row.mean[1:] == row.accuracy[1:] == row.entries[
+        0
+    ].auc[1:] == (None, None)
     assert "One seed: no intervals" in text
 
 
 def test_intervals_of_auc_and_accuracy_end_at_0_and_1_where_they_are_shown(tmp_path):
     wobble = {seed: {"mixup": (9.0 if seed else 0.2, 0.999 if seed else 0.9)} for seed in range(3)}
-    folder = Cells(tmp_path / "r", {"iid": {"none": (9.0, 0.8), "mixup": (2.0, 0.99)}}, seeds=range(3), of_seed=wobble)
+    folder = Cells(
+        tmp_path / "r",
+        {"iid": {"none": (9.0, 0.8), "mixup": (2.0, 0.99)}},
+        seeds=range(3),
+        of_seed=wobble,
+    )
     (section,) = sections_of(folder)
     assert section.comparison.worst("mixup").found.high > 1  # a test uses it whole
     row = next(r for r in board_of(source_of(folder.root), "demo", "").rows if r.label == "mixup")
     assert row.worst[2] == row.mean[2] == row.accuracy[2] == row.entries[0].auc[2] == 1
     shown = of_defense(board(folder), "**AUC by attack**")["mixup"]["loss-series"]
-    assert shown.endswith(r", 1.000\]") and r", 1.000\] " in of_defense(board(folder), "**Ranking**")["mixup"]["worst case AUC"]
+    assert (
+        shown.endswith(r", 1.000\]")
+        and r", 1.000\] " in of_defense(board(folder), "**Ranking**")["mixup"]["worst case AUC"]
+    )
 
 
-def test_what_changes_the_reading_stands_above_the_first_table_and_the_answer_before_its_own(tmp_path):
-    rows = {"none": (0.3, 0.9), "a": (0.22, 0.8), "b": (0.14, 0.7), "c": (0.07, 0.6), "d": (0.0, 0.5)}
+def test_what_changes_the_reading_stands_above_the_first_table_and_the_answer_before_its_own(
+    tmp_path,
+):
+    rows = {
+        "none": (0.3, 0.9),
+        "a": (0.22, 0.8),
+        "b": (0.14, 0.7),
+        "c": (0.07, 0.6),
+        "d": (0.0, 0.5),
+    }
     folder = CanaryCells(tmp_path / "r", {"iid": rows}, seeds=range(3))
     (section,), text = sections_of(folder), board(folder)
-    clean, every = (c.worst("none").found.mean for c in (section.comparison.by_kind[0], section.comparison))
+    clean, every = (
+        c.worst("none").found.mean for c in (section.comparison.by_kind[0], section.comparison)
+    )
     where = "iid, coalition pair, server view"
     leak = f"undefended worst case AUC on all, on clean ones {every:.3f}, {clean:.3f} ({where}: 5 % canaries)"
     summaries = [section.summaries[label] for label in rows]
-    alike = np.corrcoef([s.worst.mean for s in summaries], [s.accuracy.mean for s in summaries])[0, 1]
+    alike = np.corrcoef([s.worst.mean for s in summaries], [s.accuracy.mean for s in summaries])[
+        0, 1
+    ]
     both = f"correlation of worst case AUC and accuracy over rows {alike:.2f} ({where})"
     above, table = text.split("**At a glance**", 1)
     assert leak in above and both in above and alike > 0.8 and every - clean > 0.03
-    assert "On another type of CPU ranks may move\nby a place." in above and "- CPU type: A CPU (AVX2)" in table
+    assert (
+        "On another type of CPU ranks may move\nby a place." in above
+        and "- CPU type: A CPU (AVX2)" in table
+    )
     assert "The undefended federation leaks" in above
-    assert [leak in note for note in board_of(source_of(folder.root), "demo", "").notes] == [True, False]
-    calm = board(Cells(tmp_path / "calm", {"iid": rows | {"a": (0.0, 0.9), "d": (0.3, 0.5), "c": (0.05, 0.9)}}, seeds=range(3)))
+    assert [leak in note for note in board_of(source_of(folder.root), "demo", "").notes] == [
+        True,
+        False,
+    ]
+    calm = board(
+        Cells(
+            tmp_path / "calm",
+            {"iid": rows | {"a": (0.0, 0.9), "d": (0.3, 0.5), "c": (0.05, 0.9)}},
+            seeds=range(3),
+        )
+    )
     assert "carry much of the leak" not in calm and "nearly one thing" not in calm
 
 
@@ -201,7 +301,9 @@ class CanaryCells(Cells):
         scored = []
         for t in targets:
             kind, canary = arrays[f"t{t}_kind"], arrays[f"t{t}_canary"]
-            arrays[f"t{t}_scores"] = arrays[f"t{t}_scores"] + 9.0 * (canary & (kind == 0)) - 9.0 * (canary & (kind == 1))
+            arrays[f"t{t}_scores"] = (
+                arrays[f"t{t}_scores"] + 9.0 * (canary & (kind == 0)) - 9.0 * (canary & (kind == 1))
+            )
             groups = score_groups(arrays[f"t{t}_scores"], kind, canary, np.random.default_rng(0))
             scored.append(TargetScores(target=t, groups=groups))
         return arrays, scored, correct
@@ -210,50 +312,95 @@ class CanaryCells(Cells):
 def test_no_comparison_outlives_its_board(template):
     source = source_of(template.root)
     document(source, plots=False)
-    made = [weakref.ref(comparison) for s in source.sections for comparison in (s.comparison, *s.comparison.by_kind)]
+    made = [
+        weakref.ref(comparison)
+        for s in source.sections
+        for comparison in (s.comparison, *s.comparison.by_kind)
+    ]
     del source
     gc.collect()
     assert len(made) == 3 and [ref() for ref in made] == [None] * 3
 
 
 def timed(tmp_path, walls, away="away"):
-    """A folder of runs with these wall times by seed; CPU time is at most 2 s, and another CPU's for the row ``away``."""
+    """A folder of runs with these wall times by seed; CPU time is at most 2 s, and another CPU's
+    for the row ``away``.
+    """
     folder = Folder(tmp_path / "r", dict.fromkeys(walls, 0.5), attacks=("fedmia-ii",))
     for label, seconds in walls.items():
         for seed, wall in enumerate(seconds):
-            measured = Measured(started="2026-03-01T10:00:00+00:00", wall_s=9, cpu_s=9, attack_cpu_s=0, signals_cpu_s=0,
-                                train_cpu_s=min(wall, 2), train_wall_s=wall, peak_memory_mb=9)  # fmt: skip
+            measured = Measured(
+                started="2026-03-01T10:00:00+00:00",
+                wall_s=9,
+                cpu_s=9,
+                attack_cpu_s=0,
+                signals_cpu_s=0,
+                train_cpu_s=min(wall, 2),
+                train_wall_s=wall,
+                peak_memory_mb=9,
+            )
             machine = {**PROVENANCE, "cpu": "another"} if label == away else PROVENANCE
             folder.add(label, "fedmia-ii", seed, measured=measured, provenance=machine)
     return folder
 
 
 def test_runtime_has_a_spread_and_is_compared_on_one_calm_machine_alone(tmp_path):
-    walls = {"none": [1] * 3, "mixup": [1.4, 1.5, 1.6], "busy": [2, 3, 3], "once": [3, 2, 2], "away": [1] * 3}  # of each seed
+    # of each seed
+    walls = {
+        "none": [1] * 3,
+        "mixup": [1.4, 1.5, 1.6],
+        "busy": [2, 3, 3],
+        "once": [3, 2, 2],
+        "away": [1] * 3,
+    }
     folder = timed(tmp_path, walls)
     found = {label: c.runtime for label, c in sections_of(folder)[0].summaries.items()}
-    assert (found["mixup"].mean, found["mixup"].half_width) == pytest.approx((1.5, t_interval([1.4, 1.5, 1.6]).half_width))
+    assert (found["mixup"].mean, found["mixup"].half_width) == pytest.approx(
+        (1.5, t_interval([1.4, 1.5, 1.6]).half_width)
+    )
     assert found["once"].n == 2 and found["busy"] is None and found["away"] is None
     assert "Records of several types of CPU" in board(folder)
 
 
-@pytest.mark.parametrize(("placebo", "away", "over", "shown"), [
-    ([2, 2, 2], "", "placebo", {"none": "0.50 ± 0.00x", "mixup": "0.75 ± 0.12x", "placebo": "1"}),
-    ([2, 3, 2], "", "placebo", {"none": "0.50 ± 0.00x", "mixup": "0.75 ± 0.64x", "placebo": "1"}),  # busy once
-    ([2, 3, 3], "", "none", {"none": "1", "mixup": "1.50 ± 0.25x", "placebo": "n/a"}),
-    ([2], "", "none", {"none": "1", "mixup": "1.50 ± 0.25x", "placebo": "2.00x"}),
-    ([2, 2, 2], "placebo", "none", {"none": "1", "mixup": "1.50 ± 0.25x", "placebo": "n/a"}),
-    ([], "", "none", {"none": "1", "mixup": "1.50 ± 0.25x"}),
-])  # fmt: skip
-def test_runtime_is_over_the_placebo_where_its_times_can_be_compared(tmp_path, placebo, away, over, shown):
+@pytest.mark.parametrize(
+    ("placebo", "away", "over", "shown"),
+    [
+        (
+            [2, 2, 2],
+            "",
+            "placebo",
+            {"none": "0.50 ± 0.00x", "mixup": "0.75 ± 0.12x", "placebo": "1"},
+        ),
+        # busy once
+        (
+            [2, 3, 2],
+            "",
+            "placebo",
+            {"none": "0.50 ± 0.00x", "mixup": "0.75 ± 0.64x", "placebo": "1"},
+        ),
+        ([2, 3, 3], "", "none", {"none": "1", "mixup": "1.50 ± 0.25x", "placebo": "n/a"}),
+        ([2], "", "none", {"none": "1", "mixup": "1.50 ± 0.25x", "placebo": "2.00x"}),
+        ([2, 2, 2], "placebo", "none", {"none": "1", "mixup": "1.50 ± 0.25x", "placebo": "n/a"}),
+        ([], "", "none", {"none": "1", "mixup": "1.50 ± 0.25x"}),
+    ],
+)
+def test_runtime_is_over_the_placebo_where_its_times_can_be_compared(
+    tmp_path, placebo, away, over, shown
+):
     walls = {"none": [1] * 3, "mixup": [1.4, 1.5, 1.6], **({"placebo": placebo} if placebo else {})}
     folder = timed(tmp_path, walls, away)
     text, (section,) = board(folder), sections_of(folder)
     for table in ("**At a glance**", "**Ranking**"):
-        assert {label.split()[0]: r["runtime"] for label, r in of_defense(text, table).items()} == shown
+        assert {
+            label.split()[0]: r["runtime"] for label, r in of_defense(text, table).items()
+        } == shown
     assert text.count(f"Runtime: training CPU time over that of {over}, seed by seed.") == 2
     page = {row.label: row.runtime for row in board_of(source_of(folder.root), "demo", "").rows}
-    assert [label for label, interval in page.items() if interval == (1, 1, 1)] == [over] == [section.plain.label]
+    assert (
+        [label for label, interval in page.items() if interval == (1, 1, 1)]
+        == [over]
+        == [section.plain.label]
+    )
 
 
 def test_an_attack_that_finds_nothing_undefended_counts_nowhere_and_is_named(tmp_path):
@@ -263,40 +410,132 @@ def test_an_attack_that_finds_nothing_undefended_counts_nowhere_and_is_named(tmp
         folder.add("mixup", "loss-series", seed)
     folder.leak, folder.attacks = {"none": 0.0, "mixup": 3.0}, ("guess",)
     (section,), text = sections_of(folder.fill()), board(folder)
-    assert section.comparison.worst("mixup").attack == "fedmia-ii" and section.comparison.signed("mixup", "guess").mean > 0.9
-    assert "No better than chance on the undefended run, and so in no mean, worst case or rank: guess." in text
-    assert "Without a score on the undefended run, and so in no mean, worst case or rank: loss-series." in text
+    assert (
+        section.comparison.worst("mixup").attack == "fedmia-ii"
+        and section.comparison.signed("mixup", "guess").mean > 0.9
+    )
+    assert (
+        "No better than chance on the undefended run, and so in no mean, worst case or rank: guess."
+        in text
+    )
+    assert (
+        "Without a score on the undefended run, and so in no mean, worst case or rank: loss-series."
+        in text
+    )
 
 
 # ---------------------------------------------------------------- which defense to use
 
 
-WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range(3)}  # accuracy from seed to seed
+# accuracy from seed to seed
+WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range(3)}
 
 
-@pytest.mark.parametrize(("rows", "more", "outcome", "label", "tied", "said"), [
-    ({"none": (2.0, 0.8), "dear": (0.0, 0.7), "shield": (0.3, 0.795), "mixup": (1.0, 0.8), "free-rider": (0.0, 0.8)}, {},
-     "found", "shield", (), "at a change of accuracy of -0.5 ± "),
-    ({"none": (2.0, 0.8), "shield": (0.3, 0.795)}, {"of_seed": WOBBLE}, "found", "shield", (),
-     "points, which 3 seeds do not distinguish from one point."),
-    ({"none": (2.0, 0.8), "a": (0.3, 0.8), "b": (0.3, 0.8), "far": (1.5, 0.8), "dear": (0.3, 0.7)}, {},
-     "found", "a", ("b",), "; statistically tied with b."),
-    ({"none": (2.0, 0.8), "idle": (2.0, 0.8)}, {}, "none lower", "idle", (), "is shown to leak less than none"),
-    ({"none": (2.0, 0.8), "shield": (0.0, 0.8)}, {"seeds": [0]}, "none lower", "shield", (), "one seed shows no differences"),
-    ({"none": (2.0, 0.8), "dear": (0.0, 0.5), "less": (0.5, 0.785)}, {}, "none within", "less", (), "accuracy of -1.5"),
-    ({"none": (0.0, 0.8), "a": (0.0, 0.8)}, {}, "nothing leaks", None, (), "No attack beats chance on the undefended"),
-    ({"none": (2.0, 0.8), "free-rider": (0.0, 0.8)}, {}, "none here", None, (), "No defense with all its scores"),
-    ({"none": (2.0, 0.8), "gone": (0.0, 0.8), "mixup": (0.5, 0.8)}, {"without": {("gone", 2)}}, "found", "mixup", (), "mixup"),
-])  # fmt: skip
-def test_the_answer_is_the_strongest_within_one_point_that_is_told_from_none(tmp_path, rows, more, outcome, label, tied, said):
+@pytest.mark.parametrize(
+    ("rows", "more", "outcome", "label", "tied", "said"),
+    [
+        (
+            {
+                "none": (2.0, 0.8),
+                "dear": (0.0, 0.7),
+                "shield": (0.3, 0.795),
+                "mixup": (1.0, 0.8),
+                "free-rider": (0.0, 0.8),
+            },
+            {},
+            "found",
+            "shield",
+            (),
+            "at a change of accuracy of -0.5 ± ",
+        ),
+        (
+            {"none": (2.0, 0.8), "shield": (0.3, 0.795)},
+            {"of_seed": WOBBLE},
+            "found",
+            "shield",
+            (),
+            "points, which 3 seeds do not distinguish from one point.",
+        ),
+        (
+            {
+                "none": (2.0, 0.8),
+                "a": (0.3, 0.8),
+                "b": (0.3, 0.8),
+                "far": (1.5, 0.8),
+                "dear": (0.3, 0.7),
+            },
+            {},
+            "found",
+            "a",
+            ("b",),
+            "; statistically tied with b.",
+        ),
+        (
+            {"none": (2.0, 0.8), "idle": (2.0, 0.8)},
+            {},
+            "none lower",
+            "idle",
+            (),
+            "is shown to leak less than none",
+        ),
+        (
+            {"none": (2.0, 0.8), "shield": (0.0, 0.8)},
+            {"seeds": [0]},
+            "none lower",
+            "shield",
+            (),
+            "one seed shows no differences",
+        ),
+        (
+            {"none": (2.0, 0.8), "dear": (0.0, 0.5), "less": (0.5, 0.785)},
+            {},
+            "none within",
+            "less",
+            (),
+            "accuracy of -1.5",
+        ),
+        (
+            {"none": (0.0, 0.8), "a": (0.0, 0.8)},
+            {},
+            "nothing leaks",
+            None,
+            (),
+            "No attack beats chance on the undefended",
+        ),
+        (
+            {"none": (2.0, 0.8), "free-rider": (0.0, 0.8)},
+            {},
+            "none here",
+            None,
+            (),
+            "No defense with all its scores",
+        ),
+        (
+            {"none": (2.0, 0.8), "gone": (0.0, 0.8), "mixup": (0.5, 0.8)},
+            {"without": {("gone", 2)}},
+            "found",
+            "mixup",
+            (),
+            "mixup",
+        ),
+    ],
+)
+def test_the_answer_is_the_strongest_within_one_point_that_is_told_from_none(
+    tmp_path, rows, more, outcome, label, tied, said
+):
     (section,) = sections_of(Cells(tmp_path / "r", {"s": rows}, **{"seeds": range(3), **more}))
     found = answer(section)
-    assert (found.outcome, found.defense and found.defense.label, found.tied) == (outcome, label, tied)
+    assert (found.outcome, found.defense and found.defense.label, found.tied) == (
+        outcome,
+        label,
+        tied,
+    )
     assert found.unsure == ("of_seed" in more or outcome == "none within")
     assert said in inline(sentences(section)[0]).replace("\\", "")
 
 
-# ---------------------------------------------------------------- cells without a score, and which records count
+# ---------------------------------------------------------------- cells without a score, and which
+# records count
 
 
 def test_failed_and_missing_cells_are_visible_and_cost_the_row_its_rank(folder):
@@ -310,11 +549,15 @@ def test_failed_and_missing_cells_are_visible_and_cost_the_row_its_rank(folder):
     assert rows["grad-sparse"]["fedmia-ii"] == "diverged (3/3)" and "client view" not in text
     assert rows["mixup"]["loss-series"].endswith("(n=4), missing (1/3)")
     assert [r["#"] for r in rows.values()] == ["1", NO_RANK, NO_RANK, NO_RANK]
-    listed = [" ".join((r["defense"], r["outcome"], r["seeds"], r["reason"])) for r in rows_of(text, "## Cells without a score")]
+    listed = [
+        " ".join((r["defense"], r["outcome"], r["seeds"], r["reason"]))
+        for r in rows_of(text, "## Cells without a score")
+    ]
     assert listed == [
-        r"cofedmid failed 1 exploded \| &lt;b&gt;badly&lt;/b&gt; at once", "grad-sparse diverged 0, 1, 2 NaN",
+        r"cofedmid failed 1 exploded \| &lt;b&gt;badly&lt;/b&gt; at once",
+        "grad-sparse diverged 0, 1, 2 NaN",
         "mixup missing 2 no record; run the suite again to compute it",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("rows", [["none", "mixup", "cofedmid", "grad-sparse"], ["mixup"]])
@@ -325,33 +568,55 @@ def test_a_broken_attack_costs_its_own_cells_only_and_is_named(folder, template,
     folder.fill()
     for row in rows:
         folder.add(row, "broken", 1, "failed", reason="x")
-    folder.add("late", "fedmia-ii", 0, "failed", reason="a row without a whole attack makes none broken")
+    folder.add(
+        "late", "fedmia-ii", 0, "failed", reason="a row without a whole attack makes none broken"
+    )
     (section,), (before,) = sections_of(folder), sections_of(template)
-    assert section.left_out == ["broken"] and set(section.attacks) == {"broken", "fedmia-ii", "loss-series"}
+    assert section.left_out == ["broken"] and set(section.attacks) == {
+        "broken",
+        "fedmia-ii",
+        "loss-series",
+    }
     for label in LEAK:
         assert section.summaries[label] == before.summaries[label]
-    assert section.comparison.ranks == before.comparison.ranks and set(before.comparison.ranks) == set(LEAK)
+    assert section.comparison.ranks == before.comparison.ranks and set(
+        before.comparison.ranks
+    ) == set(LEAK)
     text = board(folder)
-    assert f"In no mean, worst case or rank: broken, which lacks scores of {', '.join(sorted(rows))}" in text.replace("\\", "")
+    assert (
+        f"In no mean, worst case or rank: broken, which lacks scores of {', '.join(sorted(rows))}"
+        in text.replace("\\", "")
+    )
     shown = of_defense(text, "**AUC by attack**")["mixup"]["broken (not in every row)"]
     assert shown.endswith("failed (1/3)")
 
 
 def test_only_the_latest_of_two_records_of_one_cell_and_the_last_plan_count(folder, template):
-    older = load_records(folder.root)[0].record.measured.model_copy(update={"started": "2020-01-01T00:00:00+00:00"})
+    older = load_records(folder.root)[0].record.measured.model_copy(
+        update={"started": "2020-01-01T00:00:00+00:00"}
+    )
     folder.add("mixup", "fedmia-ii", 0, "failed", stem="older", reason="old code", measured=older)
     shown = board(folder)
-    assert "failed" not in shown and "1 records of earlier code, parameters or plans are not shown." in shown
+    assert (
+        "failed" not in shown
+        and "1 records of earlier code, parameters or plans are not shown." in shown
+    )
     assert rows_of(shown, "**Ranking**") == rows_of(board(template), "**Ranking**")
     plan = [r.stem for r in load_records(folder.root) if r.record.defense.name != "mixup"]
     write_marker(folder.root, {"suite": "demo", "cells": plan})
     last = MarkdownBoard().write(folder.root, plots=False).read_text()
-    assert "mixup" not in last and "7 records of earlier code, parameters or plans are not shown." in last
+    assert (
+        "mixup" not in last
+        and "7 records of earlier code, parameters or plans are not shown." in last
+    )
 
 
 def test_records_whose_candidates_differ_are_not_paired(folder):
     folder.add("mixup", "fedmia-ii", 0, ids_from=7)
-    with pytest.raises(UserError, match=r"cofedmid--fedmia-ii--s0--.* and .*mixup--fedmia-ii--s0--.*: .*other candidates"):
+    with pytest.raises(
+        UserError,
+        match=r"cofedmid--fedmia-ii--s0--.* and .*mixup--fedmia-ii--s0--.*: .*other candidates",
+    ):
         board(folder)
 
 
@@ -359,9 +624,16 @@ def test_records_whose_candidates_differ_are_not_paired(folder):
 
 
 def test_a_board_without_an_undefended_run_counts_every_attack(tmp_path):
-    text = board(Folder(tmp_path / "r", {k: v for k, v in LEAK.items() if k != "none"}).fill(seeds=(0, 1)))
-    assert "No undefended run to compare with: every attack counts" in text and "Worst case compared" not in text
-    assert "Not shown, n/a in every row: worst TF01, delta-accuracy, members' share, runtime." in text
+    text = board(
+        Folder(tmp_path / "r", {k: v for k, v in LEAK.items() if k != "none"}).fill(seeds=(0, 1))
+    )
+    assert (
+        "No undefended run to compare with: every attack counts" in text
+        and "Worst case compared" not in text
+    )
+    assert (
+        "Not shown, n/a in every row: worst TF01, delta-accuracy, members' share, runtime." in text
+    )
     assert {r["delta-accuracy (pp)"] for r in rows_of(text, "**At a glance**")} == {"n/a"}
 
 
@@ -372,12 +644,16 @@ def test_coalitions_and_views_have_sections_of_their_own(folder):
         folder.add("mixup", attack, 0, coalition="none", members=[], stem=f"mixup-none-{attack}")
     for defense in LEAK:
         folder.add(defense, "blackbox", 0, view="external")
-    tables = {(t.coalition, t.view): ({r.label for r in t.rows}, t.attacks) for t in sections_of(folder)}
+    tables = {
+        (t.coalition, t.view): ({r.label for r in t.rows}, t.attacks) for t in sections_of(folder)
+    }
     known = ("fedmia-ii", "loss-series")
     assert tables == {
-        ("none", "server"): ({"none", "mixup", "median"}, known), ("pair", "server"): ({"none", "median", *LEAK}, known),
-        ("none", "external"): ({"none"}, ("blackbox",)), ("pair", "external"): (set(LEAK), ("blackbox",)),
-    }  # fmt: skip
+        ("none", "server"): ({"none", "mixup", "median"}, known),
+        ("pair", "server"): ({"none", "median", *LEAK}, known),
+        ("none", "external"): ({"none"}, ("blackbox",)),
+        ("pair", "external"): (set(LEAK), ("blackbox",)),
+    }
 
 
 class ServerRules(Folder):
@@ -387,10 +663,14 @@ class ServerRules(Folder):
         return "none", (), (0, 1)
 
 
-@pytest.mark.parametrize(("failed", "ranked"), [
-    ([("krum", 0), ("krum", 1)], {"none", "mixup"}),
-    ([("krum", 1), ("none", 1), ("mixup", 1)], set()),  # the second seed names no target, and still lacks all scores
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("failed", "ranked"),
+    [
+        ([("krum", 0), ("krum", 1)], {"none", "mixup"}),
+        # the second seed names no target, and still lacks all scores
+        ([("krum", 1), ("none", 1), ("mixup", 1)], set()),
+    ],
+)
 def test_where_no_client_defends_a_row_without_its_scores_is_incomplete(tmp_path, failed, ranked):
     folder = ServerRules(tmp_path / "r", {"none": 1.0, "krum": 0.5, "mixup": 0.2}).fill((0, 1))
     for row, seed in failed:
@@ -400,7 +680,8 @@ def test_where_no_client_defends_a_row_without_its_scores_is_incomplete(tmp_path
     assert {r.label for r in section.rows if r.complete} == set(section.comparison.ranks) == ranked
 
 
-# ---------------------------------------------------------------- rules of the server and attacks from inside
+# ---------------------------------------------------------------- rules of the server and attacks
+# from inside
 
 
 @pytest.fixture(scope="module")
@@ -408,15 +689,26 @@ def poison_template(tmp_path_factory):
     return Poisoned(tmp_path_factory.mktemp("poison") / "results").fill()
 
 
-def test_accuracy_is_that_of_the_passive_runs_and_those_with_an_adversary_stand_apart(poison_template):
+def test_accuracy_is_that_of_the_passive_runs_and_those_with_an_adversary_stand_apart(
+    poison_template,
+):
     (section,), text = sections_of(poison_template), board(poison_template)
-    assert section.coalition == "none" and section.base.label == "none" and "Targets: all honest clients together." in text
+    assert (
+        section.coalition == "none"
+        and section.base.label == "none"
+        and "Targets: all honest clients together." in text
+    )
     shares = {d: np.mean(luck(0.8 - 0.1 * (d != "none"))) for d in RULES}
     assert {d: row_of(section, d).accuracy.mean for d in RULES} == pytest.approx(shares)
-    assert section.summaries["median"].delta_accuracy.mean == pytest.approx(shares["median"] - shares["none"])
+    assert section.summaries["median"].delta_accuracy.mean == pytest.approx(
+        shares["median"] - shares["none"]
+    )
     under = of_defense(text, "**Accuracy (%) with the active adversary")
     assert set(under["median"]) == {"defense", *ACTIVE}
-    assert under["atm"]["gradient-ascent"] == f"{100 * np.mean(luck(ACCURACY['gradient-ascent'] - 0.1)):.1f}"
+    assert (
+        under["atm"]["gradient-ascent"]
+        == f"{100 * np.mean(luck(ACCURACY['gradient-ascent'] - 0.1)):.1f}"
+    )
 
 
 def test_a_row_of_active_runs_only_is_compared_under_the_same_attack(tmp_path):
@@ -426,23 +718,37 @@ def test_a_row_of_active_runs_only_is_compared_under_the_same_attack(tmp_path):
     under = {shift: np.mean(luck(ACCURACY["fedpoisonmia"] - shift)) for shift in (0, 0.1)}
     assert row_of(section, "median").accuracy.mean == pytest.approx(under[0.1])
     assert section.summaries["median"].delta_accuracy.mean == pytest.approx(under[0.1] - under[0])
-    assert "compared with the undefended run under the same attack: median (fedpoisonmia)." in board(poisoned)
+    assert (
+        "compared with the undefended run under the same attack: median (fedpoisonmia)."
+        in board(poisoned)
+    )
 
 
-def test_attack_accuracy_is_the_last_rounds_with_an_interval_of_seeds_or_of_the_candidates(poison_template):
+def test_attack_accuracy_is_the_last_rounds_with_an_interval_of_seeds_or_of_the_candidates(
+    poison_template,
+):
     entry = row_of(sections_of(poison_template)[0], "atm").entries["fedpoisonmia"]
     said = [r.record.targets[0].decision for r in entry.records.values()]
     ses = [accuracy_error(d.last_accuracy, d.last_recall, N_MEMBERS, N_OFL + N_IFL) for d in said]
     between, found = t_interval([d.last_accuracy for d in said]), entry.attack_accuracy()
     half = max(1.96 * np.linalg.norm(ses) / 3, between.half_width)
     assert (found.mean, found.half_width) == (between.mean, pytest.approx(half, rel=1e-3))
-    assert entry.attack_accuracy(best=True).mean == pytest.approx(np.mean([d.best_accuracy for d in said]))
+    assert entry.attack_accuracy(best=True).mean == pytest.approx(
+        np.mean([d.best_accuracy for d in said])
+    )
 
 
-@pytest.mark.parametrize(("accuracy", "recall", "counts", "error"), [
-    (0.75, 0.9, (150, 100), 0.02728), (1.0, 1.0, (150, 150), 0.004637),  # plus one right and one wrong answer of each class
-])  # fmt: skip
-def test_the_error_of_an_attack_accuracy_is_the_binomial_one_and_not_zero_at_the_ends(accuracy, recall, counts, error):
+@pytest.mark.parametrize(
+    ("accuracy", "recall", "counts", "error"),
+    [
+        # plus one right and one wrong answer of each class
+        (0.75, 0.9, (150, 100), 0.02728),
+        (1.0, 1.0, (150, 150), 0.004637),
+    ],
+)
+def test_the_error_of_an_attack_accuracy_is_the_binomial_one_and_not_zero_at_the_ends(
+    accuracy, recall, counts, error
+):
     assert accuracy_error(accuracy, recall, *counts) == pytest.approx(error, rel=2e-3)
 
 
@@ -455,15 +761,25 @@ EVIL = "</summary><script>x</script>|a\n# b `c` [d](javascript:e) *f* <img src=x
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
     """The written board of a folder with markup in every text."""
-    folder = Folder(tmp_path_factory.mktemp("hostile") / "r", {"none": 1.0, EVIL: 0.5}, attacks=("a|<b>",))
-    said = {"facts": {"remarks": EVIL, "word": EVIL}, "notes": [remark_note(EVIL, EVIL, EVIL + "z" * 700)]}
-    return MarkdownBoard().write(folder.fill((0, 1), setting=EVIL, described={"dataset|": "<i>\n|"}, **said).root)
+    folder = Folder(
+        tmp_path_factory.mktemp("hostile") / "r", {"none": 1.0, EVIL: 0.5}, attacks=("a|<b>",)
+    )
+    said = {
+        "facts": {"remarks": EVIL, "word": EVIL},
+        "notes": [remark_note(EVIL, EVIL, EVIL + "z" * 700)],
+    }
+    return MarkdownBoard().write(
+        folder.fill((0, 1), setting=EVIL, described={"dataset|": "<i>\n|"}, **said).root
+    )
 
 
 def test_markup_from_records_is_inert(hostile):
     text = hostile.read_text()
     assert set(re.findall(r"</?\w+", text)) == {"<details", "</details", "<summary", "</summary"}
-    assert not re.search(r"^# (b|<|&lt;)", text, re.M) and r"\# b \`c\` \[d\](javascript:e) \*f\*" in text
+    assert (
+        not re.search(r"^# (b|<|&lt;)", text, re.M)
+        and r"\# b \`c\` \[d\](javascript:e) \*f\*" in text
+    )
     for table in ("**Ranking**", "**AUC by attack**", "**At a glance**"):
         assert len(rows_of(text, table)) == 2  # no cell breaks its row
 
@@ -472,29 +788,41 @@ def test_the_board_links_the_plots_it_writes_by_names_without_markup(hostile):
     links = re.findall(r"!\[(?:\\.|[^\]])*\]\(([^)]+)\)", hostile.read_text())
     assert len(links) == 2 and all(re.fullmatch(r"[a-z0-9-]+\.png", link) for link in links)
     assert all((hostile.parent / link).read_bytes()[:4] == b"\x89PNG" for link in links)
-    assert all((hostile.parent / link).with_suffix(".svg").read_bytes()[:5] == b"<?xml" for link in links)
+    assert all(
+        (hostile.parent / link).with_suffix(".svg").read_bytes()[:5] == b"<?xml" for link in links
+    )
 
 
 def test_a_fold_is_html_around_markdown_and_a_report_without_folds_gets_every_block(template):
-    text = render([Fold((Words("Ours: "), EVIL), (Note("one"), Fold(EVIL, (Note("two"),)))), Note("after")])
-    assert re.findall(r"<[^>]*>", text) == ["<details>", "<summary>", "</summary>"] * 2 + ["</details>"] * 2
+    text = render(
+        [Fold((Words("Ours: "), EVIL), (Note("one"), Fold(EVIL, (Note("two"),)))), Note("after")]
+    )
+    assert (
+        re.findall(r"<[^>]*>", text)
+        == ["<details>", "<summary>", "</summary>"] * 2 + ["</details>"] * 2
+    )
     assert not re.search(r"[*`|_\[\]]", re.sub(r"&#\d+;", "", text))
     assert opened(blocks_of(template, folds=True)) == blocks_of(template)
 
 
 def test_a_defense_that_claims_an_epsilon_on_every_seed_has_it_in_its_row(tmp_path):
-    folder = Folder(tmp_path / "r", dict.fromkeys(("dp", "two", "half", "odd"), 0.5), ("fedmia-ii",))
+    folder = Folder(
+        tmp_path / "r", dict.fromkeys(("dp", "two", "half", "odd"), 0.5), ("fedmia-ii",)
+    )
     for seed in range(2):
         unit = {"delta": 1e-5, "neighbours": "<b>|ex", "sampling": "shuffled"}
         said = {
             "dp": {"epsilon": 7.5 + seed / 2, "epsilon if replaced": 1029.0502, **unit},
             "two": {"A 1: epsilon": 2.0, "B 2: epsilon": [3.5, 1500.0], **unit},
-            "half": {"epsilon": 1.0, "delta": 1e-5, **(unit if seed else {})}, "odd": {"epsilon": "small", **unit},
-        }  # fmt: skip
+            "half": {"epsilon": 1.0, "delta": 1e-5, **(unit if seed else {})},
+            "odd": {"epsilon": "small", **unit},
+        }
         for label, facts in said.items():
             folder.add(label, "fedmia-ii", seed, facts=facts)
     unit = "\u03b4 = 1e-05: &lt;b&gt;\\|ex, shuffled"
     assert {d: r["claims"] for d, r in of_defense(board(folder), "**Ranking**").items()} == {
-        "half": "", "odd": "", "dp": f"\u03b5 \u2264 8 (1,030 if replaced), {unit}",
+        "half": "",
+        "odd": "",
+        "dp": f"\u03b5 \u2264 8 (1,030 if replaced), {unit}",
         "two": f"\u03b5 \u2264 2, {unit}; \u03b5 \u2264 1,500, {unit}",
-    }  # fmt: skip
+    }

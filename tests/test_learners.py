@@ -1,4 +1,6 @@
-"""SeqMIA's net, with its gradient by hand, beside one of separate modules that torch differentiates."""
+"""SeqMIA's net, with its gradient by hand, beside one of separate modules that torch
+differentiates.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from fedbench.plugins.attacks.series import BATCH, train
 
 
 class Reference(nn.Module):
-    """LSTM -> attention of the last state over all states -> Linear, as modules; drawn as torch would, from ``generator``."""
+    """LSTM -> attention of the last state over all states -> Linear, as modules; drawn as torch
+    would, from ``generator``.
+    """
 
     def __init__(self, inputs: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -43,7 +47,9 @@ def series(n: int, steps: int, inputs: int, seed: int = 1) -> tuple[np.ndarray, 
 
 @pytest.mark.parametrize("standardise", [True, False])
 def test_seqmias_net_learns_what_separate_modules_learn(standardise):
-    """The same draws, the same batches, a last one that is smaller; two nets from one generator, as the folds are."""
+    """The same draws, the same batches, a last one that is smaller; two nets from one generator, as
+    the folds are.
+    """
     generators = seeded(3), seeded(3)
     for fold in range(2):
         x, y = series(BATCH + 37 + fold, 4, 5, seed=fold)
@@ -56,8 +62,14 @@ def test_seqmias_net_learns_what_separate_modules_learn(standardise):
     assert torch.equal(generators[0].get_state(), generators[1].get_state())
 
 
-def learnt(x: np.ndarray, y: np.ndarray, epochs: int, standardise: bool, generator: torch.Generator) -> Reference:
-    reference, samples, labels = Reference(x.shape[2], generator), torch.from_numpy(x), torch.from_numpy(y).long()
+def learnt(
+    x: np.ndarray, y: np.ndarray, epochs: int, standardise: bool, generator: torch.Generator
+) -> Reference:
+    reference, samples, labels = (
+        Reference(x.shape[2], generator),
+        torch.from_numpy(x),
+        torch.from_numpy(y).long(),
+    )
     if standardise:
         reference.mean, reference.std = samples.mean((0, 1)), samples.std((0, 1), correction=0)
     adam = torch.optim.Adam(reference.parameters(), weight_decay=1e-4)
@@ -71,7 +83,9 @@ def learnt(x: np.ndarray, y: np.ndarray, epochs: int, standardise: bool, generat
 
 
 @pytest.mark.parametrize(("split", "features"), [("sqrt", 3), ("all", 10)])
-def test_a_forest_has_leaves_of_five_samples_and_splits_on_the_root_of_the_features_or_all(split, features):
+def test_a_forest_has_leaves_of_five_samples_and_splits_on_the_root_of_the_features_or_all(
+    split, features
+):
     x, y = series(200, 1, 10)
     forest = RandomForest(trees=5, split=split)._train(x[:, 0], y, 0)
     assert {tree.max_features_ for tree in forest.estimators_} == {features}

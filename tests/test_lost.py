@@ -1,4 +1,6 @@
-"""Results folders that are deleted, renamed, full or without their marker: no record is lost without a word."""
+"""Results folders that are deleted, renamed, full or without their marker: no record is lost
+without a word.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.results import MARKER, Results
 
-# -- a folder that goes while a run goes on ----------------------------------------------------------------------------
+# -- a folder that goes while a run goes on --------------------------------------------------------
 
 
 def test_a_run_that_loses_every_record_ends_with_the_table_and_a_failure(tmp_path, monkeypatch):
@@ -39,15 +41,18 @@ def test_a_run_that_loses_every_record_ends_with_the_table_and_a_failure(tmp_pat
     assert not (folder / "records").exists()
 
 
-def test_a_lost_run_is_a_failure_also_where_an_earlier_record_is_kept(finished, tmp_path, monkeypatch):
+def test_a_lost_run_is_a_failure_also_where_an_earlier_record_is_kept(
+    finished, tmp_path, monkeypatch
+):
     folder = Path(shutil.copytree(finished, tmp_path / "r"))
     before = fingerprint(folder)
-    monkeypatch.setattr(LocalProcesses, "execute", lambda self, jobs, watcher: None)  # as if every worker were killed
+    # as if every worker were killed
+    monkeypatch.setattr(LocalProcesses, "execute", lambda self, jobs, watcher: None)
     said = invoke(finished.parent / "tiny.yaml", "--results", folder, "--rerun", "always", status=1)
     assert "it has no new record" in " ".join(said.split()) and fingerprint(folder) == before
 
 
-# -- the marker --------------------------------------------------------------------------------------------------------
+# -- the marker ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -58,16 +63,29 @@ def unmarked(finished, tmp_path) -> tuple[Path, Path]:
     return finished.parent / "tiny.yaml", folder
 
 
-@pytest.mark.parametrize("words", ["show FOLDER", "clean FOLDER", "run SUITE --results FOLDER --no-plots"])
+@pytest.mark.parametrize(
+    "words", ["show FOLDER", "clean FOLDER", "run SUITE --results FOLDER --no-plots"]
+)
 def test_commands_take_the_facts_of_a_lost_marker_from_the_records(unmarked, call, words):
     path, folder = unmarked
-    whole, note = fingerprint(folder), f"its {MARKER} is gone; suite and cells are taken from the records"
+    whole, note = (
+        fingerprint(folder),
+        f"its {MARKER} is gone; suite and cells are taken from the records",
+    )
     asked = [{"SUITE": path, "FOLDER": folder}.get(word, word) for word in words.split()]
     status, said = call(*asked)
     runs = words.startswith("run")
-    assert status == 0 and ("0 runs with 0 cells" in said) == runs == (note not in said) == (folder / MARKER).exists()
+    assert (
+        status == 0
+        and ("0 runs with 0 cells" in said)
+        == runs
+        == (note not in said)
+        == (folder / MARKER).exists()
+    )
     assert fingerprint(folder) == whole and Results.open(folder).marker()["suite"] == "tiny"
-    assert sorted(Results.open(folder).marker()["cells"]) == sorted(r.stem for r in load_records(folder))
+    assert sorted(Results.open(folder).marker()["cells"]) == sorted(
+        r.stem for r in load_records(folder)
+    )
 
 
 def first(folder: Path) -> Path:
@@ -94,13 +112,14 @@ def foreign(name: str) -> Callable[[Path], None]:
 
 NOT_OURS = "not empty and not a fedbench results folder"
 SPOILT = {
-    "a file": (foreign("thesis.tex"), NOT_OURS), "a folder": (foreign("data/x.csv"), NOT_OURS),
+    "a file": (foreign("thesis.tex"), NOT_OURS),
+    "a folder": (foreign("data/x.csv"), NOT_OURS),
     "records of two suites": (
         lambda folder: spoil_suite(first(folder)),
         "it holds records of several suites ('other', 'tiny')",
     ),
     "a damaged record": (lambda folder: first(folder).write_text("{half"), ".json: unreadable"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("spoil", "said"), SPOILT.values(), ids=SPOILT)
@@ -117,7 +136,9 @@ def test_a_folder_that_may_be_another_programs_is_refused_untouched(unmarked, ca
 def test_records_of_another_suite_are_not_adopted(unmarked, tmp_path):
     _, folder = unmarked
     (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match="holds the results of suite 'tiny', not 'mine'; nothing was touched"):
+    with pytest.raises(
+        UserError, match="holds the results of suite 'tiny', not 'mine'; nothing was touched"
+    ):
         invoke(suite(tmp_path / "other", name="mine"), "--results", folder)
     assert not (folder / MARKER).exists()
     assert Results.open(folder).marker()["suite"] == "tiny"
@@ -141,10 +162,12 @@ def test_a_folder_of_a_run_killed_before_its_first_record_is_used(tmp_path):
         Results.open(tmp_path / "missing")
 
 
-# -- a full disk -------------------------------------------------------------------------------------------------------
+# -- a full disk -----------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_an_error_that_names_the_file_and_a_cache_takes_only_what_is_left(tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error_that_names_the_file_and_a_cache_takes_only_what_is_left(
+    tmp_path, monkeypatch
+):
     store = Results.create(tmp_path / "r", "tiny")
 
     def full(*args):

@@ -1,4 +1,6 @@
-"""The best of many rounds and attacks, in statistics, records and boards: equal to slow references, and beside its null."""
+"""The best of many rounds and attacks, in statistics, records and boards: equal to slow references,
+and beside its null.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,13 @@ from fedbench.leaderboard.statistics.claim_quantities import measured
 from fedbench.leaderboard.statistics.maximum import null_of_mean, row_maximum
 from fedbench.leaderboard.submissions.recompute import recompute
 
-# --- the largest of many rounds ---------------------------------------------------------------------------------------
+# --- the largest of many rounds -------------------------------------------------------------------
 
 
 def slow_maximum(scores, kind, rng, n):
-    """[1 + n] AUC and advantage: the membership itself and n shuffles of all candidates, one round after the other."""
+    """[1 + n] AUC and advantage: the membership itself and n shuffles of all candidates, one round
+    after the other.
+    """
     from_outside = (kind == OFL).any()
     counts = np.array([k in (MEMBER, OFL) if from_outside else k != EXCLUDED for k in kind])
     flags = [kind == MEMBER]
@@ -34,34 +38,55 @@ def slow_maximum(scores, kind, rng, n):
         called = [i for i in rng.permutation(len(kind)) if counts[i]][: int((kind == MEMBER).sum())]
         flags.append(np.isin(np.arange(len(kind)), called))
     there = [row[counts] for row in scores if not np.isnan(row).all()]
-    return tuple(np.array([max(of(row, f[counts]) for row in there) for f in flags]) for of in (auc, advantage))
+    return tuple(
+        np.array([max(of(row, f[counts]) for row in there) for f in flags])
+        for of in (auc, advantage)
+    )
 
 
 def fake(seed, n=80, rounds=5, ties=False, kinds=(MEMBER, OFL, IFL, EXCLUDED)):
     """(scores [R, n], kind [n]) of a federation that leaks nothing."""
     rng = np.random.default_rng(seed)
-    scores = rng.normal(size=(rounds, n)) + rng.normal(size=n)  # rounds go together, as those of a training do
+    # rounds go together, as those of a training do
+    scores = rng.normal(size=(rounds, n)) + rng.normal(size=n)
     return (np.round(scores) if ties else scores), np.r_[MEMBER, kinds[1], rng.choice(kinds, n - 2)]
 
 
 @settings(max_examples=25)
 @given(
-    seed=st.integers(0, 2**32), n=st.integers(12, 60), rounds=st.integers(1, 4), ties=st.booleans(),
-    kinds=st.sampled_from([(MEMBER, OFL, IFL, EXCLUDED), (MEMBER, IFL, EXCLUDED)]), absent=st.booleans(),
-)  # fmt: skip
-def test_the_maximum_is_that_of_the_slow_reference_at_ties_and_for_every_kind_of_candidate(seed, n, rounds, ties, kinds, absent):
+    seed=st.integers(0, 2**32),
+    n=st.integers(12, 60),
+    rounds=st.integers(1, 4),
+    ties=st.booleans(),
+    kinds=st.sampled_from([(MEMBER, OFL, IFL, EXCLUDED), (MEMBER, IFL, EXCLUDED)]),
+    absent=st.booleans(),
+)
+def test_the_maximum_is_that_of_the_slow_reference_at_ties_and_for_every_kind_of_candidate(
+    seed, n, rounds, ties, kinds, absent
+):
     scores, kind = fake(seed, n, rounds, ties, kinds)
-    shown = np.insert(scores, 1, np.nan, axis=0) if absent else scores  # a round without the target is no look
-    found, slow = maximum(shown, kind, shuffle_rng(seed, 3), 7), slow_maximum(scores, kind, shuffle_rng(seed, 3), 7)
+    # a round without the target is no look
+    shown = np.insert(scores, 1, np.nan, axis=0) if absent else scores
+    found, slow = (
+        maximum(shown, kind, shuffle_rng(seed, 3), 7),
+        slow_maximum(scores, kind, shuffle_rng(seed, 3), 7),
+    )
     assert [found.auc, *found.null_auc] == pytest.approx(slow[0], abs=1e-12)
     assert [found.advantage, *found.null_advantage] == pytest.approx(slow[1], abs=1e-12)
     assert found.looks == rounds
     assert maximum(scores, np.full(n, MEMBER), shuffle_rng(seed, 3)) is None
 
 
-@pytest.mark.parametrize("of", [lambda scores, kind, rng: maximum(scores, kind, rng),
-                                lambda scores, kind, rng: round_report(scores, kind == MEMBER, rng)])  # fmt: skip
-@pytest.mark.parametrize(("value", "said"), [(np.nan, "no round has scores"), (np.inf, "not finite")])
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda scores, kind, rng: maximum(scores, kind, rng),
+        lambda scores, kind, rng: round_report(scores, kind == MEMBER, rng),
+    ],
+)
+@pytest.mark.parametrize(
+    ("value", "said"), [(np.nan, "no round has scores"), (np.inf, "not finite")]
+)
 def test_scores_that_are_no_numbers_are_refused(of, value, said):
     scores, kind = fake(3)
     with pytest.raises(ValueError, match=said):
@@ -83,7 +108,10 @@ def test_without_a_leak_the_maximum_lies_above_its_null_in_one_federation_of_twe
     for seed in range(30):
         rng = np.random.default_rng(seed)
         kind, sample = np.repeat([MEMBER, OFL], 50), rng.normal(size=100)
-        found = [maximum(0.7 * sample + rng.normal(size=(10, 100)), kind, shuffle_rng(seed, 0)) for _ in range(6)]
+        found = [
+            maximum(0.7 * sample + rng.normal(size=(10, 100)), kind, shuffle_rng(seed, 0))
+            for _ in range(6)
+        ]
         null, largest = np.max([m.null_auc for m in found], axis=0), max(m.auc for m in found)
         above += 1 + (null >= largest).sum() <= 0.05 * (1 + len(null))
         observed.append(largest)
@@ -95,11 +123,13 @@ def test_without_a_leak_the_maximum_lies_above_its_null_in_one_federation_of_twe
     assert abs(np.mean(observed) - np.mean(nulls)) < 3 * spread  # which is what the null says
 
 
-# --- which round counts -----------------------------------------------------------------------------------------------
+# --- which round counts ---------------------------------------------------------------------------
 
 
 def slow_report(scores, member, rng, shuffles):
-    """The same numbers one round and one shuffle after the other, with the same draws: a half, then the shuffles."""
+    """The same numbers one round and one shuffle after the other, with the same draws: a half, then
+    the shuffles.
+    """
     first = np.zeros(len(member), bool)
     for side in (member, ~member):
         at = rng.permutation(np.flatnonzero(side))
@@ -122,23 +152,33 @@ def slow_report(scores, member, rng, shuffles):
 
 @pytest.mark.parametrize(("members", "strangers"), [(150, 4000), (150, 2000), (40, 60)])
 def test_the_report_of_rounds_equals_its_definition(members, strangers):
-    """Last, calibrated, best and null, with TF01 where there are enough non-members; half of 4,000 are enough to calibrate."""
+    """Last, calibrated, best and null, with TF01 where there are enough non-members; half of 4,000
+    are enough to calibrate.
+    """
     rng, member = np.random.default_rng(0), np.arange(members + strangers) < members
-    scores = np.round(rng.normal(size=(7, len(member))) + 0.2 * rng.random((7, 1)) * member, 1)  # with ties
+    # with ties
+    scores = np.round(rng.normal(size=(7, len(member))) + 0.2 * rng.random((7, 1)) * member, 1)
     shown = np.insert(scores, [0, 5, 7], np.nan, axis=0)  # rounds without the target are left out
     got = round_report(shown, member, np.random.default_rng(5), shuffles=9)
     wanted = list(slow_report(scores, member, np.random.default_rng(5), 9))
     wanted[6] = [1, 2, 3, 4, 5, 7, 8][wanted[6]]
     found = [
-        got.last_auc, got.last_tf01, got.calibrated_auc, got.calibrated_tf01, got.best_auc, got.best_tf01, got.best_index,
-        got.null_best_auc, got.null_best_tf01,
-    ]  # fmt: skip
+        got.last_auc,
+        got.last_tf01,
+        got.calibrated_auc,
+        got.calibrated_tf01,
+        got.best_auc,
+        got.best_tf01,
+        got.best_index,
+        got.null_best_auc,
+        got.null_best_tf01,
+    ]
     assert found == [w if w is None else pytest.approx(w) for w in wanted]
     alone = round_report(scores[:, members - 1 :], member[members - 1 :], np.random.default_rng(0))
     assert alone.calibrated_auc is None and alone.calibrated_tf01 is None
 
 
-# --- records of a run -------------------------------------------------------------------------------------------------
+# --- records of a run -----------------------------------------------------------------------------
 
 
 def test_records_hold_the_maximum_and_its_null_with_the_same_shuffles_for_every_attack(finished):
@@ -147,12 +187,22 @@ def test_records_hold_the_maximum_and_its_null_with_the_same_shuffles_for_every_
         for target in loaded.record.targets:
             c = loaded.candidates(target.target)
             again = maximum(c.scores[None], c.kind, shuffle_rng(0, target.target))
-            assert (target.maximum.auc, target.maximum.advantage, target.maximum.rounds) == (again.auc, again.advantage, 1)
-            for stored, computed in zip(loaded.null_maxima(target.target), (again.null_auc, again.null_advantage), strict=True):
-                assert len(stored) == SHUFFLES and np.array_equal(stored, computed.astype(np.float32))
+            assert (target.maximum.auc, target.maximum.advantage, target.maximum.rounds) == (
+                again.auc,
+                again.advantage,
+                1,
+            )
+            for stored, computed in zip(
+                loaded.null_maxima(target.target),
+                (again.null_auc, again.null_advantage),
+                strict=True,
+            ):
+                assert len(stored) == SHUFFLES and np.array_equal(
+                    stored, computed.astype(np.float32)
+                )
 
 
-# --- boards -----------------------------------------------------------------------------------------------------------
+# --- boards ---------------------------------------------------------------------------------------
 
 TITLE = "Maximum over attacks and rounds"
 ROUNDS = 4
@@ -161,7 +211,9 @@ LEAK = {"none": 1.0, "membershield": 0.0}
 
 
 class Looking(Folder):
-    """A folder of attacks that score every round (those in ``single``) or a trajectory; every record knows its maximum."""
+    """A folder of attacks that score every round (those in ``single``) or a trajectory; every
+    record knows its maximum.
+    """
 
     def __init__(self, root, leak=LEAK, single=SINGLE):
         self.single = single
@@ -175,11 +227,15 @@ class Looking(Folder):
         for t in scored:
             kind, last = arrays[f"t{t.target}_kind"], arrays[f"t{t.target}_scores"]
             rng = np.random.default_rng([seed, t.target, *attack.encode(), *defense.encode(), 1])
-            by_round = np.stack([*(last + rng.normal(size=len(last)) for _ in range(ROUNDS - 1)), last])
+            by_round = np.stack(
+                [*(last + rng.normal(size=len(last)) for _ in range(ROUNDS - 1)), last]
+            )
             if attack in self.single:
                 facts = dataclasses.asdict(round_report(by_round, kind == 0, rng))
                 t.rounds = RoundScores(best_round=10 * (1 + facts.pop("best_index")), **facts)
-            found = maximum(by_round if attack in self.single else last[None], kind, shuffle_rng(seed, t.target))
+            found = maximum(
+                by_round if attack in self.single else last[None], kind, shuffle_rng(seed, t.target)
+            )
             t.maximum = MaximumScores(auc=found.auc, advantage=found.advantage, rounds=found.looks)
             arrays |= {
                 f"t{t.target}_null_auc": found.null_auc.astype(np.float32),
@@ -199,12 +255,17 @@ def section(folder):
     return found
 
 
-def test_a_row_has_the_maximum_over_attacks_beside_the_same_maximum_of_every_shuffle(folder, section):
+def test_a_row_has_the_maximum_over_attacks_beside_the_same_maximum_of_every_shuffle(
+    folder, section
+):
     row = row_of(section, "membershield")
     entries, found = list(row.entries.values()), row_maximum(row)
     values = [max(e.maxima[unit].auc for e in entries) for unit in section.units]
     nulls = [np.max([e.null_maxima(unit)[0] for e in entries], axis=0) for unit in section.units]
-    assert found.auc.found.mean == pytest.approx(np.mean(values)) and found.looks == (2 * ROUNDS + 1,) * 2
+    assert (
+        found.auc.found.mean == pytest.approx(np.mean(values))
+        and found.looks == (2 * ROUNDS + 1,) * 2
+    )
     assert found.auc.null_mean == pytest.approx(np.mean(nulls)) and found.auc.found.n == 4
     loud = row_maximum(row_of(section, "none"))
     assert found.auc.within and found.advantage.within and not loud.auc.within
@@ -218,9 +279,16 @@ def test_it_appears_where_two_attacks_score_every_round(tmp_path):
 
 def test_other_shuffles_cannot_be_put_together(tmp_path):
     folder = Looking(tmp_path / "results").fill(seeds=(0,))
-    half = {f"t{t}_null_{of}": np.full(100, 0.5, np.float32) for t in MEMBERS for of in ("auc", "advantage")}
+    half = {
+        f"t{t}_null_{of}": np.full(100, 0.5, np.float32)
+        for t in MEMBERS
+        for of in ("auc", "advantage")
+    }
     folder.add("membershield", "fedmia-ii", 0, arrays=half)
-    with pytest.raises(UserError, match=r"entropy--s0--.*: its null has other shuffles than that of .*--fedmia-ii--s0--"):
+    with pytest.raises(
+        UserError,
+        match=r"entropy--s0--.*: its null has other shuffles than that of .*--fedmia-ii--s0--",
+    ):
         board(folder)
 
 
@@ -228,5 +296,7 @@ def test_the_null_of_targets_of_a_seed_moves_together_and_that_of_seeds_does_not
     rng = np.random.default_rng(0)
     draws = {(seed, t): rng.normal(size=400) for seed in (0, 1) for t in (0, 1, 2)}
     same, both = null_of_mean({u: d for u, d in draws.items() if u[0] == 0}), null_of_mean(draws)
-    assert same.std() == pytest.approx(1, abs=0.1) and both.std() == pytest.approx(1 / np.sqrt(2), abs=0.1)
+    assert same.std() == pytest.approx(1, abs=0.1) and both.std() == pytest.approx(
+        1 / np.sqrt(2), abs=0.1
+    )
     assert both.mean() == pytest.approx(np.mean(list(draws.values())))

@@ -1,4 +1,6 @@
-"""MemberShield and the baselines of its paper: soft labels, early stopping, distillation, adversarial regularisation."""
+"""MemberShield and the baselines of its paper: soft labels, early stopping, distillation,
+adversarial regularisation.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,12 @@ HALF = {"validation": 0.5}
 def clients(samples: int = 40) -> list[MemberData]:
     """Noise with labels drawn at random: what is learnt of it is learnt by heart."""
     g = generator(3)
-    return [MemberData(torch.randn(samples, 4, generator=g), torch.randint(0, 3, (samples,), generator=g)) for _ in range(4)]
+    return [
+        MemberData(
+            torch.randn(samples, 4, generator=g), torch.randint(0, 3, (samples,), generator=g)
+        )
+        for _ in range(4)
+    ]
 
 
 def normed() -> nn.Module:
@@ -36,7 +43,13 @@ def normed() -> nn.Module:
 
 def shielded(defense, **changes):
     """The finished training and its rounds, on clients of 40 samples."""
-    given = {"clients": clients(), "members": (0,), "rounds": 1, "local_epochs": 6, "batch_size": 10}
+    given = {
+        "clients": clients(),
+        "members": (0,),
+        "rounds": 1,
+        "local_epochs": 6,
+        "batch_size": 10,
+    }
     return train_all(tiny_setup(defense, **{**given, **changes}))
 
 
@@ -50,7 +63,8 @@ def test_membershields_soft_labels_are_those_of_equation_2(theta):
     ctx = member(tiny_module(), data, classes=3)
     found = made("membershield", theta=theta, **HALF).prepare(data, ctx)
     before = [[float(c == y) for c in range(3)] for y in data.y.tolist()]
-    expected = [[(1 - theta) * p + theta / 3 for p in row] for row in before]  # algorithm 2, line by line
+    # algorithm 2, line by line
+    expected = [[(1 - theta) * p + theta / 3 for p in row] for row in before]
     torch.testing.assert_close(found.soft, torch.tensor(expected))
     assert int(found.held_out.sum()) == 10
 
@@ -66,7 +80,9 @@ class Ruin(Defense):
 
 
 def by_hand(losses: list[float], patience: int, bar: float) -> tuple[int, int]:
-    """(epochs trained, the best of them or -1) of a rule that stops after ``patience`` epochs in a row above the lowest loss."""
+    """(epochs trained, the best of them or -1) of a rule that stops after ``patience`` epochs in a
+    row above the lowest loss.
+    """
     for trained in range(1, len(losses) + 1):
         seen = [bar, *losses[:trained]]
         best = max(i for i in range(trained + 1) if all(seen[i] < seen[j] for j in range(i)))
@@ -80,12 +96,17 @@ def by_hand(losses: list[float], patience: int, bar: float) -> tuple[int, int]:
     [
         ("membershield", {"patience": 50}, False),
         ("membershield", {"patience": 3}, True),
-        ("membershield", {"patience": 3, "guard": "none"}, True), ("membershield", {"patience": 3, "keep": "last"}, True),
+        ("membershield", {"patience": 3, "guard": "none"}, True),
+        ("membershield", {"patience": 3, "keep": "last"}, True),
         ("early-stopping", {"patience": 1}, False),
     ],
-)  # fmt: skip
-def test_what_is_uploaded_is_the_epoch_of_least_validation_loss_with_its_batch_statistics(name, params, ruined):
-    """One training notes the loss and the model after every epoch; by these the stopping rule is worked out by hand."""
+)
+def test_what_is_uploaded_is_the_epoch_of_least_validation_loss_with_its_batch_statistics(
+    name, params, ruined
+):
+    """One training notes the loss and the model after every epoch; by these the stopping rule is
+    worked out by hand.
+    """
     states, losses = [], []
 
     class Noted(installed(name)):
@@ -95,7 +116,9 @@ def test_what_is_uploaded_is_the_epoch_of_least_validation_loss_with_its_batch_s
 
             def note():
                 losses.append(cross_entropy(ctx.logits(data.x[held]), target[held]).item())
-                buffers = torch.cat([b.reshape(-1) for b in ctx.model.buffers() if b.is_floating_point()])
+                buffers = torch.cat(
+                    [b.reshape(-1) for b in ctx.model.buffers() if b.is_floating_point()]
+                )
                 states.append((ctx.params - ctx.start, buffers))
 
             note()
@@ -113,9 +136,13 @@ def test_what_is_uploaded_is_the_epoch_of_least_validation_loss_with_its_batch_s
     epochs, best = by_hand(losses[1:], params["patience"], losses[0] if guarded else math.inf)
     kept = states[epochs if params.get("keep") == "last" else best + 1]
     assert torch.equal(update, kept[0]) and torch.equal(buffers, kept[1])
-    assert facts["mean epochs trained a round"] == epochs and facts["share of rounds stopped early"] == (epochs < 8)
+    assert facts["mean epochs trained a round"] == epochs and facts[
+        "share of rounds stopped early"
+    ] == (epochs < 8)
     received = guarded and best == -1 and "keep" not in params
-    assert facts.get("share of rounds that kept the global model", 0) == received == (not update.any())
+    assert (
+        facts.get("share of rounds that kept the global model", 0) == received == (not update.any())
+    )
 
 
 def test_who_stopped_for_good_uploads_the_received_model_and_the_rounds_before_are_untouched():
@@ -131,9 +158,15 @@ def test_who_stopped_for_good_uploads_the_received_model_and_the_rounds_before_a
         data = stopped.clients[k]
         models = [stopped.setup.initial[0], *(r.models[0] for r in results[:-1])]
         of_received = [flat.logits(m, results[0].buffers[0], data.x[data.held_out]) for m in models]
-        spent, _ = by_hand([cross_entropy(z, data.y[data.held_out]).item() for z in of_received], patience, math.inf)
+        spent, _ = by_hand(
+            [cross_entropy(z, data.y[data.held_out]).item() for z in of_received],
+            patience,
+            math.inf,
+        )
         assert last[k] == spent - 1 < rounds
-        assert [bool(r.uploads.updates[k].any()) for r in results] == [t <= last[k] for t in range(1, rounds + 1)]
+        assert [bool(r.uploads.updates[k].any()) for r in results] == [
+            t <= last[k] for t in range(1, rounds + 1)
+        ]
     assert all(torch.equal(results[t].models, everything[t].models) for t in range(min(last)))
 
 
@@ -145,22 +178,32 @@ def test_a_validation_part_of_the_setting_is_kept_and_one_too_small_to_judge_by_
         return made(name).prepare(data, member(tiny_module(), data, classes=3))
 
     assert prepared(10).held_out.tolist() == [i < 10 for i in range(40)]
-    with pytest.raises(UserError, match=rf"{name}: client 0 has 4 validation samples of its 40.*: raise {name}'s `validation`"):
+    with pytest.raises(
+        UserError,
+        match=rf"{name}: client 0 has 4 validation samples of its 40.*: raise {name}'s "
+        r"`validation`",
+    ):
         prepared(0)
 
 
 # --- distillation
 
 
-@pytest.mark.parametrize(("divergence", "temperature"), [("teacher-student", 3.0), ("student-teacher", 2.0)])
+@pytest.mark.parametrize(
+    ("divergence", "temperature"), [("teacher-student", 3.0), ("student-teacher", 2.0)]
+)
 def test_the_students_loss_is_its_definition_and_reaches_the_student_alone(divergence, temperature):
     defense = made("kd", alpha=0.3, temperature=temperature, divergence=divergence)
     data = clients()[0]
     ctx = member(normed(), data, weights=1)
     batch = Batch(data.x[:8], data.y[:8], torch.arange(8))
-    teacher = {name: t.detach().clone() + (0.3 if t.is_floating_point() else 0)
-               for name, t in (*ctx.model.named_parameters(), *ctx.model.named_buffers())}  # fmt: skip
-    ctx.memory["teacher"] = {name: t.clone().requires_grad_(t.is_floating_point()) for name, t in teacher.items()}
+    teacher = {
+        name: t.detach().clone() + (0.3 if t.is_floating_point() else 0)
+        for name, t in (*ctx.model.named_parameters(), *ctx.model.named_buffers())
+    }
+    ctx.memory["teacher"] = {
+        name: t.clone().requires_grad_(t.is_floating_point()) for name, t in teacher.items()
+    }
     logits = ctx.model(batch.x)
     loss = defense.loss(logits, batch, ctx)
     assert ctx.model.training
@@ -169,13 +212,17 @@ def test_the_students_loss_is_its_definition_and_reaches_the_student_alone(diver
     p, q = (taught / temperature).softmax(1), (logits / temperature).softmax(1)
     p, q = (q, p) if divergence == "student-teacher" else (p, q)
     kl = sum(p[i, c] * (p[i, c] / q[i, c]).log() for i in range(8) for c in range(3)) / 8
-    torch.testing.assert_close(loss, 0.7 * cross_entropy(logits, batch.y) + 0.3 * temperature**2 * kl)
+    torch.testing.assert_close(
+        loss, 0.7 * cross_entropy(logits, batch.y) + 0.3 * temperature**2 * kl
+    )
     loss.backward()
     assert all(t.grad is None for t in ctx.memory["teacher"].values())
 
 
 def test_teacher_and_student_both_start_from_what_was_received():
-    """With alpha 0 the student learns from the labels alone: it is a plain model, trained in the order of a second pass."""
+    """With alpha 0 the student learns from the labels alone: it is a plain model, trained in the
+    order of a second pass.
+    """
 
     class TwoPasses(Defense):
         def local_train(self, ctx):
@@ -183,7 +230,9 @@ def test_teacher_and_student_both_start_from_what_was_received():
             ctx.restart()
             ctx.train()
 
-    ours, plain = (shielded(d, rounds=2)[1][1].uploads.updates for d in (made("kd", alpha=0), TwoPasses()))
+    ours, plain = (
+        shielded(d, rounds=2)[1][1].uploads.updates for d in (made("kd", alpha=0), TwoPasses())
+    )
     assert torch.equal(ours, plain)
 
 
@@ -191,7 +240,9 @@ def test_teacher_and_student_both_start_from_what_was_received():
 
 
 def game(module=None, data=None, **params):
-    """(defense, its context, a batch of trained samples): half of the samples are held out as references."""
+    """(defense, its context, a batch of trained samples): half of the samples are held out as
+    references.
+    """
     data = data or replace(clients()[0], held_out=torch.arange(40) >= 20)
     ctx = member(module or tiny_module(), data, weights=1, classes=3, facts={"local_epochs": 2})
     return made("adv-reg", **SMALL, **params), ctx, Batch(data.x[:8], data.y[:8], torch.arange(8))
@@ -204,15 +255,21 @@ def test_the_loss_is_cross_entropy_plus_lambda_mean_log_h_and_trains_the_model_a
     loss = defense.loss(logits, batch, replace(ctx, epoch=epoch))
     network, _ = ctx.memory["network"]
     h = torch.sigmoid(network(logits.softmax(1), batch.y))
-    torch.testing.assert_close(loss, cross_entropy(logits, batch.y) + (3 * h.log().mean() if acts else 0))
+    torch.testing.assert_close(
+        loss, cross_entropy(logits, batch.y) + (3 * h.log().mean() if acts else 0)
+    )
     assert not any(p.requires_grad for p in network.parameters())
 
 
 def test_the_network_takes_its_steps_up_the_likelihood_of_own_samples_and_references():
-    """h is asked about as many training samples as references, and learns as an Adam of the test does."""
+    """h is asked about as many training samples as references, and learns as an Adam of the test
+    does.
+    """
     asked: list[torch.Tensor] = []
     module = tiny_module()
-    module.register_forward_hook(lambda m, x, y: None if m.training else asked.append(x[0].detach()))
+    module.register_forward_hook(
+        lambda m, x, y: None if m.training else asked.append(x[0].detach())
+    )
     defense, ctx, batch = game(module, steps=3, rate=0.5)
     twin = game(tiny_module(), steps=1, rate=1e-30)
     twin[0].loss(twin[1].model(batch.x), batch, twin[1])
@@ -223,15 +280,32 @@ def test_the_network_takes_its_steps_up_the_likelihood_of_own_samples_and_refere
     assert len(asked) == 2 * 3
     gains = []
     for inside, outside in zip(asked[::2], asked[1::2], strict=True):
-        which = [[int((data.x == row).all(1).nonzero()) for row in rows] for rows in (inside, outside)]
-        assert all(len(set(w)) == 8 for w in which) and not data.held_out[which[0]].any() and data.held_out[which[1]].all()
+        which = [
+            [int((data.x == row).all(1).nonzero()) for row in rows] for rows in (inside, outside)
+        ]
+        assert (
+            all(len(set(w)) == 8 for w in which)
+            and not data.held_out[which[0]].any()
+            and data.held_out[which[1]].all()
+        )
         own, others = (fresh(ctx.model(data.x[w]).softmax(1).detach(), data.y[w]) for w in which)
         gains.append(float((own > 0).double().mean() - (others > 0).double().mean()))
         optimizer.zero_grad()
         (-(own.sigmoid().log().mean() + (1 - others.sigmoid()).log().mean())).backward()
         optimizer.step()
-    for found, wanted in zip(ctx.memory["network"][0].parameters(), fresh.parameters(), strict=True):
-        torch.testing.assert_close(found, wanted.detach(), rtol=1e-3, atol=1e-3)  # of steps of one half
+    for found, wanted in zip(
+        ctx.memory["network"][0].parameters(), fresh.parameters(), strict=True
+    ):
+        # of steps of one half
+        torch.testing.assert_close(found, wanted.detach(), rtol=1e-3, atol=1e-3)
     assert any(gains)
-    told = ReportContext(federation=ctx.federation, members=(0,), coalition={}, of_member={0: ctx.memory}, of_server={})
-    assert defense.report(told) == {"mean advantage of the inference network": pytest.approx(sum(gains) / 3)}
+    told = ReportContext(
+        federation=ctx.federation,
+        members=(0,),
+        coalition={},
+        of_member={0: ctx.memory},
+        of_server={},
+    )
+    assert defense.report(told) == {
+        "mean advantage of the inference network": pytest.approx(sum(gains) / 3)
+    }

@@ -1,4 +1,6 @@
-"""MemGuard: its noise against the paper's algorithm, its promises, and what its members know and when."""
+"""MemGuard: its noise against the paper's algorithm, its promises, and what its members know and
+when.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,16 @@ SMALL = {"hidden": (16, 8), "epochs": 400, "steps": 40}
 
 
 def lessons(classes: int = 4, n: int = 60, seed: int = 0) -> torch.Tensor:
-    """[2n, C]: an overfitted model's logits: sure of what it was trained on, less so of what it was not."""
+    """[2n, C]: an overfitted model's logits: sure of what it was trained on, less so of what it was
+    not.
+    """
     g = torch.Generator().manual_seed(seed)
     z = torch.randn(2 * n, classes, generator=g, dtype=torch.float64)
-    return z.scatter_add(1, torch.randint(0, classes, (2 * n, 1), generator=g), torch.cat([6 + z[:n, :1], 2 + z[n:, :1]]))
+    return z.scatter_add(
+        1,
+        torch.randint(0, classes, (2 * n, 1), generator=g),
+        torch.cat([6 + z[:n, :1], 2 + z[n:, :1]]),
+    )
 
 
 def learnt(taught: list[torch.Tensor], key: int = 5, **params):
@@ -45,14 +53,16 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a.double().softmax(1) - b.double().softmax(1)).abs().sum(1)
 
 
-# --- the classifier ---------------------------------------------------------------------------------------------------
+# --- the classifier -------------------------------------------------------------------------------
 
 
-# --- phase I ----------------------------------------------------------------------------------------------------------
+# --- phase I --------------------------------------------------------------------------------------
 
 
 def algorithm_1(z: torch.Tensor, g, steps: int) -> torch.Tensor:
-    """The paper's, one sample [C] after the other, as it is printed: c2 = 10, c3 from .1 to 100,000, steps of .1."""
+    """The paper's, one sample [C] after the other, as it is printed: c2 = 10, c3 from .1 to
+    100,000, steps of .1.
+    """
     label, s = int(z.argmax()), z.softmax(0)
     before = g.h(s[None])[0]
     best = z
@@ -68,7 +78,10 @@ def algorithm_1(z: torch.Tensor, g, steps: int) -> torch.Tensor:
             l1, l2 = g.h(p[None])[0].abs(), (others.max() - (z + e)[label]).relu()
             (u,) = torch.autograd.grad(l1 + 10 * l2 + c3 * (p - s).abs().sum(), e)
             e = (e - 0.1 * u / u.norm()).detach()
-            if int((z + e).argmax()) == label and float(g.h((z + e).softmax(0)[None])[0] * before) <= 0:
+            if (
+                int((z + e).argmax()) == label
+                and float(g.h((z + e).softmax(0)[None])[0] * before) <= 0
+            ):
                 succeeded = True
                 break
         if not succeeded:
@@ -85,7 +98,7 @@ def test_phase_one_is_the_papers_algorithm_for_all_samples_at_once():
     assert int((distance(found, z) > 0).sum()) >= 6
 
 
-# --- what holds of every answer ---------------------------------------------------------------------------------------
+# --- what holds of every answer -------------------------------------------------------------------
 
 
 @st.composite
@@ -99,13 +112,17 @@ def asked(draw):
 
 @given(asked(), st.integers(0, 2**64 - 1))
 @settings(max_examples=10)
-def test_the_label_stays_the_answer_is_valid_g_comes_nearer_and_each_sample_is_answered_alone(case, key):
+def test_the_label_stays_the_answer_is_valid_g_comes_nearer_and_each_sample_is_answered_alone(
+    case, key
+):
     z, budget = case
     g = classifier(z.shape[1])
     noisy = crafted(z, g, 15)
     said = used(z, noisy, g, budget, key)
     assert said.shape == z.shape and said.dtype == z.dtype
-    assert torch.equal(said.argmax(1), z.argmax(1)) and torch.equal(said.softmax(1).argmax(1), z.softmax(1).argmax(1))
+    assert torch.equal(said.argmax(1), z.argmax(1)) and torch.equal(
+        said.softmax(1).argmax(1), z.softmax(1).argmax(1)
+    )
     assert bool(torch.isfinite(said).all())
     assert bool(((decision(g, said) - 0.5).abs() <= (decision(g, z) - 0.5).abs()).all())
     changed = (said != z).any(1)
@@ -127,7 +144,7 @@ def test_the_distance_met_on_average_is_the_budgets_and_who_asks_again_gets_the_
     assert torch.equal(used(z, noisy, classifier(), budget, 7), answers[7])
 
 
-# --- in a federation --------------------------------------------------------------------------------------------------
+# --- in a federation ------------------------------------------------------------------------------
 
 WIDE = 30  # inputs of the federation's model
 
@@ -136,7 +153,10 @@ def with_references() -> list[MemberData]:
     """Clients with every third sample as validation part; noise in many dimensions, memorised."""
     g = torch.Generator().manual_seed(3)
     held = torch.arange(24) % 3 == 0
-    drawn = [(torch.randn(24, WIDE, generator=g), torch.randint(0, 3, (24,), generator=g)) for _ in range(4)]
+    drawn = [
+        (torch.randn(24, WIDE, generator=g), torch.randint(0, 3, (24,), generator=g))
+        for _ in range(4)
+    ]
     return [MemberData(x, y, held_out=held) for x, y in drawn]
 
 
@@ -150,7 +170,13 @@ def wide() -> nn.Module:
 
 
 def federation(defense: Defense, **changes):
-    given = {"clients": with_references(), "members": (0, 1, 2, 3), "local_epochs": 20, "module": wide(), "lr": 0.05}
+    given = {
+        "clients": with_references(),
+        "members": (0, 1, 2, 3),
+        "local_epochs": 20,
+        "module": wide(),
+        "lr": 0.05,
+    }
     return train_all(tiny_setup(defense, **{**given, **changes}))
 
 
@@ -165,7 +191,10 @@ def test_the_server_sees_plain_training_and_the_leak_is_gone_from_the_answers():
     said = answered(guarded, 0, logits)
     assert torch.equal(said, answered(guarded, 0, logits))
     # what each member learnt in its last round makes the classifier again
-    g = learnt([guarded.parties.memory(k)["lessons"] for k in range(4)], key=guarded.parties.answer_context(3, 0, ()).key)
+    g = learnt(
+        [guarded.parties.memory(k)["lessons"] for k in range(4)],
+        key=guarded.parties.answer_context(3, 0, ()).key,
+    )
     was, is_ = decision(g, logits), decision(g, said)
     assert float(was[inside].mean() - was[~inside].mean()) > 0.08
     assert float((is_ - 0.5).abs().mean()) < 0.5 * float((was - 0.5).abs().mean())
@@ -173,21 +202,32 @@ def test_the_server_sees_plain_training_and_the_leak_is_gone_from_the_answers():
 
 
 def test_members_learn_from_the_new_global_model_as_many_own_samples_as_references():
-    training, results = federation(made("memguard", **SMALL), members=(0, 1), rounds=2, local_epochs=2)
+    training, results = federation(
+        made("memguard", **SMALL), members=(0, 1), rounds=2, local_epochs=2
+    )
     flat = training.setup.flat
     for k in (0, 1):
         kept, data = training.parties.memory(k), training.clients[k]
-        assert torch.equal(data.held_out, with_references()[k].held_out) and kept["lessons"].shape == (16, 3)
+        assert torch.equal(data.held_out, with_references()[k].held_out) and kept[
+            "lessons"
+        ].shape == (16, 3)
         known = flat.logits(results[-1].models[0], results[-1].buffers[0], data.x).double()
         rows = (kept["lessons"][:, None] - known[None]).abs().amax(2).argmin(1)
-        assert data.held_out[rows].tolist() == [False] * 8 + [True] * 8 and len(set(rows.tolist())) == 16
+        assert (
+            data.held_out[rows].tolist() == [False] * 8 + [True] * 8
+            and len(set(rows.tolist())) == 16
+        )
     assert "lessons" not in training.parties.memory(2)
 
 
 @pytest.mark.parametrize(("n", "share", "held"), [(12, 0.01, 1), (40, 0.1, 4), (1, 0.5, 0)])
-def test_a_member_without_a_validation_part_holds_one_out_and_without_samples_answers_plainly(n, share, held):
+def test_a_member_without_a_validation_part_holds_one_out_and_without_samples_answers_plainly(
+    n, share, held
+):
     clients = [MemberData(d.x[:n], d.y[:n]) for d in tiny_clients(samples=40)]
-    training = train_all(tiny_setup(made("memguard", **SMALL, validation=share), clients=clients, rounds=1))[0]
+    training = train_all(
+        tiny_setup(made("memguard", **SMALL, validation=share), clients=clients, rounds=1)
+    )[0]
     parts = [d.held_out for d in training.clients]
     assert [0 if part is None else int(part.sum()) for part in parts] == [held, held, 0, 0]
     z = lessons(classes=3).float()

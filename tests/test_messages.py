@@ -1,4 +1,6 @@
-"""Messages: the place in plugin code where an error was raised, and text without orders to the terminal."""
+"""Messages: the place in plugin code where an error was raised, and text without orders to the
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from running import settings_of, suite
 from fedbench.core.cli.main import cli
 from fedbench.core.words import describe_error, full_traceback, one_line, printable, printable_lines
 
-# --- where an error was raised ------------------------------------------------------------------------------------------
+# --- where an error was raised --------------------------------------------------------------------
 
 
 def caught(does: Callable[[], Any]) -> BaseException:
@@ -27,7 +29,10 @@ def caught(does: Callable[[], Any]) -> BaseException:
     with pytest.raises(BaseException) as info:
         does()
     error = info.value
-    while error.__traceback__ is not None and error.__traceback__.tb_frame.f_globals["__name__"] == __name__:
+    while (
+        error.__traceback__ is not None
+        and error.__traceback__.tb_frame.f_globals["__name__"] == __name__
+    ):
         error.__traceback__ = error.__traceback__.tb_next
     return error
 
@@ -54,7 +59,9 @@ def theirs(site):
 
 def test_everything_is_bounded_and_printable(theirs):
     error = caught(lambda: theirs.deep(0))
-    assert len(full_traceback(error).splitlines()) < 130 and "Previous line repeated" in full_traceback(error)
+    assert len(
+        full_traceback(error).splitlines()
+    ) < 130 and "Previous line repeated" in full_traceback(error)
     source = f"def {'x' * 3000}():\n raise ValueError('\\x1b[31m' + 'y' * 10**6)\n{'x' * 3000}()"
     long = caught(lambda: exec(compile(source, "\x1b", "exec"), {"__name__": "theirs"}))
     for text in (describe_error(long), full_traceback(long)):
@@ -62,18 +69,28 @@ def test_everything_is_bounded_and_printable(theirs):
     assert len(describe_error(long)) <= 801
 
 
-# --- printable text -----------------------------------------------------------------------------------------------------
+# --- printable text -------------------------------------------------------------------------------
 
-ESCAPE, RTL, ISOLATE, ZERO_WIDTH, FILLER = "\x1b[31m\x1b]0;title\x07", "\u202e", "\u2066", "\u200b", "\u3164"
+ESCAPE, RTL, ISOLATE, ZERO_WIDTH, FILLER = (
+    "\x1b[31m\x1b]0;title\x07",
+    "\u202e",
+    "\u2066",
+    "\u200b",
+    "\u3164",
+)
 EVIL = f"nice{ESCAPE}{RTL}{ISOLATE}{ZERO_WIDTH}{FILLER}\u061c\x9b2J\r\ud800name"
 SEEN = "a\u115fb\u3164 [red]"  # what a check for printable characters takes
 
 
 def harmless(text: str) -> bool:
-    """No control, format, surrogate or private character; no letter of no width; line breaks alone between lines."""
+    """No control, format, surrogate or private character; no letter of no width; line breaks alone
+    between lines.
+    """
     unseen = {"\u3164", "\u115f", "\u1160", "\uffa0", "\u2800", "\u034f"}
     orders = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-    return [c for c in text.replace("\n", "") if unicodedata.category(c) in orders or c in unseen] == []
+    return [
+        c for c in text.replace("\n", "") if unicodedata.category(c) in orders or c in unseen
+    ] == []
 
 
 @settings(max_examples=50)
@@ -86,11 +103,16 @@ def test_a_printable_text_has_no_order_for_a_terminal_and_keeps_what_can_be_seen
     assert [c for c in plain if c not in shown] == []
 
 
-@pytest.mark.parametrize(("text", "shown"), [
-    ("grad-noise[sigma=0.1] ± 3 日本語 עברית é", "grad-noise[sigma=0.1] ± 3 日本語 עברית é"),
-    ("a\tb\nc\u2028d", "a b c d"), ("\x1b[31mred\u202ey", "\\u001b[31mred\\u202ey"),
-    ("\U000e0041", "\\udb40\\udc41"), ("\ud800", "\\ud800"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("grad-noise[sigma=0.1] ± 3 日本語 עברית é", "grad-noise[sigma=0.1] ± 3 日本語 עברית é"),
+        ("a\tb\nc\u2028d", "a b c d"),
+        ("\x1b[31mred\u202ey", "\\u001b[31mred\\u202ey"),
+        ("\U000e0041", "\\udb40\\udc41"),
+        ("\ud800", "\\ud800"),
+    ],
+)
 def test_what_is_hidden_is_shown_as_its_code(text, shown):
     assert printable(text) == shown
 
@@ -134,15 +156,35 @@ def test_a_plugins_words_of_itself_are_printable(site, words):
     assert not {"evil", "worse"} & sys.modules.keys()  # they are asked in a process of their own
 
 
-@pytest.mark.parametrize(("words", "change", "status", "shown"), [
-    (["validate", "--no-data"], {"a\u202e\x1bb": 1}, 2, "a\\u202e\\u001bb: unknown field"),
-    (["validate"], {"settings": "sets", "title": "x\u202ey\x1b[2J"}, 2, "dataset 'sets' (evil 1.0): ValueError: nice"),
-    (["validate", "--no-data"], {"attacks": [{"name": "loss-series", "label": "loss\u200b"}]}, 2,
-     "attacks[0].label: 'loss\\u200b' has a character that cannot be seen: remove it"),
-], ids=["unknown field", "data", "label"])  # fmt: skip
-def test_the_words_of_a_suite_and_of_a_failing_plugin_are_printable(tmp_path, site, words, change, status, shown):
+@pytest.mark.parametrize(
+    ("words", "change", "status", "shown"),
+    [
+        (["validate", "--no-data"], {"a\u202e\x1bb": 1}, 2, "a\\u202e\\u001bb: unknown field"),
+        (
+            ["validate"],
+            {"settings": "sets", "title": "x\u202ey\x1b[2J"},
+            2,
+            "dataset 'sets' (evil 1.0): ValueError: nice",
+        ),
+        (
+            ["validate", "--no-data"],
+            {"attacks": [{"name": "loss-series", "label": "loss\u200b"}]},
+            2,
+            "attacks[0].label: 'loss\\u200b' has a character that cannot be seen: remove it",
+        ),
+    ],
+    ids=["unknown field", "data", "label"],
+)
+def test_the_words_of_a_suite_and_of_a_failing_plugin_are_printable(
+    tmp_path, site, words, change, status, shown
+):
     install(site, "evil", PLUGIN)
     if "settings" in change:
-        change = {**change, "settings": settings_of(tmp_path, {"dataset": change["settings"], "model": "mlp"})}
+        change = {
+            **change,
+            "settings": settings_of(tmp_path, {"dataset": change["settings"], "model": "mlp"}),
+        }
     result = CliRunner().invoke(cli, [*words, str(suite(tmp_path, **change))])
-    assert result.exit_code == status and shown in result.output and harmless(result.output), result.output
+    assert result.exit_code == status and shown in result.output and harmless(result.output), (
+        result.output
+    )

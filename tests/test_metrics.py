@@ -35,7 +35,7 @@ def leaky(rng, n_members=100, n_nonmembers=1000, shift=1.0):
     return rng.normal(size=len(member)) + shift * member, member
 
 
-# -- ROC, TPR at a FPR, thresholds -------------------------------------------------------------------------------------
+# -- ROC, TPR at a FPR, thresholds -----------------------------------------------------------------
 
 
 @given(tied_scores())
@@ -43,7 +43,10 @@ def leaky(rng, n_members=100, n_nonmembers=1000, shift=1.0):
 def test_auc_and_curve_equal_scikit_learn_under_heavy_ties(case):
     scores, member = case
     assert M.auc(scores, member) == pytest.approx(roc_auc_score(member, scores), abs=1e-12)
-    ours, theirs = M.roc_curve(scores, member), sklearn_roc_curve(member, scores, drop_intermediate=False)
+    ours, theirs = (
+        M.roc_curve(scores, member),
+        sklearn_roc_curve(member, scores, drop_intermediate=False),
+    )
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a, b)
 
@@ -54,7 +57,8 @@ def test_tpr_at_a_low_fpr_equals_its_definition(case, fpr):
     scores, member = case
     x, y, _ = sklearn_roc_curve(member, scores, drop_intermediate=False)
     n = int((~member).sum())
-    fits = (np.rint(x * n) + 1) / (n + 1) <= fpr  # by which chance a new non-member exceeds each threshold
+    # by which chance a new non-member exceeds each threshold
+    fits = (np.rint(x * n) + 1) / (n + 1) <= fpr
     assert M.tpr_at_fpr(scores, member, fpr) == pytest.approx(y[fits].max(initial=0))
 
 
@@ -62,7 +66,9 @@ def test_tpr_at_a_low_fpr_equals_its_definition(case, fpr):
 def test_tf01_allows_nine_false_positives_of_ten_thousand(above, wanted):
     """``above`` non-members are above 40 of 100 members, and below the other 60."""
     member = np.arange(10_100) < 100
-    scores = np.r_[np.full(60, 9.0), np.full(40, 5.0), np.full(above, 7.0), np.zeros(10_000 - above)]
+    scores = np.r_[
+        np.full(60, 9.0), np.full(40, 5.0), np.full(above, 7.0), np.zeros(10_000 - above)
+    ]
     assert M.tpr_at_fpr(scores, member, 0.001) == wanted and M.tf01(scores, member) == 100 * wanted
 
 
@@ -79,22 +85,32 @@ def test_tf01_needs_so_many_nonmembers_that_one_false_positive_is_allowed():
 @few
 def test_advantage_is_the_best_over_all_thresholds(case):
     scores, member = case
-    gains = [(scores[member] >= t).mean() - (scores[~member] >= t).mean() for t in [*scores, np.inf]]
+    gains = [
+        (scores[member] >= t).mean() - (scores[~member] >= t).mean() for t in [*scores, np.inf]
+    ]
     assert M.advantage(scores, member) == pytest.approx(max(gains))
-    right = [((scores[member] >= t).mean() + (scores[~member] < t).mean()) / 2 for t in [*scores, np.inf]]
+    right = [
+        ((scores[member] >= t).mean() + (scores[~member] < t).mean()) / 2 for t in [*scores, np.inf]
+    ]
     assert M.balanced_accuracy(scores, member) == pytest.approx(max(right))
 
 
 RNG = np.random.default_rng(0)
 SCORES, MEMBER = np.array([0.0, np.nan, 1.0]), np.array([True, False, False])
 REFUSED = {
-    "score": (lambda: M.auc(SCORES, MEMBER), "1 of 3 scores are not finite, the first at position 1"),
+    "score": (
+        lambda: M.auc(SCORES, MEMBER),
+        "1 of 3 scores are not finite, the first at position 1",
+    ),
     "bootstrap": (lambda: M.bootstrap(SCORES, MEMBER, RNG), "not finite"),
     "lengths": (lambda: M.auc(np.arange(3.0), np.ones(2, bool)), "one length"),
     "decisions": (lambda: decision_report(np.zeros(3), np.ones(3, bool), 0.0, RNG), "both needed"),
     "error": (lambda: M.combined_interval([0.5], []), "one standard error a value"),
     "value": (lambda: M.combined_interval([np.nan], [0.1]), "finite"),
-    "test samples": (lambda: M.delta_accuracy([0.0], [np.ones(3, bool)], [np.ones(4, bool)], RNG), "same test samples"),
+    "test samples": (
+        lambda: M.delta_accuracy([0.0], [np.ones(3, bool)], [np.ones(4, bool)], RNG),
+        "same test samples",
+    ),
     "covariance": (lambda: M.auc_covariance(np.arange(3.0), MEMBER), "at least 2 members"),
     "one class": (lambda: M.auc(np.arange(3.0), np.ones(3, bool)), "both classes"),
     "flags": (lambda: M.auc(np.arange(3.0), np.array([0, 1, 2])), "booleans"),
@@ -102,7 +118,10 @@ REFUSED = {
     "one value": (lambda: M.t_interval([1.0]), "at least 2"),
     "negative error": (lambda: M.combined_interval([0.5], [-0.1]), "negative"),
     "hits": (lambda: M.exact_interval(5, 4), "0 <= hits <= of"),
-    "kind": (lambda: M.score_groups(np.arange(3.0), np.full(3, 3), MEMBER, RNG), "kind must be 0, 1, 2 or negative"),
+    "kind": (
+        lambda: M.score_groups(np.arange(3.0), np.full(3, 3), MEMBER, RNG),
+        "kind must be 0, 1, 2 or negative",
+    ),
     "no round": (lambda: round_report(np.full((2, 3), np.nan), MEMBER, RNG), "no round has scores"),
 }
 
@@ -114,7 +133,7 @@ def test_what_cannot_be_judged_is_refused(name):
         call()
 
 
-# -- bootstrap and covariance ------------------------------------------------------------------------------------------
+# -- bootstrap and covariance ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("decimals", [6, 0])  # 0: heavy ties
@@ -122,22 +141,36 @@ def test_bootstrap_agrees_with_a_slow_loop_and_with_delong(decimals):
     scores, member = leaky(np.random.default_rng(1), n_nonmembers=2000, shift=2.5)
     scores, rng = scores.round(decimals), np.random.default_rng(3)
     fast = M.bootstrap(scores, member, np.random.default_rng(2), n=800)
-    draws = (np.r_[rng.choice(scores[member], 100), rng.choice(scores[~member], 2000)] for _ in range(800))
-    slow = np.array([(M.auc(d, np.arange(2100) < 100), M.tf01(d, np.arange(2100) < 100)) for d in draws])
+    draws = (
+        np.r_[rng.choice(scores[member], 100), rng.choice(scores[~member], 2000)]
+        for _ in range(800)
+    )
+    slow = np.array(
+        [(M.auc(d, np.arange(2100) < 100), M.tf01(d, np.arange(2100) < 100)) for d in draws]
+    )
     # two estimates of a standard deviation from 800 draws differ by about 1/sqrt(800) = 3.5 % each
     assert fast.auc_se == pytest.approx(slow[:, 0].std(ddof=1), rel=0.15) == fast.auc.std(ddof=1)
-    # TF01 jumps (one more tie and the whole bin is out), so its distribution is compared, not its deviation
+    # TF01 jumps (one more tie and the whole bin is out), so its distribution is compared, not its
+    # deviation
     assert ks_2samp(fast.tf01, slow[:, 1]).statistic < 0.08  # 1 % point for 800 against 800
     assert fast.tf01_se == fast.tf01.std(ddof=1) > 1
-    assert fast.auc_se == pytest.approx(np.sqrt(M.auc_covariance(scores, member)[1][0, 0]), rel=0.15)
-    assert fast.auc.mean() == pytest.approx(M.auc(scores, member), abs=4 * fast.auc_se / np.sqrt(800))
-    assert np.quantile(fast.auc, (0.025, 0.975)) == pytest.approx(np.quantile(slow[:, 0], (0.025, 0.975)), abs=0.01)
+    assert fast.auc_se == pytest.approx(
+        np.sqrt(M.auc_covariance(scores, member)[1][0, 0]), rel=0.15
+    )
+    assert fast.auc.mean() == pytest.approx(
+        M.auc(scores, member), abs=4 * fast.auc_se / np.sqrt(800)
+    )
+    assert np.quantile(fast.auc, (0.025, 0.975)) == pytest.approx(
+        np.quantile(slow[:, 0], (0.025, 0.975)), abs=0.01
+    )
 
 
 def test_bootstrap_repeats_with_its_generator_and_has_no_tf01_of_few():
     scores, member = leaky(np.random.default_rng(1), 100, 1900)
     a, b = (M.bootstrap(scores, member, np.random.default_rng(7)) for _ in range(2))
-    assert len(a.auc) == 200 and np.array_equal(a.auc, b.auc) and (a.tf01, a.tf01_se) == (None, None)
+    assert (
+        len(a.auc) == 200 and np.array_equal(a.auc, b.auc) and (a.tf01, a.tf01_se) == (None, None)
+    )
     assert M.bootstrap(np.zeros(len(member)), member, np.random.default_rng(7)).auc_se == 0.0
 
 
@@ -147,7 +180,9 @@ def test_the_covariance_of_aucs_is_that_of_placements(case, seed):
     """DeLong et al., 1988, pair by pair; of scores with ties and of scores without."""
     scores, member = (np.tile(a, 2) for a in case)  # at least two of each class
     both = np.stack([scores, np.random.default_rng(seed).random(len(scores))])
-    higher, equal = (op(both[:, member][:, :, None], both[:, ~member][:, None]) for op in (np.greater, np.equal))
+    higher, equal = (
+        op(both[:, member][:, :, None], both[:, ~member][:, None]) for op in (np.greater, np.equal)
+    )
     won = higher + 0.5 * equal
     wanted = np.cov(won.mean(2)) / member.sum() + np.cov(won.mean(1)) / (~member).sum()
     aucs, found = M.auc_covariance(both, member)
@@ -155,17 +190,23 @@ def test_the_covariance_of_aucs_is_that_of_placements(case, seed):
     np.testing.assert_allclose(found, wanted, atol=1e-12)
 
 
-# -- intervals ---------------------------------------------------------------------------------------------------------
+# -- intervals -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("values", "errors", "between", "half_width"), [
-    ([0.1], [0.03], False, 1.959964 * 0.03),
-    ([0.1, 0.9], [0.03, 0.04], True, 12.7062 * 0.4),  # t of one degree of freedom
-    ([0.5, 0.5], [0.03, 0.04], True, 1.959964 * 0.05 / 2),
-    ([1.0, 2.0, 3.0, 4.0, 5.0], [0.01] * 5, True, 2.7764 * np.sqrt(2.5 / 5)),
-    ([0.5] * 5, [0.1] * 5, True, 1.959964 * 0.1 / np.sqrt(5)),
-], ids=["one", "two", "alike", "spread", "within"])  # fmt: skip
-def test_an_interval_is_students_and_never_narrower_than_within_the_runs(values, errors, between, half_width):
+@pytest.mark.parametrize(
+    ("values", "errors", "between", "half_width"),
+    [
+        ([0.1], [0.03], False, 1.959964 * 0.03),
+        ([0.1, 0.9], [0.03, 0.04], True, 12.7062 * 0.4),  # t of one degree of freedom
+        ([0.5, 0.5], [0.03, 0.04], True, 1.959964 * 0.05 / 2),
+        ([1.0, 2.0, 3.0, 4.0, 5.0], [0.01] * 5, True, 2.7764 * np.sqrt(2.5 / 5)),
+        ([0.5] * 5, [0.1] * 5, True, 1.959964 * 0.1 / np.sqrt(5)),
+    ],
+    ids=["one", "two", "alike", "spread", "within"],
+)
+def test_an_interval_is_students_and_never_narrower_than_within_the_runs(
+    values, errors, between, half_width
+):
     got = M.combined_interval(values, errors)
     assert (got.mean, got.n, got.between) == (pytest.approx(np.mean(values)), len(values), between)
     assert got.half_width == pytest.approx(half_width, rel=1e-4)
@@ -179,24 +220,37 @@ def test_delta_accuracy_is_paired_over_samples_and_over_seeds():
     values = [w.mean() - b.mean() for w, b in zip(worse, base, strict=True)]
     got = M.delta_accuracy(values, worse, base, rng)
     assert got.mean == pytest.approx(np.mean(values))
-    analytic = np.std(np.mean([w * 1.0 - b for w, b in zip(worse, base, strict=True)], axis=0)) / np.sqrt(2000)
-    assert got.half_width == pytest.approx(1.96 * analytic, rel=0.15)  # the seeds agree better than that by chance
-    once, thrice = (M.delta_accuracy(values[:1] * n, worse[:1] * n, base[:1] * n, np.random.default_rng(1)) for n in (1, 3))
-    assert (once.n, thrice.n) == (1, 3) and thrice.half_width == pytest.approx(once.half_width, rel=1e-6)  # nothing new
+    analytic = np.std(
+        np.mean([w * 1.0 - b for w, b in zip(worse, base, strict=True)], axis=0)
+    ) / np.sqrt(2000)
+    # the seeds agree better than that by chance
+    assert got.half_width == pytest.approx(1.96 * analytic, rel=0.15)
+    once, thrice = (
+        M.delta_accuracy(values[:1] * n, worse[:1] * n, base[:1] * n, np.random.default_rng(1))
+        for n in (1, 3)
+    )
+    # nothing new
+    assert (once.n, thrice.n) == (1, 3) and thrice.half_width == pytest.approx(
+        once.half_width, rel=1e-6
+    )
 
 
 def test_delta_accuracy_between_seeds_and_on_unequal_test_sets():
     rng = np.random.default_rng(4)
     worse = [np.arange(1000) >= k for k in (0, 100, 200, 300, 400)]
     got = M.delta_accuracy([w.mean() - 1 for w in worse], worse, [np.ones(1000, bool)] * 5, rng)
-    assert got.between and got.half_width == pytest.approx(M.t_interval([0, -0.1, -0.2, -0.3, -0.4]).half_width)
+    assert got.between and got.half_width == pytest.approx(
+        M.t_interval([0, -0.1, -0.2, -0.3, -0.4]).half_width
+    )
     ones = [np.ones(1000, bool), np.ones(500, bool)]
     uneven = M.delta_accuracy([-0.1, -0.1], [np.arange(1000) > 99, np.arange(500) > 49], ones, rng)
     within = np.sqrt(0.09 / 1000 + 0.09 / 500) / 2
-    assert uneven.mean == pytest.approx(-0.1) and uneven.half_width == pytest.approx(1.96 * within, rel=0.1)
+    assert uneven.mean == pytest.approx(-0.1) and uneven.half_width == pytest.approx(
+        1.96 * within, rel=0.1
+    )
 
 
-# -- the best of many rounds, an attack's own decisions ----------------------------------------------------------------
+# -- the best of many rounds, an attack's own decisions --------------------------------------------
 
 
 def halves(member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -209,33 +263,69 @@ def halves(member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 @pytest.mark.parametrize("nonmembers", [1998, 1999, 4100])  # no TF01, none of a half, both
 def test_the_rounds_of_an_attack_equal_their_definitions(nonmembers):
-    """The last round, the one that is best on half of the candidates on the other half, the best one and its null."""
+    """The last round, the one that is best on half of the candidates on the other half, the best
+    one and its null.
+    """
     rng, member, there = np.random.default_rng(2), np.arange(40 + nonmembers) < 40, [0, 1, 2, 4]
-    scores = rng.normal(size=(5, len(member))) + np.array([0.2, 1.5, 2.0, 0.0, 0.5])[:, None] * member
+    scores = (
+        rng.normal(size=(5, len(member))) + np.array([0.2, 1.5, 2.0, 0.0, 0.5])[:, None] * member
+    )
     scores[3], scores[4] = np.nan, scores[4].round()
-    found, rng = round_report(scores, member, np.random.default_rng(1), shuffles=1), np.random.default_rng(1)
+    found, rng = (
+        round_report(scores, member, np.random.default_rng(1), shuffles=1),
+        np.random.default_rng(1),
+    )
     first = halves(member, rng)
     shuffled = rng.permutation(member)
 
     def of(rows: np.ndarray, member: np.ndarray = member) -> list[tuple[float, float]]:
         """(TF01, AUC) of each round that has scores, on some of the candidates; 0 for no TF01."""
-        return [(M.tf01(scores[r, rows], member[rows]) or 0.0, M.auc(scores[r, rows], member[rows])) for r in there]
+        return [
+            (M.tf01(scores[r, rows], member[rows]) or 0.0, M.auc(scores[r, rows], member[rows]))
+            for r in there
+        ]
 
-    whole, chosen, judged, null = of(member | True), of(first), of(~first), max(of(member | True, shuffled))
-    best, by_auc, by_tf01 = whole.index(max(whole)), np.argmax([auc for _, auc in chosen]), chosen.index(max(chosen))
+    whole, chosen, judged, null = (
+        of(member | True),
+        of(first),
+        of(~first),
+        max(of(member | True, shuffled)),
+    )
+    best, by_auc, by_tf01 = (
+        whole.index(max(whole)),
+        np.argmax([auc for _, auc in chosen]),
+        chosen.index(max(chosen)),
+    )
     assert found.best_index == there[best]
     aucs = whole[-1][1], whole[best][1], judged[by_auc][1], null[1]
-    assert (found.last_auc, found.best_auc, found.calibrated_auc, found.null_best_auc) == pytest.approx(aucs)
+    assert (
+        found.last_auc,
+        found.best_auc,
+        found.calibrated_auc,
+        found.null_best_auc,
+    ) == pytest.approx(aucs)
     known, halved = nonmembers >= 1999, nonmembers >= 4000
-    tf01s = [t if has else None for t, has in zip(
-        (whole[-1][0], whole[best][0], judged[by_tf01][0], null[0]), (known, known, halved, known), strict=True
-    )]  # fmt: skip
-    assert [found.last_tf01, found.best_tf01, found.calibrated_tf01, found.null_best_tf01] == pytest.approx(tf01s)
+    tf01s = [
+        t if has else None
+        for t, has in zip(
+            (whole[-1][0], whole[best][0], judged[by_tf01][0], null[0]),
+            (known, known, halved, known),
+            strict=True,
+        )
+    ]
+    assert [
+        found.last_tf01,
+        found.best_tf01,
+        found.calibrated_tf01,
+        found.null_best_tf01,
+    ] == pytest.approx(tf01s)
 
 
 @st.composite
 def rounds_of_decisions(draw):
-    """Scores [R, n] around a threshold, ties with it among them, some rounds without the target; both classes >= 2."""
+    """Scores [R, n] around a threshold, ties with it among them, some rounds without the target;
+    both classes >= 2.
+    """
     n, rounds = draw(st.integers(4, 30)), draw(st.integers(1, 6))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     scores = rng.integers(-2, 3, (rounds, n)).astype(np.float64)
@@ -261,27 +351,45 @@ def counted(row, member, threshold):
 def test_decisions_equal_a_naive_count(case):
     scores, member, threshold = case
     found = decision_report(scores, member, threshold, np.random.default_rng(0), shuffles=1)
-    naive = {r: counted(row, member, threshold) for r, row in enumerate(scores) if not np.isnan(row).all()}
-    assert (found.last_accuracy, found.last_precision, found.last_recall) == pytest.approx(naive[max(naive)])
+    naive = {
+        r: counted(row, member, threshold)
+        for r, row in enumerate(scores)
+        if not np.isnan(row).all()
+    }
+    assert (found.last_accuracy, found.last_precision, found.last_recall) == pytest.approx(
+        naive[max(naive)]
+    )
     best = max(naive, key=lambda r: naive[r][0])
     assert found.best_accuracy == pytest.approx(naive[best][0])
-    assert (found.best_accuracy, found.best_precision, found.best_recall) == pytest.approx(naive[found.best_index])
+    assert (found.best_accuracy, found.best_precision, found.best_recall) == pytest.approx(
+        naive[found.best_index]
+    )
     rng = np.random.default_rng(0)
     shuffled = rng.permutation(member)  # the one shuffle for the null comes first
-    assert found.null_best_accuracy == pytest.approx(max(counted(scores[r], shuffled, threshold)[0] for r in naive))
+    assert found.null_best_accuracy == pytest.approx(
+        max(counted(scores[r], shuffled, threshold)[0] for r in naive)
+    )
     first = halves(member, rng)
-    chosen = max(naive, key=lambda r: counted(scores[r, first], member[first], threshold)[0])  # the first of equal ones
+    # the first of equal ones
+    chosen = max(naive, key=lambda r: counted(scores[r, first], member[first], threshold)[0])
     expected = counted(scores[chosen, ~first], member[~first], threshold)
-    assert (found.calibrated_accuracy, found.calibrated_precision, found.calibrated_recall) == pytest.approx(expected)
+    assert (
+        found.calibrated_accuracy,
+        found.calibrated_precision,
+        found.calibrated_recall,
+    ) == pytest.approx(expected)
 
 
 def test_a_single_member_leaves_no_round_to_choose():
     few = decision_report(np.arange(6.0), np.arange(6) < 1, 0.0, np.random.default_rng(0))
     assert few.calibrated_accuracy is None and few.best_accuracy is not None
-    assert round_report(np.arange(6.0), np.arange(6) < 1, np.random.default_rng(0)).calibrated_auc is None
+    assert (
+        round_report(np.arange(6.0), np.arange(6) < 1, np.random.default_rng(0)).calibrated_auc
+        is None
+    )
 
 
-# -- Pareto, groups of candidates --------------------------------------------------------------------------------------
+# -- Pareto, groups of candidates ------------------------------------------------------------------
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=12))
@@ -306,7 +414,8 @@ def test_points_of_a_front_are_pairs_of_finite_numbers(points):
 def test_score_groups_are_the_metrics_of_their_candidates(n, narrow, seed):
     rng = np.random.default_rng(seed)
     kind, canary, in_mix = rng.integers(-1, 3, n), rng.random(n) < 0.3, rng.random(n) < 0.7
-    scores = np.where(kind == -1, np.nan, rng.normal(size=n).round(1))  # excluded ones must not matter
+    # excluded ones must not matter
+    scores = np.where(kind == -1, np.nan, rng.normal(size=n).round(1))
     outside = np.isin(kind, (0, 1))
     mix = (kind >= 0) & (in_mix if narrow else True)
     masks = {"mix": mix, "ofl": outside, "ifl": np.isin(kind, (0, 2)), "canary": outside & canary}
@@ -317,12 +426,15 @@ def test_score_groups_are_the_metrics_of_their_candidates(n, narrow, seed):
         member, got = kind[mask] == 0, found[name]
         assert (got.n_members, got.n_nonmembers) == (member.sum(), (~member).sum())
         assert all(got.value(m.name) == m.value(scores[mask], member) for m in M.METRICS)
-        several = min(got.n_members, got.n_nonmembers) > 1  # one candidate of a class cannot say how sure it is
+        # one candidate of a class cannot say how sure it is
+        several = min(got.n_members, got.n_nonmembers) > 1
         assert (got.error("auc") is not None) == several
-        assert (got.error("tf01") is not None) == (got.value("tf01") is not None) and got.error("advantage") is None
+        assert (got.error("tf01") is not None) == (got.value("tf01") is not None) and got.error(
+            "advantage"
+        ) is None
 
 
-# -- fairness between groups of clients --------------------------------------------------------------------------------
+# -- fairness between groups of clients ------------------------------------------------------------
 
 
 def naive_fairness(predicted, y, group) -> list[float]:
@@ -331,7 +443,9 @@ def naive_fairness(predicted, y, group) -> list[float]:
     for pair in combinations(np.unique(group), 2):
         gaps: tuple[list, list, list] = ([], [], [])
         for c in np.union1d(predicted, y):
-            for into, rows, occurs in zip(gaps, (y == y, y == c, y != c), (c in predicted, c in y, c in y), strict=True):
+            for into, rows, occurs in zip(
+                gaps, (y == y, y == c, y != c), (c in predicted, c in y, c in y), strict=True
+            ):
                 sides = [predicted[rows & (group == g)] == c for g in pair]
                 if occurs and all(map(len, sides)):
                     into.append(abs(sides[0].mean() - sides[1].mean()))
@@ -344,8 +458,13 @@ def naive_fairness(predicted, y, group) -> list[float]:
 @given(st.integers(2, 5), st.integers(2, 3), st.integers(12, 60), st.integers(0, 10_000))
 def test_fairness_is_the_naive_loop(classes, n_groups, n, seed):
     rng = np.random.default_rng(seed)
-    predicted, y, group = rng.integers(0, classes, n), rng.integers(0, classes, n) * 2, rng.integers(0, n_groups, n) * 5 - 1
-    group[:n_groups], y[:n_groups] = np.arange(n_groups) * 5 - 1, 0  # every group is there and has a class in common
+    predicted, y, group = (
+        rng.integers(0, classes, n),
+        rng.integers(0, classes, n) * 2,
+        rng.integers(0, n_groups, n) * 5 - 1,
+    )
+    # every group is there and has a class in common
+    group[:n_groups], y[:n_groups] = np.arange(n_groups) * 5 - 1, 0
     found = [value for value, _ in fairness_report(predicted, y, group, rng, n=2).values()]
     assert found == pytest.approx(naive_fairness(predicted, y, group))
 
@@ -353,12 +472,18 @@ def test_fairness_is_the_naive_loop(classes, n_groups, n, seed):
 def test_the_errors_of_fairness_resample_samples_within_their_group():
     rng = np.random.default_rng(3)
     y, group = rng.integers(0, 3, 180), np.repeat([0, 1], [60, 120])
-    predicted = np.where((group == 1) & (rng.random(180) < 0.6), (y + 1) % 3, y)  # far apart, so that 0 is out of reach
+    # far apart, so that 0 is out of reach
+    predicted = np.where((group == 1) & (rng.random(180) < 0.6), (y + 1) % 3, y)
     values = []
     for _ in range(400):
-        rows = np.concatenate([rng.choice(np.flatnonzero(group == g), (group == g).sum()) for g in (0, 1)])
-        values.append(fairness_report(predicted[rows], y[rows], group[rows], rng, n=2)["equalised_odds"][0])
+        rows = np.concatenate(
+            [rng.choice(np.flatnonzero(group == g), (group == g).sum()) for g in (0, 1)]
+        )
+        values.append(
+            fairness_report(predicted[rows], y[rows], group[rows], rng, n=2)["equalised_odds"][0]
+        )
     found = fairness_report(predicted, y, group, np.random.default_rng(4), n=400)
     assert found["equalised_odds"][1] == pytest.approx(np.std(values, ddof=1), rel=0.2)
-    apart = fairness_report(predicted, group, group, rng, n=20)  # each group has a class of its own: no rates to compare
+    # each group has a class of its own: no rates to compare
+    apart = fairness_report(predicted, group, group, rng, n=20)
     assert apart["equal_opportunity"] == (None, None) and apart["demographic_parity"][1] is not None

@@ -1,4 +1,6 @@
-"""Architectures: layers against a plain forward pass, published sizes, and what the contract of `Model` asks of any."""
+"""Architectures: layers against a plain forward pass, published sizes, and what the contract of
+`Model` asks of any.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ import torch
 from fake_packages import install
 from hypothesis import given
 from hypothesis import strategies as st
-from layered import CLASSES, SEQUENCES, WIDTH, Recurrent, Steps, one_backward_a_sample, randn, rows, size_of
+from layered import (
+    CLASSES,
+    SEQUENCES,
+    WIDTH,
+    Recurrent,
+    Steps,
+    one_backward_a_sample,
+    randn,
+    rows,
+    size_of,
+)
 from running import changed, invoke, records
 from scipy.stats import truncnorm
 from torch import nn
@@ -26,21 +38,33 @@ from fedbench.core.numerics.per_sample import gradient_rows
 from fedbench.core.registry.components import Registry
 from fedbench.core.run.model_checks import try_model
 
-# least input; an input, classes and how many parameters its paper, its code or the arithmetic of its layers has for them
+# least input; an input, classes and how many parameters its paper, its code or the arithmetic of
+# its layers has for them
 ANNOUNCED = {
-    "mlp": ((1, 2, 2), (1, 8, 8), 10, 50_826), "mlp-512-128": ((1, 2, 2), (6169,), 100, 3_237_604),
-    "leaf-cnn": ((3, 4, 4), (1, 28, 28), 62, 6_603_710), "cnn-small": ((3, 4, 4), (1, 8, 8), 10, 13_802),
-    "resnet18": ((3, 8, 8), (3, 32, 32), 100, 11_220_132), "wrn-16-4": ((3, 4, 4), (3, 32, 32), 10, 2_751_562),
-    "alexnet": ((3, 13, 13), (3, 64, 64), 100, 2_495_396), "resnet20": ((3, 8, 8), (3, 32, 32), 10, 272_474),
-    "membershield-cnn2": ((3, 16, 16), (3, 32, 32), 10, 657_080), "membershield-cnn3": ((1, 8, 8), (1, 64, 64), 8, 1_181_672),
-    "membershield-mlp4": ((1, 2, 2), (600,), 100, 1_317_348), "vgg16": ((3, 32, 32), (3, 224, 224), 1000, 138_357_544),
+    "mlp": ((1, 2, 2), (1, 8, 8), 10, 50_826),
+    "mlp-512-128": ((1, 2, 2), (6169,), 100, 3_237_604),
+    "leaf-cnn": ((3, 4, 4), (1, 28, 28), 62, 6_603_710),
+    "cnn-small": ((3, 4, 4), (1, 8, 8), 10, 13_802),
+    "resnet18": ((3, 8, 8), (3, 32, 32), 100, 11_220_132),
+    "wrn-16-4": ((3, 4, 4), (3, 32, 32), 10, 2_751_562),
+    "alexnet": ((3, 13, 13), (3, 64, 64), 100, 2_495_396),
+    "resnet20": ((3, 8, 8), (3, 32, 32), 10, 272_474),
+    "membershield-cnn2": ((3, 16, 16), (3, 32, 32), 10, 657_080),
+    "membershield-cnn3": ((1, 8, 8), (1, 64, 64), 8, 1_181_672),
+    "membershield-mlp4": ((1, 2, 2), (600,), 100, 1_317_348),
+    "vgg16": ((3, 32, 32), (3, 224, 224), 1000, 138_357_544),
     "vgg19": ((3, 32, 32), (3, 224, 224), 1000, 143_667_240),
-}  # fmt: skip
-NARROW = {"vgg16": {"divide": 16}, "vgg19": {"divide": 16}}  # where 30 million parameters would show nothing more
-MODELS = {c.name: c for c in Registry.discover().components("model") if c.distribution == DISTRIBUTION}
+}
+# where 30 million parameters would show nothing more
+NARROW = {"vgg16": {"divide": 16}, "vgg19": {"divide": 16}}
+MODELS = {
+    c.name: c for c in Registry.discover().components("model") if c.distribution == DISTRIBUTION
+}
 
 
-def built(name: str, shape: tuple[int, ...], classes: int = CLASSES, seed: int = 0, **params) -> nn.Module:
+def built(
+    name: str, shape: tuple[int, ...], classes: int = CLASSES, seed: int = 0, **params
+) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed)
         return Registry.discover().get("model", name).load()(**params).build(shape, classes)
@@ -55,14 +79,18 @@ def shaken(module: nn.Module) -> nn.Module:
     return module
 
 
-# -- layers and initial weights ----------------------------------------------------------------------------------------
+# -- layers and initial weights --------------------------------------------------------------------
 
 Parameters = Iterator[torch.Tensor]
 
 
 def resnet18(x: torch.Tensor, p: Parameters, groups: int = 32) -> torch.Tensor:
-    """conv - norm - ReLU; per block conv - norm - ReLU - conv - norm, plus the input or its conv1x1 - norm, ReLU."""
-    conv = lambda x, stride, pad: group_norm(conv2d(x, next(p), None, stride, pad), groups, next(p), next(p))  # noqa: E731
+    """conv - norm - ReLU; per block conv - norm - ReLU - conv - norm, plus the input or its conv1x1
+    - norm, ReLU.
+    """
+    conv = lambda x, stride, pad: group_norm(
+        conv2d(x, next(p), None, stride, pad), groups, next(p), next(p)
+    )  # noqa: E731
     x = relu(conv(x, 1, 1))
     for stage in range(4):
         for block in range(2):
@@ -85,12 +113,18 @@ def wrn(x: torch.Tensor, p: Parameters, groups: int = 16) -> torch.Tensor:
     return linear(avg_pool2d(x, x.shape[2:]).flatten(1), next(p), next(p))
 
 
-def resnet20(x: torch.Tensor, p: Parameters, norm: str = "batch", shortcut: str = "conv", groups: int = 8) -> torch.Tensor:
+def resnet20(
+    x: torch.Tensor, p: Parameters, norm: str = "batch", shortcut: str = "conv", groups: int = 8
+) -> torch.Tensor:
     """He et al., section 4.2; BatchNorm with the batch's statistics."""
 
     def conv(x, stride, padding):
         x = conv2d(x, next(p), None, stride, padding)
-        return group_norm(x, groups, next(p), next(p)) if norm == "group" else batch_norm(x, None, None, next(p), next(p), True)
+        return (
+            group_norm(x, groups, next(p), next(p))
+            if norm == "group"
+            else batch_norm(x, None, None, next(p), next(p), True)
+        )
 
     x = relu(conv(x, 1, 1))
     for stage in range(3):
@@ -107,12 +141,18 @@ def resnet20(x: torch.Tensor, p: Parameters, norm: str = "batch", shortcut: str 
 
 
 BY_HAND = [
-    ("resnet18", resnet18, {}), ("resnet18", resnet18, {"groups": 8}), ("wrn-16-4", wrn, {}), ("wrn-16-4", wrn, {"groups": 4}),
-    ("resnet20", resnet20, {}), ("resnet20", resnet20, {"norm": "group", "shortcut": "identity", "groups": 8}),
-]  # fmt: skip
+    ("resnet18", resnet18, {}),
+    ("resnet18", resnet18, {"groups": 8}),
+    ("wrn-16-4", wrn, {}),
+    ("wrn-16-4", wrn, {"groups": 4}),
+    ("resnet20", resnet20, {}),
+    ("resnet20", resnet20, {"norm": "group", "shortcut": "identity", "groups": 8}),
+]
 
 
-@pytest.mark.parametrize(("name", "by_hand", "params"), BY_HAND, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("name", "by_hand", "params"), BY_HAND, ids=lambda v: v if isinstance(v, str) else ""
+)
 def test_layers_and_their_order(name, by_hand, params):
     side = (3, 16, 16) if name == "resnet20" else (1, 20, 14)
     module, x = shaken(built(name, side, **params)), randn(2, *side)
@@ -122,23 +162,36 @@ def test_layers_and_their_order(name, by_hand, params):
     torch.testing.assert_close(module(x), wanted)
 
 
-@pytest.mark.parametrize(("name", "init", "scale"), [
-    ("membershield-cnn2", "normal-0.01", lambda ins, outs: 0.01),
-    ("membershield-mlp4", "glorot", lambda ins, outs: (2 / (ins + outs)) ** 0.5),
-    ("vgg16", "default", lambda ins, outs: (2 / ins) ** 0.5), ("wrn-16-4", None, lambda ins, outs: ins**-0.5),
-], ids=lambda v: v if isinstance(v, str) else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "init", "scale"),
+    [
+        ("membershield-cnn2", "normal-0.01", lambda ins, outs: 0.01),
+        ("membershield-mlp4", "glorot", lambda ins, outs: (2 / (ins + outs)) ** 0.5),
+        ("vgg16", "default", lambda ins, outs: (2 / ins) ** 0.5),
+        ("wrn-16-4", None, lambda ins, outs: ins**-0.5),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
 def test_initial_weights_have_the_scale_of_their_name(name, init, scale):
-    """Within 5 standard errors of a standard deviation of normal values, 1/sqrt(2n); others vary less."""
+    """Within 5 standard errors of a standard deviation of normal values, 1/sqrt(2n); others vary
+    less.
+    """
     module = built(name, ANNOUNCED[name][0], 100, **{"init": init} if init else {})
     for layer in (m for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)):
-        weight, wanted = layer.weight.detach(), scale(layer.weight[0].numel(), layer.weight[:, 0].numel())
+        weight, wanted = (
+            layer.weight.detach(),
+            scale(layer.weight[0].numel(), layer.weight[:, 0].numel()),
+        )
         assert abs(float(weight.std()) / wanted - 1) < 5 / (2 * weight.numel()) ** 0.5
         assert bool(layer.bias.any()) == (init == "normal-0.01")
-        widest = {"glorot": 3**0.5, None: 2 / truncnorm.std(-2, 2) * (1 + 1e-6)}.get(init, float("inf"))  # uniform; no tails
+        # uniform; no tails
+        widest = {"glorot": 3**0.5, None: 2 / truncnorm.std(-2, 2) * (1 + 1e-6)}.get(
+            init, float("inf")
+        )
         assert weight.abs().max() <= widest * wanted
 
 
-# -- every model -------------------------------------------------------------------------------------------------------
+# -- every model -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -150,26 +203,42 @@ def test_a_model_has_its_published_size_starts_by_the_seed_and_keeps_samples_apa
     weights = [nn.utils.parameters_to_vector(m.parameters()) for m in (one, same, other)]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
     module, x = shaken(one), randn(3, *shape)
-    module.train(name != "resnet20")  # BatchNorm; in training mode it ties the batch, as in its paper
+    # BatchNorm; in training mode it ties the batch, as in its paper
+    module.train(name != "resnet20")
     out = module(x)
     assert out.shape == (3, CLASSES)
     torch.testing.assert_close(out[:1], module(x[:1]))
-    assert all(bool(g.any()) for g in torch.autograd.grad(out.square().sum(), list(module.parameters())))
+    assert all(
+        bool(g.any()) for g in torch.autograd.grad(out.square().sum(), list(module.parameters()))
+    )
     least = shape[1]
-    for smaller in [(shape[0], least - 1, 2 * least), (shape[0], 2 * least, least - 1), (600,)] if "mlp" not in name else []:
-        with pytest.raises(UserError, match=f"{name} needs images .*height >= {least}, width >= {least}.*'mlp'.*resize"):
+    for smaller in (
+        [(shape[0], least - 1, 2 * least), (shape[0], 2 * least, least - 1), (600,)]
+        if "mlp" not in name
+        else []
+    ):
+        with pytest.raises(
+            UserError,
+            match=f"{name} needs images .*height >= {least}, width >= {least}.*'mlp'.*resize",
+        ):
             built(name, smaller)
 
 
 LARGE = {"resnet18", "wrn-16-4", "alexnet"}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in LARGE else []) for n in MODELS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in LARGE else []) for n in MODELS]
+)
 def test_gradient_features_need_no_per_sample_gradients(name):
     shape = ANNOUNCED[name][0]
     module = shaken(built(name, shape, **NARROW.get(name, {}))).eval()
     x, y, updates = randn(2, *shape), torch.tensor([0, 2]), randn(2, size_of(module), seed=2)
-    with patch.object(gradients, "per_sample_gradients", side_effect=AssertionError("per-sample gradients were instantiated")):
+    with patch.object(
+        gradients,
+        "per_sample_gradients",
+        side_effect=AssertionError("per-sample gradients were instantiated"),
+    ):
         found = gradient_features(module, x, y, updates)
     g = one_backward_a_sample(module, x, y)
     torch.testing.assert_close(found.dot, updates @ g.T)
@@ -177,14 +246,18 @@ def test_gradient_features_need_no_per_sample_gradients(name):
     torch.testing.assert_close(gradient_rows(module, x, y), g)
 
 
-# -- what the contract of `Model` says is checked before training ------------------------------------------------------
+# -- what the contract of `Model` says is checked before training ----------------------------------
 
 T = 5
 
 
 def data_of() -> Data:
     x = np.random.default_rng(0).normal(size=(8, T, WIDTH)).astype(np.float32)
-    parts = {f"{s}_{k}": v for s in ("train", "test", "holdout") for k, v in (("x", x), ("y", np.arange(8) % CLASSES))}
+    parts = {
+        f"{s}_{k}": v
+        for s in ("train", "test", "holdout")
+        for k, v in (("x", x), ("y", np.arange(8) % CLASSES))
+    }
     return Data(n_classes=CLASSES, **parts)
 
 
@@ -233,12 +306,27 @@ REFUSED = {
     "recurrence over samples": (SecondAxis, OTHER),
     "centred": (lambda: Steps(lambda net, x: rows(net, x - x.mean(0))), CHANGED),
     "gated": (gated, CHANGED),
-    "numbered": (lambda: Steps(lambda net, x: rows(net, x + torch.arange(len(x))[:, None, None])), "does not swap their rows; "),
+    "numbered": (
+        lambda: Steps(lambda net, x: rows(net, x + torch.arange(len(x))[:, None, None])),
+        "does not swap their rows; ",
+    ),
     "reversed": (lambda: Steps(lambda net, x: rows(net, x).flip(0)), OTHER),
-    "divided": (lambda: Steps(lambda net, x: rows(net, x) / len(x)), "mixes samples: it answers a sample alone otherwise"),
-    "batch statistics": (by_batch, r"in eval mode: layer 'norm' \(BatchNorm1d\) normalises by batch statistics"),
-    "random": (lambda: Steps(lambda net, x: rows(net, x + torch.randn(x.shape, dtype=x.dtype))), "differently each time in eval"),
-    "writing": (lambda: Steps(lambda net, x: rows(net, x.mul_(2))), "writes to its input, which others read after it: "),
+    "divided": (
+        lambda: Steps(lambda net, x: rows(net, x) / len(x)),
+        "mixes samples: it answers a sample alone otherwise",
+    ),
+    "batch statistics": (
+        by_batch,
+        r"in eval mode: layer 'norm' \(BatchNorm1d\) normalises by batch statistics",
+    ),
+    "random": (
+        lambda: Steps(lambda net, x: rows(net, x + torch.randn(x.shape, dtype=x.dtype))),
+        "differently each time in eval",
+    ),
+    "writing": (
+        lambda: Steps(lambda net, x: rows(net, x.mul_(2))),
+        "writes to its input, which others read after it: ",
+    ),
 }
 
 
@@ -249,7 +337,11 @@ class Part(Steps):
 
     def __init__(self, forward):
         super().__init__(lambda net, x: forward(net, rows(net, x) * net.scale, x))
-        self.scale, self.first, self.hidden = nn.Parameter(torch.tensor(2.0)), None, [nn.BatchNorm1d(CLASSES)]
+        self.scale, self.first, self.hidden = (
+            nn.Parameter(torch.tensor(2.0)),
+            None,
+            [nn.BatchNorm1d(CLASSES)],
+        )
         self.register_buffer("seen", torch.zeros(()))
 
 
@@ -316,17 +408,28 @@ UNTRAINABLE = {
     "the last batch": (lambda: Part(remembers), SHARED.format("last")),
     "the first batch": (lambda: Part(centres_on_the_first_batch), APART),
     "a buffer in another's place": (lambda: Part(replaces), SHARED.format("_buffers")),
-    "a layer that is not registered": (lambda: Part(normalises_in_a_list), SHARED.format("output in eval mode")),
-    "numpy's random numbers": (lambda: Part(in_training(lambda net, out: out * np.random.random())), APART),
-    "no finite parameters": (hollow, "cannot be trained: its output is not finite before any training"),
+    "a layer that is not registered": (
+        lambda: Part(normalises_in_a_list),
+        SHARED.format("output in eval mode"),
+    ),
+    "numpy's random numbers": (
+        lambda: Part(in_training(lambda net, out: out * np.random.random())),
+        APART,
+    ),
+    "no finite parameters": (
+        hollow,
+        "cannot be trained: its output is not finite before any training",
+    ),
     "no finite output": (
-        lambda: Part(in_training(lambda net, out: out / 0)), "cannot be trained: its output in training mode is not finite",
+        lambda: Part(in_training(lambda net, out: out / 0)),
+        "cannot be trained: its output in training mode is not finite",
     ),
     "no finite gradient": (
-        lambda: Part(in_training(lambda net, out: out + (net.scale - 2).abs().sqrt())), "cannot be trained: its gradient is not",
+        lambda: Part(in_training(lambda net, out: out + (net.scale - 2).abs().sqrt())),
+        "cannot be trained: its gradient is not",
     ),
     "bfloat16": (low, "trainable parameters of bfloat16; expected float32 or float64"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *UNTRAINABLE])
@@ -341,14 +444,16 @@ def test_buffers_constants_and_torchs_random_numbers_are_no_shared_state(forward
     assert try_model(builder(lambda: Part(forward)), data_of()) == size_of(Steps(rows)) + 1
 
 
-def test_an_engine_that_lets_a_client_start_from_the_last_ones_buffers_trains_no_model_that_reads_them(monkeypatch):
+def test_an_engine_that_lets_a_client_start_from_the_last_ones_buffers_trains_no_model_that_reads_them(
+    monkeypatch,
+):
     kept = lambda self, turn: self.flat.load(turn.start, self.flat.buffers, turn.counts)  # noqa: E731
     monkeypatch.setattr(LocalTrainer, "_load", kept)
     with pytest.raises(UserError, match=APART):
         try_model(builder(lambda: Part(writes)), data_of())
 
 
-# -- in a run ----------------------------------------------------------------------------------------------------------
+# -- in a run --------------------------------------------------------------------------------------
 
 PACKAGE = """
     import torch
@@ -392,11 +497,26 @@ PACKAGE = """
 
 
 def run(folder, model: str, status: int) -> dict[tuple[str, str, int], dict]:
-    """The records of a run of a third-party model under none and dp-sgd, before loss-series and grad-norm."""
-    federation = {"clients": 4, "rounds": 2, "local_epochs": 1, "batch_size": 50, "optimizer": {"lr": 0.2}}
+    """The records of a run of a third-party model under none and dp-sgd, before loss-series and
+    grad-norm.
+    """
+    federation = {
+        "clients": 4,
+        "rounds": 2,
+        "local_epochs": 1,
+        "batch_size": 50,
+        "optimizer": {"lr": 0.2},
+    }
     data = {"name": "digits", "params": {"test": 1300, "holdout": 300, "label_noise": 0.3}}
-    change = {"dataset": data, "model": {"name": model}, "federation": federation, "audit": {"every": 1, "nonmembers": 40}}
-    suite = changed(folder, change, defenses=["none", "dp-sgd"], attacks=["loss-series", "grad-norm"])
+    change = {
+        "dataset": data,
+        "model": {"name": model},
+        "federation": federation,
+        "audit": {"every": 1, "nonmembers": 40},
+    }
+    suite = changed(
+        folder, change, defenses=["none", "dp-sgd"], attacks=["loss-series", "grad-norm"]
+    )
     invoke(suite, "--results", folder / "results", status=status)
     return records(folder / "results")
 
@@ -410,8 +530,15 @@ def test_a_recurrent_model_runs_with_gradient_attacks_and_dp_sgd(site, tmp_path)
     assert len(found) == 4
     for (defense, attack, _), record in found.items():
         assert (record["outcome"], record["reason"]) == ("ok", "")
-        noted = {mode for mode in ("training", "eval") for n in record["notes"] if n.startswith(note.format(mode))}
-        assert noted == ({"training"} if defense == "dp-sgd" else set()) | ({"eval"} if attack == "grad-norm" else set())
+        noted = {
+            mode
+            for mode in ("training", "eval")
+            for n in record["notes"]
+            if n.startswith(note.format(mode))
+        }
+        assert noted == ({"training"} if defense == "dp-sgd" else set()) | (
+            {"eval"} if attack == "grad-norm" else set()
+        )
 
 
 @pytest.mark.slow
@@ -423,14 +550,26 @@ def test_without_gradients_of_a_sample_only_those_cells_fail_that_need_them(site
     assert found["none", "grad-norm", 0]["reason"].endswith(f"round 1: {says}")
     for attack in ("loss-series", "grad-norm"):
         record = found["dp-sgd", attack, 0]
-        assert record["outcome"] == "failed" and record["reason"].startswith(f"DPSGD.local_step (client 0, round 1): {says}")
+        assert record["outcome"] == "failed" and record["reason"].startswith(
+            f"DPSGD.local_step (client 0, round 1): {says}"
+        )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "told"), [
-    ("mixer", "setting 'digits'.*the model Mixer mixes samples: swapping two samples changes other rows"),
-    ("alexnet", r"alexnet needs images .*height >= 13, width >= 13\], not \[1, 8, 8\]; use the model"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (
+            "mixer",
+            "setting 'digits'.*the model Mixer mixes samples: swapping two samples changes other "
+            "rows",
+        ),
+        (
+            "alexnet",
+            r"alexnet needs images .*height >= 13, width >= 13\], not \[1, 8, 8\]; use the model",
+        ),
+    ],
+)
 def test_a_model_that_cannot_be_used_trains_nothing(site, tmp_path, model, told):
     install(site, "recurrent", PACKAGE)
     with pytest.raises(UserError, match=f"tiny.yaml:.*{told}"):

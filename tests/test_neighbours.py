@@ -1,4 +1,6 @@
-"""Attacks that signal their process group or write to their parent, and a worker that sends no message: what is beside them."""
+"""Attacks that signal their process group or write to their parent, and a worker that sends no
+message: what is beside them.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,12 @@ def bad(tmp_path, monkeypatch) -> Path:
 def test_a_signal_to_the_group_and_bytes_for_the_parent_reach_no_neighbour(tmp_path, bad):
     limits = {"run_seconds": 900, "idle_seconds": 2}
     for folder, attacks in (("alone", GOOD), ("beside", [*BAD, *GOOD])):
-        invoke(suite(tmp_path, attacks=attacks, limits=limits), "--results", tmp_path / folder, status=folder == "beside")
+        invoke(
+            suite(tmp_path, attacks=attacks, limits=limits),
+            "--results",
+            tmp_path / folder,
+            status=folder == "beside",
+        )
     alone, beside = fingerprint(tmp_path / "alone"), fingerprint(tmp_path / "beside")
     assert outcomes(tmp_path / "beside") == BAD | dict.fromkeys(GOOD, ("ok", ""))
     assert len(alone) == 4 and {name: beside[name] for name in alone} == alone
@@ -76,7 +83,9 @@ def test_a_signal_to_the_group_and_bytes_for_the_parent_reach_no_neighbour(tmp_p
 def test_cells_that_are_judged_before_a_loss_are_kept(tmp_path, bad):
     path = suite(tmp_path, attacks=["loss-series", "bad-ends-parent", "avg-cosine"])
     output = " ".join(invoke(path, "--results", tmp_path / "r", status=1).split())
-    assert "the worker was killed by SIGKILL" in output and "cells without a score: 2 lost" in output
+    assert (
+        "the worker was killed by SIGKILL" in output and "cells without a score: 2 lost" in output
+    )
     assert outcomes(tmp_path / "r") == {"loss-series": ("ok", "")}
 
 

@@ -47,7 +47,12 @@ def test_dir_lists_the_public_names_and_each_is_there(module):
 
 def test_importing_fedbench_imports_nothing_else():
     code = "import sys, fedbench; fedbench.__version__; print({'click', 'numpy', 'pydantic', 'torch'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "set()\n"
+    )
 
 
 def test_a_board_has_the_numbers_of_its_document():
@@ -58,13 +63,18 @@ def test_a_board_has_the_numbers_of_its_document():
     assert [cell["key"] for cell in found.cells] == board["cells"]["key"]
     means = {}
     for cell in found.cells:
-        means.setdefault((cell["coalition"], cell["defense"], cell["attack"]), []).append(cell["auc"])
+        means.setdefault((cell["coalition"], cell["defense"], cell["attack"]), []).append(
+            cell["auc"]
+        )
     leaks = {
         (row["coalition"], row["defense"], board["uses"][use]["label"]): entry["auc"][0]
-        for row, raw in zip(found.rows, board["rows"], strict=True) if not row["undefended"]
-        for use, entry in zip(board["sections"][raw["section"]]["attacks"], raw["entries"], strict=True)
+        for row, raw in zip(found.rows, board["rows"], strict=True)
+        if not row["undefended"]
+        for use, entry in zip(
+            board["sections"][raw["section"]]["attacks"], raw["entries"], strict=True
+        )
         if entry["auc"][0] > 0.6  # and so of one sign on every seed
-    }  # fmt: skip
+    }
     assert len(leaks) > 30
     assert leaks == {at: pytest.approx(sum(means[at]) / len(means[at]), abs=2e-4) for at in leaks}
     with pytest.raises(UserError, match="a board has neither scores nor observations"):
@@ -82,7 +92,10 @@ def test_a_folder_its_board_and_its_bundle_say_the_same(finished, tmp_path, call
     exact = {cell.pop("key")[:12]: cell for cell in folder.cells}
     for cell in board.cells:
         same = exact[cell.pop("key")]
-        assert cell == {name: pytest.approx(v, abs=1e-2) if isinstance(v, float) else v for name, v in same.items()}
+        assert cell == {
+            name: pytest.approx(v, abs=1e-2) if isinstance(v, float) else v
+            for name, v in same.items()
+        }
 
 
 @pytest.mark.slow
@@ -108,7 +121,10 @@ def test_tables_are_data_frames_where_pandas_is_installed(monkeypatch):
     pandas = pytest.importorskip("pandas")
     found = fedbench.load(BOARD)
     assert isinstance(found.rows, pandas.DataFrame)
-    assert found.cells.query("defense == 'none'").auc.mean() > found.cells.query("defense == 'free-rider'").auc.mean()
+    assert (
+        found.cells.query("defense == 'none'").auc.mean()
+        > found.cells.query("defense == 'free-rider'").auc.mean()
+    )
 
 
 SCRIPT = """\
@@ -125,7 +141,9 @@ print([(c["defense"], c["seed"], c["outcome"]) for c in found.cells])
 def test_a_script_runs_once_and_needs_no_guard_of_its_main_module(tmp_path):
     suite(tmp_path, defenses=["none", "grad-noise"])
     (tmp_path / "script.py").write_text("import sys; sys.modules['pandas'] = None\n" + SCRIPT)
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.stdout.count("[('none', 1, 'ok')]") == 1, done.stdout + done.stderr
 
 
@@ -138,6 +156,11 @@ def test_the_notebook_runs_and_is_committed_without_outputs(tmp_path):
     code = [cell for cell in book.cells if cell.cell_type == "code"]
     assert not any(cell.outputs or cell.execution_count for cell in code)
     NotebookClient(book, timeout=HANG_S, resources={"metadata": {"path": tmp_path}}).execute()
-    found = {name: text for cell in code for out in cell.outputs for name, text in out.get("data", {}).items()}
+    found = {
+        name: text
+        for cell in code
+        for out in cell.outputs
+        for name, text in out.get("data", {}).items()
+    }
     assert {"text/html", "image/png"} <= set(found)
     assert ["none", "LossDrop"] in [line.split()[1:3] for line in found["text/plain"].splitlines()]

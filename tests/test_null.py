@@ -1,4 +1,6 @@
-"""Null and sanity tests through the real engine: without a leak there is none to find, and a real one is found."""
+"""Null and sanity tests through the real engine: without a leak there is none to find, and a real
+one is found.
+"""
 
 from __future__ import annotations
 
@@ -26,32 +28,49 @@ PLAIN = ("loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l",
 CLASS = ("loss-series", "fedmia-ii")
 ATTACKS = (*PLAIN, *(f"{name}-class" for name in CLASS))
 MEMBERS, NONMEMBERS, K = 120, 1100, 10
-AUC_SD = np.sqrt((MEMBERS + NONMEMBERS + 1) / 12 / MEMBERS / NONMEMBERS)  # of one AUC without a leak (Mann-Whitney)
+# of one AUC without a leak (Mann-Whitney)
+AUC_SD = np.sqrt((MEMBERS + NONMEMBERS + 1) / 12 / MEMBERS / NONMEMBERS)
 LUCKY = 9  # members above the second best non-member, over nine shuffles
 
 SUITE = {
-    "schema": 1, "name": "null", "seeds": [0],
-    "settings": [{
-        "name": "digits",
-        "dataset": {"name": "digits", "params": {"test": 397, "holdout": 200, "label_noise": 0.3}},
-        "model": {"name": "mlp", "params": {"hidden": [128, 64]}},
-        "federation": {
-            "clients": K, "rounds": 30, "local_epochs": 3, "batch_size": 20,
-            "optimizer": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0005},
-        },
-        "audit": {"every": 5, "nonmembers": NONMEMBERS, "targets": [0, 1, 2]},
-    }],
-    "coalitions": ["half"], "defenses": ["none", "cofedmid", "dp-sgd", "grad-noise"],
+    "schema": 1,
+    "name": "null",
+    "seeds": [0],
+    "settings": [
+        {
+            "name": "digits",
+            "dataset": {
+                "name": "digits",
+                "params": {"test": 397, "holdout": 200, "label_noise": 0.3},
+            },
+            "model": {"name": "mlp", "params": {"hidden": [128, 64]}},
+            "federation": {
+                "clients": K,
+                "rounds": 30,
+                "local_epochs": 3,
+                "batch_size": 20,
+                "optimizer": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0005},
+            },
+            "audit": {"every": 5, "nonmembers": NONMEMBERS, "targets": [0, 1, 2]},
+        }
+    ],
+    "coalitions": ["half"],
+    "defenses": ["none", "cofedmid", "dp-sgd", "grad-noise"],
     "floors": [],
     "attacks": [
         *({"name": name, "params": {"epochs": 5} if name == "seqmia" else {}} for name in PLAIN),
-        *({"name": name, "label": f"{name}-class", "params": {"normalise": "class"}} for name in CLASS),
+        *(
+            {"name": name, "label": f"{name}-class", "params": {"normalise": "class"}}
+            for name in CLASS
+        ),
     ],
-}  # fmt: skip
+}
 
 
 class Tail(Signal):
-    """Not of the samples: the last parameters of the measured model, one in the place of each sample."""
+    """Not of the samples: the last parameters of the measured model, one in the place of each
+    sample.
+    """
 
     def measure(self, probe):
         return torch.cat([p.reshape(-1) for p in probe.model.parameters()])[-len(probe.y) :].float()
@@ -111,24 +130,40 @@ def spoilt(data):
 def plan(tmp_path_factory):
     folder = tmp_path_factory.mktemp("null")
     YAML().dump(SUITE, folder / "null.yaml")
-    return {j.defense.label: j for j in build_plan(folder / "null.yaml", (), folder / "results", "cpu").jobs}
+    return {
+        j.defense.label: j
+        for j in build_plan(folder / "null.yaml", (), folder / "results", "cpu").jobs
+    }
 
 
-def small(job: Job, *, optimizer: dict | None = None, audit: dict | None = None, **federation) -> Job:
-    """The job with a narrow model, one local epoch, and these changes; it can also measure parameters."""
+def small(
+    job: Job, *, optimizer: dict | None = None, audit: dict | None = None, **federation
+) -> Job:
+    """The job with a narrow model, one local epoch, and these changes; it can also measure
+    parameters.
+    """
     changes = {"local_epochs": 1, **federation, "optimizer": optimizer or {}}
     model = job.model.model_copy(update={"params": {"hidden": [32]}})
     signals = {**job.signals, "tail": use(Tail)}
-    return with_setting(replace(job, model=model, signals=signals), federation=changes, audit=audit or {})
+    return with_setting(
+        replace(job, model=model, signals=signals), federation=changes, audit=audit or {}
+    )
 
 
 def run(job: Job, attacks: list[Attack] | None = None) -> tuple[Scene, Trained]:
-    class Server(Attack):  # so that every client's rows are measured, whatever the other attacks see
+    # so that every client's rows are measured, whatever the other attacks see
+    class Server(Attack):
         pass
 
     parts = build(job)
     scene = set_scene(job, parts)
-    return scene, train(job, parts, scene, [*(attacks if attacks is not None else made(job)), Server()], lambda t: None)
+    return scene, train(
+        job,
+        parts,
+        scene,
+        [*(attacks if attacks is not None else made(job)), Server()],
+        lambda t: None,
+    )
 
 
 def attack_of(cell: Cell) -> Attack:
@@ -151,8 +186,13 @@ def verdict_of(job: Job, attack: Attack, scene: Scene, trained: Trained) -> Verd
 
 
 def shares_above_the_second(verdict: Verdict) -> list[float]:
-    """Of each target's members, those above all non-members but one: TF01 at twice its rate, which 1,100 of them can tell."""
-    arrays = [(verdict.arrays[f"t{t.target}_scores"], verdict.arrays[f"t{t.target}_kind"]) for t in verdict.targets]
+    """Of each target's members, those above all non-members but one: TF01 at twice its rate, which
+    1,100 of them can tell.
+    """
+    arrays = [
+        (verdict.arrays[f"t{t.target}_scores"], verdict.arrays[f"t{t.target}_kind"])
+        for t in verdict.targets
+    ]
     return [tpr_at_fpr(s[k != EXCLUDED], k[k != EXCLUDED] == MEMBER, 0.002) for s, k in arrays]
 
 
@@ -163,13 +203,15 @@ def leaking(plan):
     return job, *run(job)
 
 
-# -- a leak, and the same run without one --------------------------------------------------------------------------
+# -- a leak, and the same run without one ----------------------------------------------------------
 
 
 def test_the_undefended_overfitted_run_leaks_to_every_attack(leaking):
     for name, verdict in verdicts(*leaking).items():
         scores = [t.groups["mix"] for t in verdict.targets]
-        interval = combined_interval([s.value("auc") for s in scores], [s.error("auc") for s in scores])
+        interval = combined_interval(
+            [s.value("auc") for s in scores], [s.error("auc") for s in scores]
+        )
         assert interval.low > 0.5, (name, interval)
         assert min(s.value("auc") for s in scores) > 0.5, name
 
@@ -180,7 +222,10 @@ def test_shuffled_membership_is_chance_for_every_attack_on_a_leaking_run(leaking
     found, above = {name: [] for name in ATTACKS}, dict.fromkeys(ATTACKS, 0.0)
     for _ in range(repeats):
         orders = [rng.permutation(len(a.ids)) for a in scene.audits]
-        audits = [replace(a, kind=a.kind[o], owner=a.owner[o]) for a, o in zip(scene.audits, orders, strict=True)]
+        audits = [
+            replace(a, kind=a.kind[o], owner=a.owner[o])
+            for a, o in zip(scene.audits, orders, strict=True)
+        ]
         for name, verdict in verdicts(job, replace(scene, audits=audits), trained).items():
             found[name] += [t.groups["mix"] for t in verdict.targets]
             above[name] += MEMBERS * sum(shares_above_the_second(verdict))
@@ -188,29 +233,40 @@ def test_shuffled_membership_is_chance_for_every_attack_on_a_leaking_run(leaking
         n = len(scores)  # independent shuffles
         assert n == 3 * repeats
         assert abs(np.mean([s.value("auc") for s in scores]) - 0.5) < 4 * AUC_SD / np.sqrt(n), name
-        # One false positive is allowed: 2 * 120 / 1101 members are expected above the second best non-member, 2.0 in
-        # all, with a deviation of 1.5.
+        # One false positive is allowed: 2 * 120 / 1101 members are expected above the second best
+        # non-member, 2.0 in all, with a deviation of 1.5.
         assert above[name] <= LUCKY, name
 
 
-# -- guessing and knowing -------------------------------------------------------------------------------------------
+# -- guessing and knowing --------------------------------------------------------------------------
 
 
 def test_guessing_is_chance_and_knowing_is_perfect_in_every_group(leaking):
     job, scene, trained = leaking
-    guessed = verdict_of(job, Guess(), scene, replace(trained, signals={"loss": trained.signals["loss"]}))
+    guessed = verdict_of(
+        job, Guess(), scene, replace(trained, signals={"loss": trained.signals["loss"]})
+    )
     for t, share in zip(guessed.targets, shares_above_the_second(guessed), strict=True):
         assert abs(t.groups["mix"].value("auc") - 0.5) < 4 * AUC_SD and share < 0.03
     for audit in scene.audits:
         oracle = Oracle()
         oracle.members = frozenset(scene.names[scene.shards[audit.target.index]].tolist())
         pooled = verdict_of(job, oracle, replace(scene, audits=[audit]), trained).pooled
-        assert {(score.value("auc"), score.value("advantage")) for score in pooled.values()} == {(1, 1)}
-        counts = {group: (pooled[group].n_members, pooled[group].n_nonmembers) for group in ("mix", "ofl", "ifl")}
-        assert counts == {"mix": (MEMBERS, NONMEMBERS), "ofl": (MEMBERS, 110), "ifl": (MEMBERS, 990)}
+        assert {(score.value("auc"), score.value("advantage")) for score in pooled.values()} == {
+            (1, 1)
+        }
+        counts = {
+            group: (pooled[group].n_members, pooled[group].n_nonmembers)
+            for group in ("mix", "ofl", "ifl")
+        }
+        assert counts == {
+            "mix": (MEMBERS, NONMEMBERS),
+            "ofl": (MEMBERS, 110),
+            "ifl": (MEMBERS, 990),
+        }
 
 
-# -- the candidates -------------------------------------------------------------------------------------------------
+# -- the candidates --------------------------------------------------------------------------------
 
 
 def test_candidates_are_the_same_for_every_attack_and_defense(plan, leaking):
@@ -218,7 +274,13 @@ def test_candidates_are_the_same_for_every_attack_and_defense(plan, leaking):
     audits = [audit for job in plan.values() for audit in set_scene(job, build(job)).audits]
     seen = {(a.target.index, a.ids.tobytes(), a.kind.tobytes()) for a in audits}
     for verdict, t in product(verdicts(*leaking).values(), (0, 1, 2)):
-        seen.add((t, verdict.arrays[f"t{t}_ids"].tobytes(), verdict.arrays[f"t{t}_kind"].astype(np.int64).tobytes()))
+        seen.add(
+            (
+                t,
+                verdict.arrays[f"t{t}_ids"].tobytes(),
+                verdict.arrays[f"t{t}_kind"].astype(np.int64).tobytes(),
+            )
+        )
     assert sorted(target for target, *_ in seen) == [0, 1, 2]
 
 
@@ -267,18 +329,22 @@ def test_an_active_adversary_gets_its_candidates_in_an_order_that_tells_nothing(
     assert abs(np.corrcoef(order, np.arange(len(order)))[0, 1]) < 4 / np.sqrt(len(order))
 
 
-# -- absence, held-out samples --------------------------------------------------------------------------------------
+# -- absence, held-out samples ---------------------------------------------------------------------
 
 
 def test_under_partial_participation_every_attack_scores_or_says_why_not(plan):
     job = small(plan["none"], rounds=6, participation=0.5, audit={"every": 2})
     scene, trained = run(job)
     present = ~np.isnan(trained.signals["loss"]).any(axis=2)
-    assert (present.sum(axis=1) == K // 2).all() and np.array_equal(present, ~np.isnan(trained.signals["loss"]).all(axis=2))
+    assert (present.sum(axis=1) == K // 2).all() and np.array_equal(
+        present, ~np.isnan(trained.signals["loss"]).all(axis=2)
+    )
     assert np.array_equal(present, ~np.isnan(trained.signals["grad-dot"]).any(axis=2))
     wrong = []
     for cell, audit in product(job.cells, scene.audits):
-        enough = present[:, audit.target.index].sum() >= (2 if cell.attack.name.startswith("fta") else 1)
+        enough = present[:, audit.target.index].sum() >= (
+            2 if cell.attack.name.startswith("fta") else 1
+        )
         try:
             said = judge(job, cell, attack_of(cell), replace(scene, audits=[audit]), trained)
             fine = enough and np.isfinite(said.arrays[f"t{audit.target.code}_scores"]).all()
@@ -290,16 +356,24 @@ def test_under_partial_participation_every_attack_scores_or_says_why_not(plan):
 
 @pytest.mark.parametrize(
     ("honest", "changed"),
-    [(use(HoldsOut), use(HoldsOutSpoilt)),
-     # rewards count from the sixth on: until then the bandit cannot pass on what it saw in the validation part
-     (use(CoFedMID, recycle_from=2, val_min=12), use(CoFedMIDSpoilt, recycle_from=2, val_min=12))],
-)  # fmt: skip
+    [
+        (use(HoldsOut), use(HoldsOutSpoilt)),
+        # rewards count from the sixth on: until then the bandit cannot pass on what it saw in the
+        # validation part
+        (
+            use(CoFedMID, recycle_from=2, val_min=12),
+            use(CoFedMIDSpoilt, recycle_from=2, val_min=12),
+        ),
+    ],
+)
 def test_held_out_samples_touch_no_parameter_and_no_metric(plan, honest, changed):
     base = small(plan["cofedmid"], rounds=6, audit={"every": 1})
     scene, a = run(replace(base, defense=honest), [Reads()])
     _, b = run(replace(base, defense=changed), [Reads()])
     assert a.signals["tail"].tobytes() == b.signals["tail"].tobytes()
-    assert np.array_equal(a.held_out, b.held_out) and len(a.held_out) == 5 * (30 if "Holds" in honest.name else 12)
+    assert np.array_equal(a.held_out, b.held_out) and len(a.held_out) == 5 * (
+        30 if "Holds" in honest.name else 12
+    )
     assert np.isin(a.held_out, np.concatenate([scene.shards[k] for k in base.members])).all()
     oracle = Oracle()  # wrong about exactly the samples that do not count
     oracle.members = frozenset(scene.names[np.setdiff1d(scene.shards[0], a.held_out)].tolist())
@@ -311,7 +385,7 @@ def test_held_out_samples_touch_no_parameter_and_no_metric(plan, honest, changed
     assert (kinds_of(audit, a)[audit.kind == OFL] == OFL).all()
 
 
-# -- what is measured, and what an adversary may try ----------------------------------------------------------------
+# -- what is measured, and what an adversary may try -----------------------------------------------
 
 
 def test_trying_the_rule_tells_an_adversary_neither_the_servers_coins_nor_changes_its_memory():

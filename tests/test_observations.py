@@ -1,4 +1,6 @@
-"""Observations that travel: another attack judges the runs of a bundle as `run` would, and changed observations are refused."""
+"""Observations that travel: another attack judges the runs of a bundle as `run` would, and changed
+observations are refused.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +43,25 @@ def test_another_attack_judges_a_bundle_as_a_run_does(finished, bundle, tmp_path
     assert (again[0], "0 runs with 0 cells to compute" in again[1]) == (0, True), again
     assert "6 cells in the sample" in call("reproduce", tmp_path / "in", "--dry-run")[1]
     assert call("export", tmp_path / "in", "--observations", "-o", tmp_path / "on.zip")[0] == 0
-    kept, before = ({n: c for n, c in files_of(b).items() if n.startswith("cache/")} for b in (tmp_path / "on.zip", bundle))
+    kept, before = (
+        {n: c for n, c in files_of(b).items() if n.startswith("cache/")}
+        for b in (tmp_path / "on.zip", bundle)
+    )
     assert kept == before and len(kept) == 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("attack", "said"), [
-    ("gradient-ascent", "takes part in the training"),
-    ("threshold-confidence", "2 of 2 runs are not judged: what threshold-confidence would observe was not kept"),
-    ("no-such", "no-such"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("attack", "said"),
+    [
+        ("gradient-ascent", "takes part in the training"),
+        (
+            "threshold-confidence",
+            "2 of 2 runs are not judged: what threshold-confidence would observe was not kept",
+        ),
+        ("no-such", "no-such"),
+    ],
+)
 def test_what_needs_a_training_is_not_judged(bundle, tmp_path, call, attack, said):
     status, words = call("judge", bundle, "--attack", attack, "-o", tmp_path / "in")
     assert (status, said in words) == (2, True), words
@@ -58,14 +69,22 @@ def test_what_needs_a_training_is_not_judged(bundle, tmp_path, call, attack, sai
 
 @pytest.mark.slow
 def test_a_bundle_without_observations_is_not_judged(finished, tmp_path, call):
-    status, words = call("judge", exported(finished, tmp_path), "--attack", "avg-cosine", "-o", tmp_path / "in")
+    status, words = call(
+        "judge", exported(finished, tmp_path), "--attack", "avg-cosine", "-o", tmp_path / "in"
+    )
     assert (status, "2 of 2 runs are not judged" in words) == (2, True), words
 
 
-def test_the_size_of_observations_is_said_and_limited_before_anything_is_written(finished, tmp_path, call, monkeypatch):
+def test_the_size_of_observations_is_said_and_limited_before_anything_is_written(
+    finished, tmp_path, call, monkeypatch
+):
     monkeypatch.setattr("fedbench.leaderboard.submissions.transfer.MAX_BUNDLE_BYTES", 1000)
     status, words = call("export", finished, "-o", tmp_path / "new" / "b.zip", "--observations")
-    assert (status, "observations of 2 of 2 runs: 0." in words, "split it with --only" in words) == (2, True, True), words
+    assert (
+        status,
+        "observations of 2 of 2 runs: 0." in words,
+        "split it with --only" in words,
+    ) == (2, True, True), words
     assert not (tmp_path / "new").exists()
 
 
@@ -75,24 +94,38 @@ def test_arrays_are_read_in_the_order_of_their_memory(tmp_path):
     assert np.array_equal(RunArrays(tmp_path / "a.npz", "").array("", "made"), made)
 
 
-# --- changed observations -------------------------------------------------------------------------------------------------
+# --- changed observations -------------------------------------------------------------------------
 
 
 def resealed(arrays, **facts):
     """Observations with other facts, and with the digest made anew."""
     arrays = dict(arrays)
     meta = json.loads(arrays.pop("meta").tobytes()) | facts
-    meta["digest"] = key_of({"meta": {n: v for n, v in meta.items() if n != "digest"}, "arrays": digest_of_arrays(arrays)})
+    meta["digest"] = key_of(
+        {
+            "meta": {n: v for n, v in meta.items() if n != "digest"},
+            "arrays": digest_of_arrays(arrays),
+        }
+    )
     return arrays | {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
 
 
 DEFECTS = {
-    "a signal": (lambda a: a | {"rounds": a["rounds"] + 1}, "were changed after they were measured"),
-    "the accuracy": (lambda a: resealed(a | {"test_correct": ~a["test_correct"]}), "are not those of its records"),
+    "a signal": (
+        lambda a: a | {"rounds": a["rounds"] + 1},
+        "were changed after they were measured",
+    ),
+    "the accuracy": (
+        lambda a: resealed(a | {"test_correct": ~a["test_correct"]}),
+        "are not those of its records",
+    ),
     "facts": (lambda a: resealed(a, facts={"epsilon": 1.0}), "are not those of its records"),
     "another run": (lambda a: resealed(a, run_key="0" * 64), "are not those of its records"),
     "a field": (lambda a: resealed(a, rows="all"), "not observations as fedbench keeps them"),
-    "no facts": (lambda a: {n: v for n, v in a.items() if n != "meta"}, "not observations as fedbench keeps them"),
+    "no facts": (
+        lambda a: {n: v for n, v in a.items() if n != "meta"},
+        "not observations as fedbench keeps them",
+    ),
     "objects": (lambda a: a | {"more": np.array([print])}, "expected numbers"),
 }
 

@@ -1,4 +1,6 @@
-"""Digests of source code: which files they cover, of installed packages, of trees under work and of fedbench itself."""
+"""Digests of source code: which files they cover, of installed packages, of trees under work and of
+fedbench itself.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,12 @@ from fedbench.core.registry.use import UseMaker
 NAME, MODULE, INFO = "many-files", "many_files.defense", "many_files-1.0.dist-info"
 PACKAGE = {
     "many_files/__init__.py": ANNOUNCE.format(name="shield", target="many_files.defense:Shield"),
-    "many_files/defense.py": "raise RuntimeError('a digest imports nothing')\n", "many_files/deep/__init__.py": "",
-    "many_files/deep/more.py": "x = 1\n", "many_files/data/numbers.json": "[1]", "many_files_helper.py": "HELP = 1\n",
-}  # fmt: skip
+    "many_files/defense.py": "raise RuntimeError('a digest imports nothing')\n",
+    "many_files/deep/__init__.py": "",
+    "many_files/deep/more.py": "x = 1\n",
+    "many_files/data/numbers.json": "[1]",
+    "many_files_helper.py": "HELP = 1\n",
+}
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -31,11 +36,17 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 def described(site: Path, recorded: list[str] | None, **more: str) -> None:
     """The .dist-info, with a RECORD of these files."""
-    files = {"METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1.0\n",
-             "entry_points.txt": "[fedbench]\nmany = many_files\n",
-             "INSTALLER": "pip\n", **more}  # fmt: skip
+    files = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1.0\n",
+        "entry_points.txt": "[fedbench]\nmany = many_files\n",
+        "INSTALLER": "pip\n",
+        **more,
+    }
     if recorded is not None:
-        files["RECORD"] = "".join(f"{name},,\n" for name in [*recorded, *(f"{INFO}/{name}" for name in (*files, "RECORD"))])
+        files["RECORD"] = "".join(
+            f"{name},,\n"
+            for name in [*recorded, *(f"{INFO}/{name}" for name in (*files, "RECORD"))]
+        )
     write(site / INFO, files)
 
 
@@ -67,7 +78,8 @@ def bare(site: Path) -> Path:
 def code(request, site, monkeypatch) -> Path:
     """The folder of the package's code, in every way to install it."""
     folder = request.param(site)
-    monkeypatch.setattr(sys, "path", [*sys.path, *([] if folder == site else [str(folder)])])  # what Python does with a .pth
+    # what Python does with a .pth
+    monkeypatch.setattr(sys, "path", [*sys.path, *([] if folder == site else [str(folder)])])
     return folder
 
 
@@ -84,11 +96,18 @@ def test_every_file_of_the_package_counts_and_no_other(code, site):
         seen[name] = now()
         (code / name).write_text(text)
     assert first not in seen.values() and len(set(seen.values())) == len(seen) and now() == first
-    write(code, {
-        "many_files/__pycache__/x.pyc": "x", "many_files/.cache/x.json": "x", "many_files/results/tiny/fedbench.json": "{}",
-        "many_files/results/tiny/records/a.json": "{}", ".venv/pyvenv.cfg": "", ".venv/lib/x.py": "x = 1",
-        ".notes": "New.",
-    })  # fmt: skip
+    write(
+        code,
+        {
+            "many_files/__pycache__/x.pyc": "x",
+            "many_files/.cache/x.json": "x",
+            "many_files/results/tiny/fedbench.json": "{}",
+            "many_files/results/tiny/records/a.json": "{}",
+            ".venv/pyvenv.cfg": "",
+            ".venv/lib/x.py": "x = 1",
+            ".notes": "New.",
+        },
+    )
     write(site / INFO, {"INSTALLER": "uv\n", "REQUESTED": ""})
     assert now() == first
 
@@ -105,16 +124,33 @@ def test_a_use_names_the_digest_of_the_package_that_announced_it(site):
     (site / "many_files_helper.py").write_text("HELP = 2\n")
     second = digest.source_digest("elsewhere", NAME)
     (site / "elsewhere.py").write_text("x = 2\n")
-    assert len({first, second, digest.source_digest("elsewhere", NAME), digest.source_digest("elsewhere")}) == 4
+    assert (
+        len(
+            {
+                first,
+                second,
+                digest.source_digest("elsewhere", NAME),
+                digest.source_digest("elsewhere"),
+            }
+        )
+        == 4
+    )
 
 
 def test_a_built_in_methods_digest_follows_its_imports_alone(site, monkeypatch):
     plugins = site / "plugins"
-    write(plugins / "defenses", {name: "x = 1\n" for name in ("__init__.py", "deep.py", "other.py")} | {
-        "one.py": "import torch\nfrom fedbench.core import Defense\nfrom fedbench.plugins.defenses.shared import help_one\n",
-        "shared.py": "def help_one():\n    from . import deep\n",
-    })  # fmt: skip
-    monkeypatch.setattr(digest, "_folder", lambda part: plugins if part == "fedbench.plugins" else None)
+    write(
+        plugins / "defenses",
+        {name: "x = 1\n" for name in ("__init__.py", "deep.py", "other.py")}
+        | {
+            "one.py": "import torch\nfrom fedbench.core import Defense\nfrom "
+            "fedbench.plugins.defenses.shared import help_one\n",
+            "shared.py": "def help_one():\n    from . import deep\n",
+        },
+    )
+    monkeypatch.setattr(
+        digest, "_folder", lambda part: plugins if part == "fedbench.plugins" else None
+    )
     seen = [digest.source_digest("fedbench.plugins.defenses.one")]
     for name in ("__init__", "other", "deep", "shared"):
         write(plugins / "defenses", {f"{name}.py": "x = 2\n"})

@@ -21,19 +21,33 @@ TOPS = ("api", "core", "plugins", "suites", "leaderboard", "testing")
 def test_the_wheel_holds_every_file_but_plots(tmp_path):
     tree = tmp_path / "tree"
     for top in TOPS:
-        shutil.copytree(ROOT / top, tree / top, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.png"))
+        shutil.copytree(
+            ROOT / top,
+            tree / top,
+            ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.png"),
+        )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
-    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(tree)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path), str(tree)],
+        check=True,
+    )
     (wheel,) = tmp_path.glob("fedbench_privacy-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         held = {name.removeprefix("fedbench/"): archive.read(name) for name in archive.namelist()}
-    files = {str(p.relative_to(tree)).removeprefix("api/"): p for top in TOPS for p in (tree / top).rglob("*") if p.is_file()}
+    files = {
+        str(p.relative_to(tree)).removeprefix("api/"): p
+        for top in TOPS
+        for p in (tree / top).rglob("*")
+        if p.is_file()
+    }
     assert [name for name, p in files.items() if held.get(name) != p.read_bytes()] == []
 
 
 def environment(folder):
-    """A virtual environment with links to the packages that fedbench needs, without fedbench; and its variables."""
+    """A virtual environment with links to the packages that fedbench needs, without fedbench; and
+    its variables.
+    """
     folder.mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
     here = Path(sysconfig.get_path("purelib"))
@@ -47,14 +61,20 @@ def environment(folder):
         (tools / tool).write_text(f'#!/bin/sh\nexec {tools}/python -m {tool} "$@"\n')
         (tools / tool).chmod(0o755)
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-    return kept | {"PATH": f"{tools}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(folder / ".cache")}
+    return kept | {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(folder / ".cache"),
+    }
 
 
 def test_the_commands_of_the_tutorial_publish_a_defense(tmp_path):
-    """Typed in their order in a folder with a clone alone. Before a block stands nothing (commands), <!-- set-up --> (a fresh
-    environment) or <!-- file: PATH --> (its content)."""
+    """Typed in their order in a folder with a clone alone. Before a block stands nothing
+    (commands), <!-- set-up --> (a fresh environment) or <!-- file: PATH --> (its content).
+    """
     text = (ROOT / "docs" / "tutorial.md").read_text()
-    steps = re.findall(r"(?:<!-- (set-up|file: \S+) -->\n)?```(?:python)?\n(.*?)```", text, re.DOTALL)
+    steps = re.findall(
+        r"(?:<!-- (set-up|file: \S+) -->\n)?```(?:python)?\n(.*?)```", text, re.DOTALL
+    )
     assert text.count("```") == 2 * len(steps)
     at = tmp_path / "empty"
     env = environment(at)
@@ -69,10 +89,19 @@ def test_the_commands_of_the_tutorial_publish_a_defense(tmp_path):
             if command.startswith("cd "):
                 at = at / command.split()[1]
                 continue
-            done = subprocess.run(["bash", "-c", command], cwd=at, env=env, capture_output=True, text=True, timeout=600)
+            done = subprocess.run(
+                ["bash", "-c", command],
+                cwd=at,
+                env=env,
+                capture_output=True,
+                text=True,
+                timeout=600,
+            )
             assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     board = (at / "results" / "sign-update" / "leaderboard" / "board.md").read_text()
     assert re.search(r"^\|.*\| sign-update +\|", board, re.MULTILINE)
     assert "fedbench-sign-update 0.1.0" in board
-    assert [p.name for p in (at / "dist").iterdir()] == ["fedbench_sign_update-0.1.0-py3-none-any.whl"]
+    assert [p.name for p in (at / "dist").iterdir()] == [
+        "fedbench_sign_update-0.1.0-py3-none-any.whl"
+    ]
     assert "reproduced" in (at / "results" / "theirs" / "leaderboard" / "board.md").read_text()

@@ -1,4 +1,6 @@
-"""Published numbers beside ours: the right cells, what was not run, and the summary; sweeps and hypervolumes."""
+"""Published numbers beside ours: the right cells, what was not run, and the summary; sweeps and
+hypervolumes.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,26 @@ from fedbench.leaderboard.statistics.published import match, plain, published
 from fedbench.leaderboard.statistics.sections import family
 from fedbench.leaderboard.tables.papers import agreement, match_blocks
 
-ENTRY = {"source": "cofedmid", "setting": "iid", "where": {"table": "Table 1", "dataset": "cifar100", "model": "resnet18"}}
+ENTRY = {
+    "source": "cofedmid",
+    "setting": "iid",
+    "where": {"table": "Table 1", "dataset": "cifar100", "model": "resnet18"},
+}
 GRID = ("grad-noise[sigma=0.01]", "grad-noise[sigma=0.1]")
-PAPERS_OWN = {"dataset": {"name": "cifar100", "params": {}}, "model": {"name": "resnet18", "params": {}}}
+PAPERS_OWN = {
+    "dataset": {"name": "cifar100", "params": {}},
+    "model": {"name": "resnet18", "params": {}},
+}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    leak = {"none": 1.0, "grad-sparse": 0.8, "cofedmid": 0.1} | dict(zip(GRID, (0.6, 0.5), strict=True))
-    return Folder(tmp_path_factory.mktemp("papers") / "results", leak).fill(seeds=(0, 1), described=PAPERS_OWN)
+    leak = {"none": 1.0, "grad-sparse": 0.8, "cofedmid": 0.1} | dict(
+        zip(GRID, (0.6, 0.5), strict=True)
+    )
+    return Folder(tmp_path_factory.mktemp("papers") / "results", leak).fill(
+        seeds=(0, 1), described=PAPERS_OWN
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +58,21 @@ def ours(pair):
 
 
 def test_every_published_cell_stands_beside_ours_run_or_not(sections, pair):
-    row, done = row_of(sections[0], "cofedmid"), {(p.quantity, p.defense, p.attack): p for p in pair.pairs if p.ours is not None}
-    assert len(pair.pairs) == 72 and {plain(d) for _, d, _ in done} == {"none", "gradsparse", "cofedmid", *map(plain, GRID)}
+    row, done = (
+        row_of(sections[0], "cofedmid"),
+        {(p.quantity, p.defense, p.attack): p for p in pair.pairs if p.ours is not None},
+    )
+    assert len(pair.pairs) == 72 and {plain(d) for _, d, _ in done} == {
+        "none",
+        "gradsparse",
+        "cofedmid",
+        *map(plain, GRID),
+    }
     mine = done["auc", "cofedmid", "fedmia_ii"]
     assert (ours(mine), mine.paper) == (ends(row.entries["fedmia-ii"].interval("auc")), 0.57)
     assert mine.difference == pytest.approx(mine.ours.value - 0.57)
-    assert {done["auc", label, "fedmia_ii"].paper for label in GRID} == {0.83}  # both strengths beside the paper's one row
+    # both strengths beside the paper's one row
+    assert {done["auc", label, "fedmia_ii"].paper for label in GRID} == {0.83}
 
 
 def test_the_summary_counts_cells_and_correlates(pair):
@@ -59,37 +81,83 @@ def test_the_summary_counts_cells_and_correlates(pair):
     found = agreement(aucs)
     assert len(mine) == 10 and (found.done, found.asked) == (8, 56)  # a published cell counts once
     assert found.rank_correlation == pytest.approx(stats.spearmanr(mine, paper).statistic)
-    assert found.mean_difference == pytest.approx(np.abs(mine - paper).mean()) and agreement(aucs[:2]).mean_difference is None
-    assert f"AUC: 8 of 56 published cells run; rank correlation {found.rank_correlation:.2f}" in text
+    assert (
+        found.mean_difference == pytest.approx(np.abs(mine - paper).mean())
+        and agreement(aucs[:2]).mean_difference is None
+    )
+    assert (
+        f"AUC: 8 of 56 published cells run; rank correlation {found.rank_correlation:.2f}" in text
+    )
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"where": {"table": "Table 99"}}, "no rows where"),
-    ({"source": "unknown"}, "no reference numbers of 'unknown'; there are cofedmid, fedmia, fedpoisonmia"),
-])  # fmt: skip
-def test_an_entry_that_fits_no_paper_is_refused_and_costs_no_board(folder, sections, change, message):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"where": {"table": "Table 99"}}, "no rows where"),
+        (
+            {"source": "unknown"},
+            "no reference numbers of 'unknown'; there are cofedmid, fedmia, fedpoisonmia",
+        ),
+    ],
+)
+def test_an_entry_that_fits_no_paper_is_refused_and_costs_no_board(
+    folder, sections, change, message
+):
     with pytest.raises(UserError, match=message):
         match({**ENTRY, **change}, sections)
     text = board(folder, published=[{**ENTRY, **change}, ENTRY, {**ENTRY, "setting": "away"}])
-    assert message.split(";")[0] in text.replace("\\", "") and "- not run: cofedmid Table 1, away" in text
-    assert "AUC: 8 of 56 published cells run; rank correlation 0." in text and "Not the paper's setting" not in text
+    assert (
+        message.split(";")[0] in text.replace("\\", "")
+        and "- not run: cofedmid Table 1, away" in text
+    )
+    assert (
+        "AUC: 8 of 56 published cells run; rank correlation 0." in text
+        and "Not the paper's setting" not in text
+    )
 
 
-@pytest.mark.parametrize(("dataset", "model", "clause"), [
-    ("digits", "mlp", "the paper's data set is cifar100, ours digits; the paper's model is resnet18, ours mlp:"),
-])  # fmt: skip
-def test_no_rank_correlation_where_data_or_model_are_not_the_papers(tmp_path, dataset, model, clause):
+@pytest.mark.parametrize(
+    ("dataset", "model", "clause"),
+    [
+        (
+            "digits",
+            "mlp",
+            "the paper's data set is cifar100, ours digits; the paper's model is resnet18, ours "
+            "mlp:",
+        ),
+    ],
+)
+def test_no_rank_correlation_where_data_or_model_are_not_the_papers(
+    tmp_path, dataset, model, clause
+):
     described = {"dataset": {"name": dataset, "params": {}}, "model": {"name": model, "params": {}}}
-    folder = Folder(tmp_path / "r", {"none": 1.0, "mixup": 0.8, "cofedmid": 0.1}).fill((0,), described=described)
-    beside = board(folder, published=[{**ENTRY, "differs": "30 rounds in place of 100 <b>"}]).partition("## Published numbers")[2]
-    assert f"Not the paper's setting: {clause} the order" in beside and "What differs: 30 rounds" in beside
-    assert "AUC: 6 of 56 published cells run; mean absolute difference 0." in beside and "<b>" not in beside
+    folder = Folder(tmp_path / "r", {"none": 1.0, "mixup": 0.8, "cofedmid": 0.1}).fill(
+        (0,), described=described
+    )
+    beside = board(
+        folder, published=[{**ENTRY, "differs": "30 rounds in place of 100 <b>"}]
+    ).partition("## Published numbers")[2]
+    assert (
+        f"Not the paper's setting: {clause} the order" in beside
+        and "What differs: 30 rounds" in beside
+    )
+    assert (
+        "AUC: 6 of 56 published cells run; mean absolute difference 0." in beside
+        and "<b>" not in beside
+    )
 
 
 def test_tf01_of_a_client_and_a_class_is_counted_over_all_seeds(tmp_path):
-    folder = Folder(tmp_path / "r", {"none": 1.0, "cofedmid": 0.1}, attacks=("seqmia",)).fill((0, 1))
+    folder = Folder(tmp_path / "r", {"none": 1.0, "cofedmid": 0.1}, attacks=("seqmia",)).fill(
+        (0, 1)
+    )
     for seed, hits in ((0, [2, 0, 1, np.nan]), (1, [0, 1, 1, 3])):
-        counted = {"client": [0, 0, 4, 4], "class": [0, 3, 0, 3], "members": [20] * 4, "found": hits}
+        counted = {
+            "client": [0, 0, 4, 4],
+            "class": [0, 3, 0, 3],
+            "members": [20] * 4,
+            "found": hits,
+        }
         arrays = {f"mine:{name}": np.array(v, float) for name, v in counted.items()}
         said = {"analyses": {"mine": Found(arrays=dict.fromkeys(counted, ""))}, "arrays": arrays}
         folder.add("cofedmid", "seqmia", seed, coalition="half", **said)
@@ -97,38 +165,71 @@ def test_tf01_of_a_client_and_a_class_is_counted_over_all_seeds(tmp_path):
     (found,) = match(entry, sections_of(folder))
     done = {p.group: (*ours(p), p.paper) for p in found.pairs if p.ours is not None}
     assert len(found.pairs) == 22 and done == {
-        "client0:class0": (5.0, None, 0.12), "client0:class3": (2.5, None, 0.0), "client0:all": (3.75, None, 0.4),
+        "client0:class0": (5.0, None, 0.12),
+        "client0:class3": (2.5, None, 0.0),
+        "client0:all": (3.75, None, 0.4),
         "client4:class0": (5.0, None, 0.0),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(("floors", "factor", "verdict"), [(["placebo"], 1.0, YES), ([], 1.5, NO)])
-def test_a_papers_runtime_is_compared_with_ours_over_plain_training(tmp_path, floors, factor, verdict):
+def test_a_papers_runtime_is_compared_with_ours_over_plain_training(
+    tmp_path, floors, factor, verdict
+):
     folder = Folder(tmp_path / "r", dict.fromkeys(["none", "cofedmid", *floors], 0.5)).fill()
     where = {"table": "Table 11", "dataset": "cifar10", "model": "resnet18"}
-    (found,) = match({"source": "cofedmid", "setting": "iid", "where": where, "case": {"pair": "half"}}, sections_of(folder))
+    (found,) = match(
+        {"source": "cofedmid", "setting": "iid", "where": where, "case": {"pair": "half"}},
+        sections_of(folder),
+    )
     (mine,) = [p for p in found.of("runtime") if p.ours is not None]
     assert (mine.defense, mine.paper, mine.ours.value) == ("cofedmid", 1.69, factor)
     assert "The paper's is over undefended training." in render(match_blocks(found))
-    assert judge(sections_of(folder), "below: {measure: runtime, row: cofedmid, value: 1.2}").verdict == verdict
+    assert (
+        judge(sections_of(folder), "below: {measure: runtime, row: cofedmid, value: 1.2}").verdict
+        == verdict
+    )
 
 
-@pytest.mark.parametrize(("source", "cell", "value"), [
-    ("cofedmid", "Table 3, cifar100, iid, uniform, hamp, seqmia, tf01", "59.7"),
-    ("cofedmid", "Table 12, cifar10, iid, half, cofedmid, seqmia:client4:class7, tf01_by_class", "1.27"),
-    ("fedpoisonmia", "Table 4, texas100, iid, none, fedavg, fedpoisonmia:mask=random, attack_accuracy", "0.771"),
-    ("ifca_mir", "Table 2, femnist, rotation, uniform, ifca_mir, shadow:majority, mia_accuracy", "0.525"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "cell", "value"),
+    [
+        ("cofedmid", "Table 3, cifar100, iid, uniform, hamp, seqmia, tf01", "59.7"),
+        (
+            "cofedmid",
+            "Table 12, cifar10, iid, half, cofedmid, seqmia:client4:class7, tf01_by_class",
+            "1.27",
+        ),
+        (
+            "fedpoisonmia",
+            "Table 4, texas100, iid, none, fedavg, fedpoisonmia:mask=random, attack_accuracy",
+            "0.771",
+        ),
+        (
+            "ifca_mir",
+            "Table 2, femnist, rotation, uniform, ifca_mir, shadow:majority, mia_accuracy",
+            "0.525",
+        ),
+    ],
+)
 def test_published_numbers(source, cell, value):
     columns = ("table", "dataset", "partition", "case", "defense", "attack", "metric")
-    assert {r["mean"] for r in published(source) if ", ".join(r[c] for c in columns) == cell} == {value}
+    assert {r["mean"] for r in published(source) if ", ".join(r[c] for c in columns) == cell} == {
+        value
+    }
 
 
 # ---------------------------------------------------------------- sweeps
 
 
-@pytest.mark.parametrize(("label", "expected"), [
-    ("grad-noise[sigma=0.1]", "grad-noise"), ("grad-noise-0.5", "grad-noise"), ("fedmia-ii", "fedmia-ii"), ("a+b-3", "a+b"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("grad-noise[sigma=0.1]", "grad-noise"),
+        ("grad-noise-0.5", "grad-noise"),
+        ("fedmia-ii", "fedmia-ii"),
+        ("a+b-3", "a+b"),
+    ],
+)
 def test_a_family_is_what_a_sweep_shares(label, expected):
     assert family(label) == expected

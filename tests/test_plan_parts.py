@@ -1,4 +1,6 @@
-"""`--part I/N`: a plan in parts on one folder, locks of results folders, and how many runs go side by side."""
+"""`--part I/N`: a plan in parts on one folder, locks of results folders, and how many runs go side
+by side.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +39,24 @@ def test_parts_are_disjoint_equal_and_cover_the_plan_in_any_order(job, runs, n, 
     jobs = [replace(job, run_key=f"{i:064d}", seed=i) for i in range(runs)]
     shuffled = list(jobs)
     order.shuffle(shuffled)
-    parts, again = ([Plan(suite="s", title="s", jobs=some).part(i + 1, n).jobs for i in range(n)] for some in (jobs, shuffled))
+    parts, again = (
+        [Plan(suite="s", title="s", jobs=some).part(i + 1, n).jobs for i in range(n)]
+        for some in (jobs, shuffled)
+    )
     assert sorted(j.run_key for part in parts for j in part) == [j.run_key for j in jobs]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    assert [{j.run_key for j in part} for part in again] == [{j.run_key for j in part} for part in parts]
+    assert [{j.run_key for j in part} for part in again] == [
+        {j.run_key for j in part} for part in parts
+    ]
 
 
-@pytest.mark.parametrize(("text", "why"), [
-    ("5/4", "there is no such part"), ("1/4/2", "expected I/N"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("5/4", "there is no such part"),
+        ("1/4/2", "expected I/N"),
+    ],
+)
 def test_a_part_that_does_not_exist_is_refused_before_anything_is_planned(text, why):
     with pytest.raises(UserError, match=why):
         called("no-such-suite.yaml", "--part", text)
@@ -57,11 +68,14 @@ def test_parts_on_one_folder_are_the_whole_and_the_last_one_writes_the_board(tmp
         assert not (folder / "leaderboard").exists()
         output = invoke(path, "--results", folder, "--part", f"{i}/2", "--workers", i)
         assert f"part {i}/2: 1 of 2 runs" in output and "1 runs with 2 cells to compute" in output
-    assert fingerprint(folder) == fingerprint(finished) and Results.open(folder).marker() == Results.open(finished).marker()
+    assert (
+        fingerprint(folder) == fingerprint(finished)
+        and Results.open(folder).marker() == Results.open(finished).marker()
+    )
     assert (folder / "leaderboard" / "board.md").is_file()
 
 
-# -- side by side --------------------------------------------------------------------------------------------------------
+# -- side by side ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -72,7 +86,13 @@ def test_parts_run_at_once_on_one_folder_and_other_commands_are_refused(tmp_path
     (tmp_path / "wait").touch()
     both = [start(path, folder, site, more=("--part", f"{i}/2")) for i in (1, 2)]
     for i, process in enumerate(both, 1):
-        wait_for(lambda i=i: (folder / f".lock-{i}-of-2").exists() and len(list((folder / "logs").glob("*.log"))) == 2, process)
+        wait_for(
+            lambda i=i: (
+                (folder / f".lock-{i}-of-2").exists()
+                and len(list((folder / "logs").glob("*.log"))) == 2
+            ),
+            process,
+        )
     with pytest.raises(UserError, match="part 1/2 is being run by another command"):
         called(path, "--results", folder, "--part", "1/2")
     refused = CliRunner().invoke(clean, [str(folder)])
@@ -100,7 +120,10 @@ def test_a_file_system_without_locks_is_used_and_a_note_says_so(tmp_path, monkey
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     output = " ".join(invoke(suite(tmp_path), "--results", tmp_path / "r").split())
-    assert "its file system has no locks (No locks available), so that nothing stops a second" in output
+    assert (
+        "its file system has no locks (No locks available), so that nothing stops a second"
+        in output
+    )
     assert outcomes(tmp_path / "r") == {"loss-series": ("ok", "")}
     with download.locked(tmp_path / "data"):
         assert (tmp_path / "data").is_dir()
@@ -112,13 +135,18 @@ QUOTAS = {
     "version 2": ({"cpu.max": "250000 100000"}, 2.5),
     "version 2 without a limit": ({"cpu.max": "max 100000"}, 8),
     "version 1": ({"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, 0.5),
-    "version 1 without a limit": ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    "version 1 without a limit": (
+        {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
+        8,
+    ),
     "no control groups": ({}, 8),
 }
 
 
 @pytest.mark.parametrize(("files", "cores"), QUOTAS.values(), ids=QUOTAS)
-def test_the_default_number_of_workers_follows_the_quota_of_a_container(tmp_path, monkeypatch, files, cores):
+def test_the_default_number_of_workers_follows_the_quota_of_a_container(
+    tmp_path, monkeypatch, files, cores
+):
     (tmp_path / "cpu").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(f"{text}\n")

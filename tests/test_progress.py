@@ -1,4 +1,6 @@
-"""What `fedbench run` shows while it runs: on a terminal, in a log, of failures, and of what stood there before."""
+"""What `fedbench run` shows while it runs: on a terminal, in a log, of failures, and of what stood
+there before.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def shown(console: Console) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console.file.getvalue())
 
 
-# -- on a terminal ------------------------------------------------------------------------------------------------------------
+# -- on a terminal ---------------------------------------------------------------------------------
 
 
 def test_a_screen_has_cells_and_workers(plan):
@@ -53,12 +55,20 @@ def test_a_screen_has_cells_and_workers(plan):
         watcher.judging(other, other.cells[0].key)
         display._draw()
         text = " ".join(shown(console).split())
-    facts = ("tiny", "6/18 cells", "digits/pair hamp seed 0 round 3 of 4", "digits/none none seed 1 attack loss-series, 1 of 3")
+    facts = (
+        "tiny",
+        "6/18 cells",
+        "digits/pair hamp seed 0 round 3 of 4",
+        "digits/none none seed 1 attack loss-series, 1 of 3",
+    )
     assert [fact for fact in facts if fact not in text] == []
 
 
 def test_names_are_printable_and_no_line_is_wider_than_the_terminal(plan):
-    jobs = [replace(job, defense=job.defense.model_copy(update={"label": f"{HOSTILE}{i}"})) for i, job in enumerate(plan.jobs)]
+    jobs = [
+        replace(job, defense=job.defense.model_copy(update={"label": f"{HOSTILE}{i}"}))
+        for i, job in enumerate(plan.jobs)
+    ]
     console = Console(file=io.StringIO(), force_terminal=True, width=60, height=24)
     with Display(console, jobs, "tiny") as display:
         for job in jobs:
@@ -69,14 +79,24 @@ def test_names_are_printable_and_no_line_is_wider_than_the_terminal(plan):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.nightly)])
-def test_a_signal_to_end_keeps_what_is_finished_and_leaves_the_terminal_as_it_was(tmp_path, site, which):
+@pytest.mark.parametrize(
+    "which", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.nightly)]
+)
+def test_a_signal_to_end_keeps_what_is_finished_and_leaves_the_terminal_as_it_was(
+    tmp_path, site, which
+):
     install(site, "waiting", WAITING)
     path = suite(tmp_path, defenses=["none", "waits"])
     (tmp_path / "wait").touch()
     ours, theirs = pty.openpty()
     # tests started in the background of a shell inherit an ignored SIGINT, and so would the command
-    process = start(path, tmp_path / "r", site, preexec_fn=lambda: signal.signal(which, signal.SIG_DFL), stdout_to=theirs)
+    process = start(
+        path,
+        tmp_path / "r",
+        site,
+        preexec_fn=lambda: signal.signal(which, signal.SIG_DFL),
+        stdout_to=theirs,
+    )
     os.close(theirs)
     written = bytearray()
 
@@ -86,24 +106,30 @@ def test_a_signal_to_end_keeps_what_is_finished_and_leaves_the_terminal_as_it_wa
 
     wait_for(waits, process)
     process.send_signal(which)
-    with pytest.raises(OSError, match="Input/output error"):  # until the terminal's last writer is gone
+    # until the terminal's last writer is gone
+    with pytest.raises(OSError, match="Input/output error"):
         while True:
             written.extend(os.read(ours, 4096))
     assert process.wait(timeout=HANG_S) == 130
     text = written.decode()
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is shown again
-    shown = text[text.rindex("\x1b[2K") + len("\x1b[2K") :]  # after the last line of the display was erased
+    # after the last line of the display was erased
+    shown = text[text.rindex("\x1b[2K") + len("\x1b[2K") :]
     assert shown.splitlines()[0].startswith("interrupted: 1 of 2 cells are done and kept")
     assert "\x1b" not in shown and list(records(tmp_path / "r")) == [("none", "loss-series", 0)]
 
 
-# -- in a log -----------------------------------------------------------------------------------------------------------------
+# -- in a log --------------------------------------------------------------------------------------
 
 
 def logged(plan, seconds: int, told) -> list[str]:
-    """The lines of so long a run without a terminal, without times; ``told(watcher, second)`` every second."""
+    """The lines of so long a run without a terminal, without times; ``told(watcher, second)`` every
+    second.
+    """
     written, now = io.StringIO(), 0
-    with Display(Console(file=written, force_terminal=False, width=80), plan.jobs, now=lambda: float(now)) as display:
+    with Display(
+        Console(file=written, force_terminal=False, width=80), plan.jobs, now=lambda: float(now)
+    ) as display:
         watcher = display.watcher()
         for now in range(seconds):
             told(watcher, now)
@@ -118,7 +144,13 @@ def test_a_failure_is_a_line_as_it_happens_with_the_reason_and_the_place(plan):
     def told(watcher, at):
         if at == 1:
             watcher.started(none)
-            watcher.cell(none, first.key, "failed", "ValueError: out [red]of\x1b[2J\nideas " + "x" * 900, False)
+            watcher.cell(
+                none,
+                first.key,
+                "failed",
+                "ValueError: out [red]of\x1b[2J\nideas " + "x" * 900,
+                False,
+            )
             watcher.cell(none, second.key, "skipped", "no such view", False)
             watcher.cell(none, third.key, "diverged", "loss is not finite", True)
         if at == 2:
@@ -127,12 +159,23 @@ def test_a_failure_is_a_line_as_it_happens_with_the_reason_and_the_place(plan):
             watcher.cell(mixup, mixup.cells[at - 2].key, "failed", f"cause {at - 1} of all", False)
 
     one, two, three, four, last = logged(plan, 5, told)
-    assert one.startswith("failed: digits/none none seed 0, loss-series: ValueError: out [red]of\\u001b[2J ideas xxx")
+    assert one.startswith(
+        "failed: digits/none none seed 0, loss-series: ValueError: out [red]of\\u001b[2J ideas xxx"
+    )
     assert one.endswith(f"{'x' * 900}; see records/{none.stem}.json")  # a log is not clipped
-    assert two == f"skipped: digits/none none seed 0, fedmia-i: no such view; see records/{none.stem}.json"
-    assert three.startswith("diverged, as the adversary intended: digits/none none seed 0, fedmia-ii: loss is not finite;")
+    assert (
+        two
+        == f"skipped: digits/none none seed 0, fedmia-i: no such view; see records/{none.stem}.json"
+    )
+    assert three.startswith(
+        "diverged, as the adversary intended: digits/none none seed 0, fedmia-ii: loss is not "
+        "finite;"
+    )
     label = mixup.cells[0].attack.label
-    assert four == f"failed: digits/pair mixup seed 0, {label}: cause 1 of all; see records/{mixup.stem}.json"
+    assert (
+        four == f"failed: digits/pair mixup seed 0, {label}: cause 1 of all; see "
+        f"records/{mixup.stem}.json"
+    )
     assert last.startswith("[6/18 cells, 4 failed, 1 skipped, 1 diverged as intended]")
 
 
@@ -142,10 +185,19 @@ def test_failures_are_a_row_a_cause_and_outcomes_are_counted_apart(plan, tmp_pat
     outcomes = [("failed", f"{why}3"), ("failed", f"{why}12"), ("timeout", "30 s")]
     for cell, (outcome, reason) in zip(job.cells, outcomes, strict=True):
         ended[cell.stem] = CellState(
-            stem=cell.stem, outcome=outcome, reason=reason, by_adversary=False, complaints=(), cpu=None
+            stem=cell.stem,
+            outcome=outcome,
+            reason=reason,
+            by_adversary=False,
+            complaints=(),
+            cpu=None,
         )
     failures_of([job], ended, set()).show(tmp_path)
     title, _, first, second, counts = capsys.readouterr().out.splitlines()
     assert title == "cells without a score"
-    assert first.split()[:2] == ["2", "failed"] and first.endswith(f"{why}3") and second.split()[:2] == ["1", "timeout"]
+    assert (
+        first.split()[:2] == ["2", "failed"]
+        and first.endswith(f"{why}3")
+        and second.split()[:2] == ["1", "timeout"]
+    )
     assert counts.startswith("cells without a score: 2 failed, 1 timed out. Fix the cause")

@@ -1,4 +1,6 @@
-"""Two real Ray nodes on this machine: the same bits as at home, whatever becomes of a plugin or of a node."""
+"""Two real Ray nodes on this machine: the same bits as at home, whatever becomes of a plugin or of
+a node.
+"""
 
 from __future__ import annotations
 
@@ -70,20 +72,33 @@ def nodes(tmp_path_factory):
 def on_nodes(path: Path, results: Path, nodes):
     """`fedbench run --executor ray` on the nodes, in a process of its own."""
     folder, one, _ = nodes
-    return start(path, results, folder / "site", more=("--executor", "ray", "--ray-address", one.address))
+    return start(
+        path, results, folder / "site", more=("--executor", "ray", "--ray-address", one.address)
+    )
 
 
-def test_two_nodes_and_one_machine_give_the_same_bits_and_a_plugin_costs_its_own_cells(tmp_path, nodes):
+def test_two_nodes_and_one_machine_give_the_same_bits_and_a_plugin_costs_its_own_cells(
+    tmp_path, nodes
+):
     path = suite(
-        tmp_path, defenses=["none", "toy-raises", "toy-exits", "toy-hangs", "grad-sparse"], seeds=[0, 1],
-        attacks=["loss-series", "fedmia-i"], limits={"idle_seconds": 5},
-    )  # fmt: skip
+        tmp_path,
+        defenses=["none", "toy-raises", "toy-exits", "toy-hangs", "grad-sparse"],
+        seeds=[0, 1],
+        attacks=["loss-series", "fedmia-i"],
+        limits={"idle_seconds": 5},
+    )
     process = on_nodes(path, tmp_path / "ray", nodes)
     output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 1, output
     invoke(path, "--results", tmp_path / "local", status=1)
-    assert fingerprint(tmp_path / "ray") == fingerprint(tmp_path / "local") and len(fingerprint(tmp_path / "local")) == 28
-    assert outcomes(tmp_path / "ray", 0)["toy-hangs"] == ("timeout", "stopped: nothing moved for 5 s (limits.idle_seconds)")
+    assert (
+        fingerprint(tmp_path / "ray") == fingerprint(tmp_path / "local")
+        and len(fingerprint(tmp_path / "local")) == 28
+    )
+    assert outcomes(tmp_path / "ray", 0)["toy-hangs"] == (
+        "timeout",
+        "stopped: nothing moved for 5 s (limits.idle_seconds)",
+    )
 
 
 def test_a_node_that_dies_in_the_middle_costs_a_retry_and_no_bit(tmp_path, nodes):
@@ -93,7 +108,9 @@ def test_a_node_that_dies_in_the_middle_costs_a_retry_and_no_bit(tmp_path, nodes
     process = on_nodes(path, tmp_path / "ray", nodes)
     wait_for(lambda: all((folder / f"waits-{name}").exists() for name in ("one", "two")), process)
     ran = two.die()
-    wait_for(lambda: all(not one.is_running() or one.status() == psutil.STATUS_ZOMBIE for one in ran[1:]))
+    wait_for(
+        lambda: all(not one.is_running() or one.status() == psutil.STATUS_ZOMBIE for one in ran[1:])
+    )
     (folder / "wait").unlink()
     output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, output

@@ -1,4 +1,6 @@
-"""The driver of a cluster against a stand-in for Ray: refusals, losses, records that it checks; and a node without Ray."""
+"""The driver of a cluster against a stand-in for Ray: refusals, losses, records that it checks; and
+a node without Ray.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,23 @@ from fedbench.core.run import ray_executor
 from fedbench.core.run.job import job_json, key_of_run
 from fedbench.core.run.local import Watcher
 from fedbench.core.run.provenance import needs_of
-from fedbench.core.run.ray_executor import MOST_RETRIES, Node, RayExecutor, RayRuns, keep_run, require_room
+from fedbench.core.run.ray_executor import (
+    MOST_RETRIES,
+    Node,
+    RayExecutor,
+    RayRuns,
+    keep_run,
+    require_room,
+)
 from fedbench.core.run.ray_node import CANNOT
 from fedbench.core.spec.suite import Limits
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.results import Results
 
-NODES = [Node("a" * 8, "one", cpus=2, gpus=0, memory_gb=4.0), Node("b" * 8, "two", cpus=1, gpus=1, memory_gb=8.0)]
+NODES = [
+    Node("a" * 8, "one", cpus=2, gpus=0, memory_gb=4.0),
+    Node("b" * 8, "two", cpus=1, gpus=1, memory_gb=8.0),
+]
 
 
 class Gone(Exception):
@@ -34,7 +46,9 @@ class Gone(Exception):
 
 
 class FakeRay:
-    """Answers every submitted run with the next of ``script``: what the remote function returns, or an exception."""
+    """Answers every submitted run with the next of ``script``: what the remote function returns, or
+    an exception.
+    """
 
     exceptions = SimpleNamespace(RayError=Gone)
 
@@ -61,8 +75,15 @@ class FakeRay:
         return self.script[task]
 
     def nodes(self):
-        return [{"NodeID": n.id, "NodeName": n.name, "Alive": True,
-                 "Resources": {"CPU": n.cpus, "GPU": n.gpus, "memory": n.memory_gb * 2**30}} for n in NODES]  # fmt: skip
+        return [
+            {
+                "NodeID": n.id,
+                "NodeName": n.name,
+                "Alive": True,
+                "Resources": {"CPU": n.cpus, "GPU": n.gpus, "memory": n.memory_gb * 2**30},
+            }
+            for n in NODES
+        ]
 
 
 def returned(files=None, node="a" * 8, refused="", said=""):
@@ -97,12 +118,18 @@ def test_records_that_come_are_kept_byte_by_byte_and_retries_are_rays(job, done)
     assert ray.options[0]["max_retries"] == MOST_RETRIES
 
 
-@pytest.mark.parametrize(("result", "why"), [
-    (Gone("the node died"), "Gone: the node died"), (returned(said="it was killed"), "it was killed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (Gone("the node died"), "Gone: the node died"),
+        (returned(said="it was killed"), "it was killed"),
+    ],
+)
 def test_a_lost_run_leaves_no_record_and_a_note(job, tmp_path, result, why):
     (note,) = work(job, FakeRay(result))
-    assert f"{why}; it has no record, and the same command tries it again" in note and not records(tmp_path / "here")
+    assert f"{why}; it has no record, and the same command tries it again" in note and not records(
+        tmp_path / "here"
+    )
 
 
 def test_a_node_that_refuses_is_not_used_again(job, done):
@@ -113,16 +140,23 @@ def test_a_node_that_refuses_is_not_used_again(job, done):
 
 def test_where_every_node_refuses_nothing_is_recorded(job, tmp_path):
     with pytest.raises(UserError, match=r"no package \| no data"):
-        work(job, FakeRay(returned(refused="no package"), returned(refused="no data", node="b" * 8)))
+        work(
+            job, FakeRay(returned(refused="no package"), returned(refused="no data", node="b" * 8))
+        )
     assert not records(tmp_path / "here")
 
 
-# -- what came is checked ------------------------------------------------------------------------------------------------
+# -- what came is checked --------------------------------------------------------------------------
 
 
-def changed(files: dict[str, bytes], suffix: str, change: Callable[[bytes], bytes]) -> dict[str, bytes]:
+def changed(
+    files: dict[str, bytes], suffix: str, change: Callable[[bytes], bytes]
+) -> dict[str, bytes]:
     """With another content of the files of this kind."""
-    return {name: change(content) if name.endswith(suffix) else content for name, content in files.items()}
+    return {
+        name: change(content) if name.endswith(suffix) else content
+        for name, content in files.items()
+    }
 
 
 def flipped(content: bytes) -> bytes:
@@ -143,12 +177,19 @@ def with_one_cell(content: bytes) -> bytes:
     return sealed(run)
 
 
-@pytest.mark.parametrize(("suffix", "change", "why"), [
-    (".json", flipped, "damaged or changed"), (".npz", lambda content: content[:-9], "does not end as numpy's archives do"),
-    (".json", with_one_cell, "it is the record of another run"),
-    (".json", of_another_suite, "it is the record of another run"),
-], ids=["changed", "cut", "a cell is missing", "another suite"])  # fmt: skip
-def test_a_record_that_is_damaged_or_of_another_run_is_not_kept(job, done, suffix, change, why, tmp_path):
+@pytest.mark.parametrize(
+    ("suffix", "change", "why"),
+    [
+        (".json", flipped, "damaged or changed"),
+        (".npz", lambda content: content[:-9], "does not end as numpy's archives do"),
+        (".json", with_one_cell, "it is the record of another run"),
+        (".json", of_another_suite, "it is the record of another run"),
+    ],
+    ids=["changed", "cut", "a cell is missing", "another suite"],
+)
+def test_a_record_that_is_damaged_or_of_another_run_is_not_kept(
+    job, done, suffix, change, why, tmp_path
+):
     with pytest.raises(UserError, match=why):
         keep_run(job, changed(done[1], suffix, change))
     assert not records(tmp_path / "here")
@@ -164,11 +205,14 @@ def test_a_damaged_record_is_a_loss(job, done):
     assert "what the node returned cannot be used" in note
 
 
-# -- resources -----------------------------------------------------------------------------------------------------------
+# -- resources -------------------------------------------------------------------------------------
 
 
 def test_more_than_any_node_has_is_refused_with_what_each_has():
-    with pytest.raises(UserError, match=r"limits\.cpus is 2, limits\.gpus is 1, but one has gpus: 0; two has cpus: 1"):
+    with pytest.raises(
+        UserError,
+        match=r"limits\.cpus is 2, limits\.gpus is 1, but one has gpus: 0; two has cpus: 1",
+    ):
         require_room(Limits(cpus=2, gpus=1), NODES)
     require_room(Limits(cpus=1, gpus=0.25, memory_gb=8), NODES)
     with pytest.raises(ValueError, match="above 1 is a number of whole GPUs"):
@@ -176,15 +220,22 @@ def test_more_than_any_node_has_is_refused_with_what_each_has():
     require_room(Limits(cpus=1, gpus=1, memory_gb=8), NODES)
 
 
-# -- the node's side, without Ray ------------------------------------------------------------------------------------------
+# -- the node's side, without Ray ------------------------------------------------------------------
 
 
 def on_node(folder: Path, job, **needs) -> tuple[int, str]:
     """(exit status, standard error) of a run on this machine as a node with a cache of its own."""
-    request = json.dumps({"needs": needs_of(job) | needs, "job": job_json(replace(job, results=""))})
+    request = json.dumps(
+        {"needs": needs_of(job) | needs, "job": job_json(replace(job, results=""))}
+    )
     words = [sys.executable, "-m", "fedbench.core.run.ray_node", str(folder), str(os.getpid())]
     done = subprocess.run(
-        words, input=request, capture_output=True, text=True, check=False, env={**os.environ, "XDG_CACHE_HOME": str(folder)}
+        words,
+        input=request,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder)},
     )
     return done.returncode, done.stderr
 
@@ -203,34 +254,58 @@ def of_other_data(job):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("made", "needs", "why"), [
-    (lambda job: job, {"core": "0" * 64}, "the package 'fedbench-privacy': version "),
-    (lambda job: job, {"uses": [["toys 1.0", "toys", "toy", "0", {}]]}, "the package 'toys' 1.0, of 'toy': not installed"),
-    (of_other_data, {}, "the data of 'digits', seed 0, are not those that the suite was planned with"),
-], ids=["engine", "package", "data"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("made", "needs", "why"),
+    [
+        (lambda job: job, {"core": "0" * 64}, "the package 'fedbench-privacy': version "),
+        (
+            lambda job: job,
+            {"uses": [["toys 1.0", "toys", "toy", "0", {}]]},
+            "the package 'toys' 1.0, of 'toy': not installed",
+        ),
+        (
+            of_other_data,
+            {},
+            "the data of 'digits', seed 0, are not those that the suite was planned with",
+        ),
+    ],
+    ids=["engine", "package", "data"],
+)
 def test_a_node_that_differs_from_the_driver_refuses(job, tmp_path, made, needs, why):
     status, said = on_node(tmp_path, made(job), **needs)
     assert status == CANNOT and why in said
 
 
-# -- the command line ----------------------------------------------------------------------------------------------------
+# -- the command line ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("address", "why"), [
-    ("127.0.0.1:1", "no answer"), ("ray://head:10001", "run this command on a machine of the cluster"),
-    ("head:99999", "expected HOST:PORT"),
-])  # fmt: skip
-def test_an_address_that_cannot_be_a_cluster_is_refused_before_ray_is_imported(address, why, job, monkeypatch):
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("127.0.0.1:1", "no answer"),
+        ("ray://head:10001", "run this command on a machine of the cluster"),
+        ("head:99999", "expected HOST:PORT"),
+    ],
+)
+def test_an_address_that_cannot_be_a_cluster_is_refused_before_ray_is_imported(
+    address, why, job, monkeypatch
+):
     monkeypatch.setattr(ray_executor, "find_spec", lambda name: True)
     with pytest.raises(UserError, match=why):
         RayExecutor(address).execute([job], Watcher())
 
 
-@pytest.mark.parametrize(("arguments", "why"), [
-    (["--ray-address", "auto"], "--ray-address goes with --executor ray"),
-    (["--executor", "ray", "--device", "cuda:1"], "write --device cuda"),
-    (["--executor", "ray", "--device", "cuda"], "the suite asks for no GPU; add --set limits.gpus=1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--ray-address", "auto"], "--ray-address goes with --executor ray"),
+        (["--executor", "ray", "--device", "cuda:1"], "write --device cuda"),
+        (
+            ["--executor", "ray", "--device", "cuda"],
+            "the suite asks for no GPU; add --set limits.gpus=1",
+        ),
+    ],
+)
 def test_arguments_that_do_not_fit_together_are_refused(tmp_path, arguments, why):
     with pytest.raises(UserError, match=why):
         called(suite(tmp_path), "--results", tmp_path / "r", "--dry-run", *arguments)

@@ -65,24 +65,36 @@ def refusal(path: Path) -> str:
         read_run(path)
     (message,) = caught.value.messages
     assert message.startswith(f"{path}: ") and message.isprintable() and len(message) < 600
-    return message.removeprefix(f"{path}: ").removesuffix("; delete it and run its suite again to compute the run anew")
+    return message.removeprefix(f"{path}: ").removesuffix(
+        "; delete it and run its suite again to compute the run anew"
+    )
 
 
-# -- as written --------------------------------------------------------------------------------------------------------
+# -- as written ------------------------------------------------------------------------------------
 
 
 def test_a_run_writes_records_of_every_outcome_with_digest_and_identity(folder):
     loaded = load_records(folder)
-    assert list(dict.fromkeys(r.path for r in loaded)) == sorted((folder / "records").glob("*.json"))
+    assert list(dict.fromkeys(r.path for r in loaded)) == sorted(
+        (folder / "records").glob("*.json")
+    )
     assert {r.record.outcome for r in loaded} == {"ok", *OTHER_OUTCOMES}
     for r in loaded:
         content = json.loads(r.path.read_text())
-        text = json.dumps({**content, "digest": None}, sort_keys=True, separators=(",", ":")).replace('"digest":null,', "")
+        text = json.dumps(
+            {**content, "digest": None}, sort_keys=True, separators=(",", ":")
+        ).replace('"digest":null,', "")
         assert content["digest"] == hashlib.sha256(text.encode()).hexdigest()
         assert keys_of(r.record.identity.model_dump()) == (r.record.run_key, r.record.key)
-        used = [r.record.components.dataset, r.record.components.model, *r.record.components.signals.values()]
+        used = [
+            r.record.components.dataset,
+            r.record.components.model,
+            *r.record.components.signals.values(),
+        ]
         assert [use.name for use in used] == ["digits", "mlp", *r.record.identity.signals]
-        assert {use.distribution for use in used} == {f"fedbench-privacy {r.record.provenance.fedbench}"}
+        assert {use.distribution for use in used} == {
+            f"fedbench-privacy {r.record.provenance.fedbench}"
+        }
 
 
 def test_spaces_the_order_of_fields_and_the_program_that_packed_the_scores_do_not_count(record):
@@ -99,23 +111,36 @@ def test_spaces_the_order_of_fields_and_the_program_that_packed_the_scores_do_no
     for loaded in (r for r in read_run(record) if r.record.outcome == "ok"):
         own = f"{loaded.record.key[:12]}/"
         shared = {name: a for name, a in arrays.items() if "/" not in name}
-        wanted = shared | {name.removeprefix(own): a for name, a in arrays.items() if name.startswith(own)}
+        wanted = shared | {
+            name.removeprefix(own): a for name, a in arrays.items() if name.startswith(own)
+        }
         assert_scores_are(wanted, loaded)
 
 
 def test_an_array_that_is_equal_in_all_cells_of_a_run_is_stored_once(record):
     names = read_npz(scores_of(record)).keys()
     keys = [r.record.key[:12] for r in read_run(record) if r.record.outcome == "ok"]
-    assert {f"{key}/t0_scores" for key in keys} <= names and {"t0_kind", "t0_ids", "test_correct"} <= names and len(keys) == 2
+    assert (
+        {f"{key}/t0_scores" for key in keys} <= names
+        and {"t0_kind", "t0_ids", "test_correct"} <= names
+        and len(keys) == 2
+    )
 
 
-@pytest.mark.parametrize("header", [
-    b"-" * 9_900 + b"1\n", b"{'descr': '<f8', 'shape': (1,",
-    b"{'descr': '<f8', 'fortran_order': False, 'shape': (%s, }" % (b"1" * 30_000),
-], ids=["parsed for ever", "not closed", "digits"])  # fmt: skip
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"-" * 9_900 + b"1\n",
+        b"{'descr': '<f8', 'shape': (1,",
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': (%s, }" % (b"1" * 30_000),
+    ],
+    ids=["parsed for ever", "not closed", "digits"],
+)
 def test_a_header_that_numpy_does_not_write_is_refused(record, header):
     with zipfile.ZipFile(scores_of(record), "w") as z:
-        z.writestr("test_correct.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+        z.writestr(
+            "test_correct.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+        )
     with pytest.raises(UserError, match="'test_correct' is not a plain array"):
         read_run(record)
 
@@ -124,12 +149,16 @@ def assert_scores_are(arrays: dict[str, np.ndarray], loaded: LoadedRecord) -> No
     """What is read of a cell are these arrays."""
     read = {"test_correct": loaded.test_correct()}
     for target in (t.target for t in loaded.record.targets):
-        of = vars(loaded.candidates(target)) | dict(zip(("null_auc", "null_advantage"), loaded.null_maxima(target), strict=True))
+        of = vars(loaded.candidates(target)) | dict(
+            zip(("null_auc", "null_advantage"), loaded.null_maxima(target), strict=True)
+        )
         read |= {f"t{target}_{name}": a for name, a in of.items()}
-    assert {name: a.tolist() for name, a in read.items()} == {name: arrays[name].tolist() for name in read}
+    assert {name: a.tolist() for name, a in read.items()} == {
+        name: arrays[name].tolist() for name in read
+    }
 
 
-# -- damage ------------------------------------------------------------------------------------------------------------
+# -- damage ----------------------------------------------------------------------------------------
 
 
 HELD = {"refused", "as before"}
@@ -176,7 +205,8 @@ def test_a_board_follows_its_records(finished, tmp_path):
     assert board() != first
 
 
-# where a record of the undefended run is changed, to what (...: it is removed), and the refusal, or its start
+# where a record of the undefended run is changed, to what (...: it is removed), and the refusal, or
+# its start
 SAID = [
     ("seed", 7, "seed is 7, but 0 in its identity"),
     ("members", [3], "members is [3], but [] in its identity"),
@@ -190,7 +220,11 @@ SAID = [
     ("described/model/params/hidden", [1], "described.model is {"),
     ("described/audit/every", 1, "described.audit is {"),
     ("described/adversary", {}, "described.adversary is false, but true in its identity"),
-    ("described/coalitions", {"a": [[0], [1]]}, "described.coalitions is [[[0],[1]]], but [] in its identity"),
+    (
+        "described/coalitions",
+        {"a": [[0], [1]]},
+        "described.coalitions is [[[0],[1]]], but [] in its identity",
+    ),
     ("described/tuning", True, "described.tuning is true, but false in its identity"),
     ("digests/data", "d", "digests is {"),
     ("targets/3", ..., "targets is [0,1,2], but [0,1,2,3] in its identity"),
@@ -216,27 +250,50 @@ SAID = [
     ("targets/0/maximum/rounds", 0, "a maximum over rounds is not between 0 and 1, or of no round"),
     ("targets/0/maximum/auc", 1.01, "a maximum over rounds is not between 0 and 1, or of no round"),
     ("measured/wall_s", -1.0, "measured times are negative or not finite"),
-    ("schema_version", ..., "not a fedbench record (it has no schema_version); move it out of the results folder"),
+    (
+        "schema_version",
+        ...,
+        "not a fedbench record (it has no schema_version); move it out of the results folder",
+    ),
     ("schema_version", 1.5, "record schema 1.5, expected 1"),
     ("schema_version", 0, "record schema 0, expected 1"),
-    ("schema_version", 99, "made by a newer fedbench (record schema 99; this one reads 1); upgrade fedbench"),
+    (
+        "schema_version",
+        99,
+        "made by a newer fedbench (record schema 99; this one reads 1); upgrade fedbench",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "said"), SAID, ids=[f"{path} {said[:9]}" for path, _, said in SAID])
-def test_a_record_that_disagrees_with_itself_or_says_the_impossible_is_refused(record, path, value, said):
+@pytest.mark.parametrize(
+    ("path", "value", "said"), SAID, ids=[f"{path} {said[:9]}" for path, _, said in SAID]
+)
+def test_a_record_that_disagrees_with_itself_or_says_the_impossible_is_refused(
+    record, path, value, said
+):
     change(record, path, value)
     assert refusal(record).removeprefix("not a valid record (").startswith(said)
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 
 UNREADABLE = [
-    b"{half", b"", b'{"a": 1} x', b'{"a": NaN}', b'{"a": Infinity}', b'{"a": -1e999}', b'{"a": 18446744073709551617}',
-    b'{"a": -18446744073709551617}', b'{"a": 1, "a": 1}', b'{"b": {"a": 1, "a": 2}}', b"[" * 41 + b"]" * 41, b"[" * 5000,
-    b'{"a": "\xff"}', b'{"a\\u0062": 1, "ab": 2}',
-]  # fmt: skip
+    b"{half",
+    b"",
+    b'{"a": 1} x',
+    b'{"a": NaN}',
+    b'{"a": Infinity}',
+    b'{"a": -1e999}',
+    b'{"a": 18446744073709551617}',
+    b'{"a": -18446744073709551617}',
+    b'{"a": 1, "a": 1}',
+    b'{"b": {"a": 1, "a": 2}}',
+    b"[" * 41 + b"]" * 41,
+    b"[" * 5000,
+    b'{"a": "\xff"}',
+    b'{"a\\u0062": 1, "ab": 2}',
+]
 
 
 @pytest.mark.parametrize("text", UNREADABLE, ids=range(len(UNREADABLE)))
@@ -246,7 +303,10 @@ def test_json_with_impossible_numbers_or_a_name_twice_is_refused(text):
 
 
 NUMBERS = st.integers(-(2**64), 2**64) | st.floats(allow_nan=False, allow_infinity=False)
-JSON = st.recursive(st.none() | st.booleans() | NUMBERS | st.text(), lambda of: st.lists(of) | st.dictionaries(st.text(), of))
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(),
+    lambda of: st.lists(of) | st.dictionaries(st.text(), of),
+)
 
 
 @given(JSON)
@@ -254,7 +314,9 @@ JSON = st.recursive(st.none() | st.booleans() | NUMBERS | st.text(), lambda of: 
 def test_json_is_read_as_python_reads_it(value):
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
         if "\\ud" not in text:
-            assert json.dumps(parse_bytes(text.encode(errors="surrogatepass"), "", "")) == json.dumps(json.loads(text))
+            assert json.dumps(
+                parse_bytes(text.encode(errors="surrogatepass"), "", "")
+            ) == json.dumps(json.loads(text))
     deepest = b"[" * 40 + b"]" * 40
     assert parse_bytes(deepest, "", "") == json.loads(deepest)
 
@@ -295,7 +357,7 @@ def test_the_names_of_an_object_are_compared_a_bounded_number_of_times_each():
     assert Name.compared < 10 * len(pairs)
 
 
-# -- the marker --------------------------------------------------------------------------------------------------------
+# -- the marker ------------------------------------------------------------------------------------
 
 MARKERS = [
     ({"title": "B title"}, "damaged or changed since fedbench wrote it "),
@@ -304,7 +366,7 @@ MARKERS = [
     ({"digest": None, "cells": [1]}, "unreadable (cells.0: "),
     ({"digest": None, "analyses": 5}, "unreadable (analyses: "),
     ({"digest": None, "title": []}, "unreadable (title: "),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("changes", "start"), MARKERS)

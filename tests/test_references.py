@@ -22,7 +22,13 @@ from fedbench.leaderboard.tables.provenance import setting_bullets
 from fedbench.testing.worlds import AUDIT, job_of, setting_of
 
 CLIENTS = 8
-FEDERATION = {"clients": CLIENTS, "rounds": 2, "local_epochs": 1, "batch_size": 20, "optimizer": {"lr": 0.3}}
+FEDERATION = {
+    "clients": CLIENTS,
+    "rounds": 2,
+    "local_epochs": 1,
+    "batch_size": 20,
+    "optimizer": {"lr": 0.3},
+}
 
 
 def setting(references: Any, **audit: Any):
@@ -46,7 +52,9 @@ class Notes(Attack):
         return np.zeros(len(audit.ids))
 
 
-def seen(references: Any, members: tuple[int, ...] = (1, 6), *attacks: Notes, **audit: Any) -> Trained:
+def seen(
+    references: Any, members: tuple[int, ...] = (1, 6), *attacks: Notes, **audit: Any
+) -> Trained:
     """The training of a run with these attacks, which have then been shown its observations."""
     job, parts, scene = job_of(setting(references, **audit), members=members)
     trained = train(job, parts, scene, [Look.of(a) for a in attacks], lambda t: None)
@@ -67,14 +75,21 @@ def test_a_target_is_beside_the_first_others_of_one_permutation(aligned):
         ids = observations.clients
         assert np.all(np.diff(ids) > 0) and ids[observations.target] == k
         np.testing.assert_array_equal(observations["loss"], every.seen[k]["loss"][:, ids])
-        np.testing.assert_allclose(observations["grad-dot"], every.seen[k]["grad-dot"][:, ids], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(
+            observations["grad-dot"], every.seen[k]["grad-dot"][:, ids], rtol=1e-4, atol=1e-6
+        )
 
 
 def test_the_coalitions_mean_is_beside_as_many_clients_outside_it():
     few = Notes("coalition")
     trained = seen(2, (1, 6), few)
     ids = few.seen[1].clients.tolist()
-    assert ids[0] == -2 and len(ids) == 3 and not {1, 6} & {*ids} and ids == few.seen[6].clients.tolist()
+    assert (
+        ids[0] == -2
+        and len(ids) == 3
+        and not {1, 6} & {*ids}
+        and ids == few.seen[6].clients.tolist()
+    )
     assert sorted(trained.rows) == sorted(ids)
 
 
@@ -90,9 +105,15 @@ def test_colluders_have_their_own_rows():
 def test_analyses_and_targets_of_many_clients_see_all():
     job, *_ = job_of(setting(2))
     look = Look(needs=frozenset({"loss"}), view="server")
-    assert len(needed_rows(job, 1, [look])) < CLIENTS == len(needed_rows(replace(job, looks={"it": look}), 1, [look]))
+    assert (
+        len(needed_rows(job, 1, [look]))
+        < CLIENTS
+        == len(needed_rows(replace(job, looks={"it": look}), 1, [look]))
+    )
     together = replace(job, targets=(EVERYBODY,))
-    assert together.references is None and compared(together, None, "coalition") == [*range(2, CLIENTS)]
+    assert together.references is None and compared(together, None, "coalition") == [
+        *range(2, CLIENTS)
+    ]
 
 
 def test_it_is_part_of_a_run_where_it_leaves_clients_out():

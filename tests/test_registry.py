@@ -1,4 +1,6 @@
-"""Plugin discovery through fake distributions on sys.path: what works, what breaks, and that nothing else breaks."""
+"""Plugin discovery through fake distributions on sys.path: what works, what breaks, and that
+nothing else breaks.
+"""
 
 import subprocess
 import sys
@@ -8,7 +10,18 @@ import pytest
 import torch
 from fake_packages import ANNOUNCE, BROKEN, DEFENSE, install
 
-from fedbench.core import ActiveAttack, Analysis, Attack, Dataset, Defense, Model, Params, Report, Signal, UserError
+from fedbench.core import (
+    ActiveAttack,
+    Analysis,
+    Attack,
+    Dataset,
+    Defense,
+    Model,
+    Params,
+    Report,
+    Signal,
+    UserError,
+)
 from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.contract.phases import PHASES
 from fedbench.core.registry.components import Registry
@@ -28,17 +41,38 @@ def test_a_good_plugin_is_found_and_its_class_loads(site, monkeypatch):
     install(site, "good_shield", SHIELD, distribution="good-shield")
     (site / "good_class.py").write_text(DEFENSE)
     monkeypatch.setattr(
-        sys, "path", [*sys.path, str(install(site / "other", "good_shield", SHIELD, "0.9", distribution="Good_Shield"))]
+        sys,
+        "path",
+        [
+            *sys.path,
+            str(install(site / "other", "good_shield", SHIELD, "0.9", distribution="Good_Shield")),
+        ],
     )
     registry = Registry.discover()  # a second copy further on the path counts as none
     plugin, found = status(registry, "good-shield"), registry.get("defense", "shield")
-    assert (plugin.ok, plugin.reason, plugin.version, plugin.entry_point) == (True, "", "1.0", "good_shield")
-    assert (found.distribution, found.version, found.kind, found.name) == ("good-shield", "1.0", "defense", "shield")
-    assert found in registry.components("defense") and plugin.components == (found,) and not registry.clashes
+    assert (plugin.ok, plugin.reason, plugin.version, plugin.entry_point) == (
+        True,
+        "",
+        "1.0",
+        "good_shield",
+    )
+    assert (found.distribution, found.version, found.kind, found.name) == (
+        "good-shield",
+        "1.0",
+        "defense",
+        "shield",
+    )
+    assert (
+        found in registry.components("defense")
+        and plugin.components == (found,)
+        and not registry.clashes
+    )
     assert "good_class" not in sys.modules  # announcing imports nothing
     assert found.load().__name__ == "Shield"
     (site / "good_shield.py").write_text(ANNOUNCE.format(name="after", target="a:B"))
-    assert [c.name for c in Registry.discover().components("defense") if c.distribution == "good-shield"] == ["after"]
+    assert [
+        c.name for c in Registry.discover().components("defense") if c.distribution == "good-shield"
+    ] == ["after"]
 
 
 @pytest.mark.parametrize(("source", "reason"), BROKEN.values(), ids=BROKEN)
@@ -55,48 +89,103 @@ def test_a_broken_plugin_is_listed_with_the_reason_and_breaks_nothing_else(site,
     assert plugin.reason in str(caught.value)
 
 
-def test_what_a_partly_broken_plugin_announces_rightly_is_kept_and_damaged_metadata_is_one_failure(site):
+def test_what_a_partly_broken_plugin_announces_rightly_is_kept_and_damaged_metadata_is_one_failure(
+    site,
+):
     more = '\n@hookimpl\ndef fedbench_atacks():\n    yield Component("lost", "a:B", "x")\n'
     install(site, "half_plugin", SHIELD + more, distribution="half-dist")
     (site / "damaged-2.0.dist-info").mkdir()
-    (site / "damaged-2.0.dist-info" / "entry_points.txt").write_text("[fedbench]\nno equals sign here\n")
+    (site / "damaged-2.0.dist-info" / "entry_points.txt").write_text(
+        "[fedbench]\nno equals sign here\n"
+    )
     registry = Registry.discover()
     assert registry.get("defense", "shield").distribution == "half-dist"
     reasons = {plugin.distribution: plugin.reason for plugin in registry.broken}
-    assert len(reasons) == 2 and reasons["half-dist"] == "unknown hook 'fedbench_atacks' - did you mean 'fedbench_attacks'?"
-    assert any("damaged" in name and "its entry_points.txt cannot be read" in reason for name, reason in reasons.items())
+    assert (
+        len(reasons) == 2
+        and reasons["half-dist"]
+        == "unknown hook 'fedbench_atacks' - did you mean 'fedbench_attacks'?"
+    )
+    assert any(
+        "damaged" in name and "its entry_points.txt cannot be read" in reason
+        for name, reason in reasons.items()
+    )
 
 
-@pytest.mark.parametrize(("second", "said"), [
-    ("second-dist", "first-dist 1.0 (good_class:Shield) and second-dist 1.0 (b:C): uninstall one of them"),
-    ("first-dist", "first-dist 1.0 (good_class:Shield) and first-dist 1.0 (b:C): the package must rename one of them"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (
+            "second-dist",
+            "first-dist 1.0 (good_class:Shield) and second-dist 1.0 (b:C): uninstall one of them",
+        ),
+        (
+            "first-dist",
+            "first-dist 1.0 (good_class:Shield) and first-dist 1.0 (b:C): the package must rename "
+            "one of them",
+        ),
+    ],
+)
 def test_a_name_claimed_twice_is_an_error_only_where_it_is_used(site, second, said):
     twice = '    yield Component("shield", "b:C", "another")\n'
-    install(site, "first_plugin", SHIELD + twice * (second == "first-dist"), distribution="first-dist")
+    install(
+        site, "first_plugin", SHIELD + twice * (second == "first-dist"), distribution="first-dist"
+    )
     if second != "first-dist":
-        install(site, "second_plugin", ANNOUNCE.format(name="shield", target="b:C"), distribution=second)
+        install(
+            site, "second_plugin", ANNOUNCE.format(name="shield", target="b:C"), distribution=second
+        )
     registry = Registry.discover()
     assert [str(clash) for clash in registry.clashes] == [f"defense 'shield' is claimed by {said}"]
-    assert "shield" not in [c.name for c in registry.components("defense")] and registry.get("defense", "none")
+    assert "shield" not in [c.name for c in registry.components("defense")] and registry.get(
+        "defense", "none"
+    )
     with pytest.raises(UserError) as caught:
         registry.get("defense", "shield")
     assert caught.value.messages == (f"defense 'shield' is claimed by {said}",)
 
 
-@pytest.mark.parametrize(("source", "target", "message"), [
-    ("", "no_such_module_either:X", "cannot import 'no_such_module_either': ModuleNotFoundError: "),
-    ("import sys\nsys.exit()", "target_mod:X", "cannot import 'target_mod': it called sys.exit(None)"),
-    (DEFENSE, "target_mod:Sheild", "the module 'target_mod' has no 'Sheild' - did you mean 'Shield'?"),
-    ("def Shield():\n    pass", "target_mod:Shield",
-     "'target_mod:Shield' is the function Shield, expected a subclass of fedbench.core.Defense"),
-    ("from fedbench.core import Attack\nclass Shield(Attack):\n    pass", "target_mod:Shield",
-     "'target_mod:Shield' is the class Shield(Attack), expected a subclass of fedbench.core.Defense"),
-    (DEFENSE + "    Params = dict\n", "target_mod:Shield",
-     "its Params is the class dict(object), expected a subclass of fedbench.core.Params"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (
+            "",
+            "no_such_module_either:X",
+            "cannot import 'no_such_module_either': ModuleNotFoundError: ",
+        ),
+        (
+            "import sys\nsys.exit()",
+            "target_mod:X",
+            "cannot import 'target_mod': it called sys.exit(None)",
+        ),
+        (
+            DEFENSE,
+            "target_mod:Sheild",
+            "the module 'target_mod' has no 'Sheild' - did you mean 'Shield'?",
+        ),
+        (
+            "def Shield():\n    pass",
+            "target_mod:Shield",
+            "'target_mod:Shield' is the function Shield, expected a subclass of "
+            "fedbench.core.Defense",
+        ),
+        (
+            "from fedbench.core import Attack\nclass Shield(Attack):\n    pass",
+            "target_mod:Shield",
+            "'target_mod:Shield' is the class Shield(Attack), expected a subclass of "
+            "fedbench.core.Defense",
+        ),
+        (
+            DEFENSE + "    Params = dict\n",
+            "target_mod:Shield",
+            "its Params is the class dict(object), expected a subclass of fedbench.core.Params",
+        ),
+    ],
+)
 def test_a_class_that_cannot_be_used_says_why(site, source, target, message):
-    install(site, "my_plugin", ANNOUNCE.format(name="shield", target=target), distribution="my-dist")
+    install(
+        site, "my_plugin", ANNOUNCE.format(name="shield", target=target), distribution="my-dist"
+    )
     (site / "target_mod.py").write_text(source)
     with pytest.raises(UserError) as caught:
         Registry.discover().get("defense", "shield").load()
@@ -108,26 +197,38 @@ def test_unknown_names_list_the_good_ones_nearest_first(registry):
         registry.get("attack", "los-series")
     head, _, names = str(caught.value).partition("; the attacks are ")
     assert head == "unknown attack 'los-series' - did you mean 'loss-series'?"
-    assert names.split(", ")[0] == "loss-series" and sorted(names.split(", ")) == [c.name for c in registry.components("attack")]
+    assert names.split(", ")[0] == "loss-series" and sorted(names.split(", ")) == [
+        c.name for c in registry.components("attack")
+    ]
 
 
 def test_every_built_in_component_loads_and_has_no_method_that_is_never_called(registry):
-    assert not [p for p in registry.broken if p.distribution == DISTRIBUTION] and not registry.clashes
+    assert (
+        not [p for p in registry.broken if p.distribution == DISTRIBUTION] and not registry.clashes
+    )
     loaded = {str(found): found.load() for kind in KINDS for found in registry.own(kind)}
-    assert len(loaded) > 60 and {name: said for name, cls in loaded.items() if (said := unknown_methods(cls))} == {}
+    assert (
+        len(loaded) > 60
+        and {name: said for name, cls in loaded.items() if (said := unknown_methods(cls))} == {}
+    )
 
 
 def test_discovery_imports_neither_torch_nor_a_target():
     code = (
-        "import sys; from fedbench.core.registry.components import Registry; r = Registry.discover(); "
-        "targets = {c.component.target.split(':')[0] for k in ('defense', 'attack') for c in r.components(k)}; "
-        "print([m for m in ('torch', 'numpy', 'sklearn', *targets) if m in sys.modules], len(targets) > 1)"
+        "import sys; from fedbench.core.registry.components import Registry; r = "
+        "Registry.discover(); "
+        "targets = {c.component.target.split(':')[0] for k in ('defense', 'attack') for c in "
+        "r.components(k)}; "
+        "print([m for m in ('torch', 'numpy', 'sklearn', *targets) if m in sys.modules], "
+        "len(targets) > 1)"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert out.split() == ["[]", "True"]
 
 
-# -- methods that the engine never calls -------------------------------------------------------------------------------
+# -- methods that the engine never calls -----------------------------------------------------------
 
 
 def said_of(base: type, name: str) -> list[str]:
@@ -137,15 +238,24 @@ def said_of(base: type, name: str) -> list[str]:
 
 def test_a_misspelt_hook_is_said_with_the_nearest():
     meant = {
-        (Defense, "protekt"): "protect", (Defense, "chek"): "check", (Attack, "scor"): "score", (ActiveAttack, "kraft"): "craft",
-        (Attack, "score_round"): "score_rounds", (Analysis, "analyze"): "analyse", (Dataset, "laod"): "load",
-        (Model, "biuld"): "build", (Signal, "mesure"): "measure", (Report, "sumary"): "summary",
-    }  # fmt: skip
+        (Defense, "protekt"): "protect",
+        (Defense, "chek"): "check",
+        (Attack, "scor"): "score",
+        (ActiveAttack, "kraft"): "craft",
+        (Attack, "score_round"): "score_rounds",
+        (Analysis, "analyze"): "analyse",
+        (Dataset, "laod"): "load",
+        (Model, "biuld"): "build",
+        (Signal, "mesure"): "measure",
+        (Report, "sumary"): "summary",
+    }
     expected = {}
     for (base, name), near in meant.items():
         what = "phase" if base is Defense else f"hook of {base.__name__}"
         lead = f"its method '{name}' is no {what}, so the engine never calls it"
-        expected[base, name] = [f"{lead} - did you mean '{near}'? A helper's name begins with an underscore"]
+        expected[base, name] = [
+            f"{lead} - did you mean '{near}'? A helper's name begins with an underscore"
+        ]
     assert {(base, name): said_of(base, name) for base, name in meant} == expected
     (narrower,) = said_of(Attack, "craft")
     assert " - did you mean 'craft' of ActiveAttack, which it is not built on? " in narrower
@@ -156,7 +266,12 @@ def test_a_misspelt_hook_is_said_with_the_nearest():
 
 def test_hooks_are_the_contracts_own_methods():
     assert set(hooks_of(Defense)) == {*PHASES, "check", "remarks"}
-    assert hooks_of(ActiveAttack) == {"craft": ActiveAttack, "fit": Attack, "score": Attack, "score_rounds": Attack}
+    assert hooks_of(ActiveAttack) == {
+        "craft": ActiveAttack,
+        "fit": Attack,
+        "score": Attack,
+        "score_rounds": Attack,
+    }
     assert [said_of(Defense, name) for name in hooks_of(Defense)] == [[]] * len(hooks_of(Defense))
 
 
@@ -192,5 +307,10 @@ def test_what_counts_as_a_method_of_its_own():
         def kept(self):
             return 1
 
-    assert [said.split("'")[1] for said in unknown_methods(Mine)] == ["made", "kept", "mixed", "static"]
+    assert [said.split("'")[1] for said in unknown_methods(Mine)] == [
+        "made",
+        "kept",
+        "mixed",
+        "static",
+    ]
     assert unknown_methods(Mixin) == []

@@ -46,8 +46,12 @@ REPORT = """
 @pytest.fixture
 def results(tmp_path):
     """Rows of long names, one of them with a failure, and the folder's marker."""
-    folder = Folder(tmp_path / "results", {"none": 1.0, LONG: 0.2, f"{LONG}2": 0.9, "free-rider": 0.0}).fill((0, 1))
-    folder.add(f"{LONG}2", folder.attacks[0], 0, "failed", reason="ValueError: " + "out of ideas " * 40)
+    folder = Folder(
+        tmp_path / "results", {"none": 1.0, LONG: 0.2, f"{LONG}2": 0.9, "free-rider": 0.0}
+    ).fill((0, 1))
+    folder.add(
+        f"{LONG}2", folder.attacks[0], 0, "failed", reason="ValueError: " + "out of ideas " * 40
+    )
     write_marker(folder.root, {"suite": "demo", "cells": [], "title": "T"})
     return folder.root
 
@@ -65,11 +69,27 @@ def provide(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- reports
 
 
-def test_a_report_of_another_package_is_called_by_its_name_beside_ours(results, tmp_path, provide, call):
+def test_a_report_of_another_package_is_called_by_its_name_beside_ours(
+    results, tmp_path, provide, call
+):
     provide("html")
     out = tmp_path / "copy.html"
-    status, said = call("leaderboard", results, "--report", "html", "--report", "board", "--no-plots", "--output", out)
-    assert status == 0 and "html: " in said and f"board: {results / 'leaderboard' / 'board.md'}" in said
+    status, said = call(
+        "leaderboard",
+        results,
+        "--report",
+        "html",
+        "--report",
+        "board",
+        "--no-plots",
+        "--output",
+        out,
+    )
+    assert (
+        status == 0
+        and "html: " in said
+        and f"board: {results / 'leaderboard' / 'board.md'}" in said
+    )
     assert "pages " + "x" * 150 in said and "worst AUC" in said
     assert out.read_text().startswith("<h2>At a glance</h2><h2>Ranking</h2>")
     board = (results / "leaderboard" / "board.md").read_text()
@@ -77,24 +97,40 @@ def test_a_report_of_another_package_is_called_by_its_name_beside_ours(results, 
     assert "placebo" not in board + said  # it has none
 
 
-@pytest.mark.parametrize(("name", "asked", "said"), [
-    ("board", "board", "report 'board' is claimed by"),
-    ("html", "htlm", "unknown report 'htlm' - did you mean 'html'?; the reports are html, board"),
-])  # fmt: skip
-def test_a_report_that_cannot_be_told_is_refused_before_anything_is_written(results, provide, call, name, asked, said):
+@pytest.mark.parametrize(
+    ("name", "asked", "said"),
+    [
+        ("board", "board", "report 'board' is claimed by"),
+        (
+            "html",
+            "htlm",
+            "unknown report 'htlm' - did you mean 'html'?; the reports are html, board",
+        ),
+    ],
+)
+def test_a_report_that_cannot_be_told_is_refused_before_anything_is_written(
+    results, provide, call, name, asked, said
+):
     provide(name)
     status, output = call("leaderboard", results, "--report", asked)
     assert status == 2 and said in output and not (results / "leaderboard").exists()
-    assert (f"fedbench-privacy {fedbench.__version__}" in output and "my_report 1.0" in output) == (name == "board")
+    assert (f"fedbench-privacy {fedbench.__version__}" in output and "my_report 1.0" in output) == (
+        name == "board"
+    )
 
 
-@pytest.mark.parametrize(("old", "new", "why"), [
-    ("return path", "return None", "write returned NoneType"),
-    ("path = results", "raise SystemExit(3); path = results", "it called sys.exit(3)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("return path", "return None", "write returned NoneType"),
+        ("path = results", "raise SystemExit(3); path = results", "it called sys.exit(3)"),
+    ],
+)
 def test_a_report_that_fails_costs_itself_alone(results, provide, call, old, new, why):
     provide("html", old, new)
-    status, said = call("leaderboard", results, "--report", "html", "--report", "board", "--no-plots")
+    status, said = call(
+        "leaderboard", results, "--report", "html", "--report", "board", "--no-plots"
+    )
     assert status == 2 and "report 'html': " in said and why in said and "board: " in said
 
 
@@ -118,10 +154,16 @@ assert "torch" not in sys.modules, "torch"
 def test_a_summary_has_every_number_and_name_in_a_pipe(results, capsys):
     summary = MarkdownBoard().summary(results)
     assert main(["leaderboard", str(results), "--no-plots"]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("board: ")]
+    lines = [
+        line for line in capsys.readouterr().out.splitlines() if not line.startswith("board: ")
+    ]
     assert LONG in "".join(lines) and LONG in (results / "leaderboard" / "board.md").read_text()
     for row, line in zip(summary.rows, lines[2:], strict=False):
-        numbers = [cell for name, cell in zip(summary.headers, row, strict=True) if name not in ("defense", "by", "no score")]
+        numbers = [
+            cell
+            for name, cell in zip(summary.headers, row, strict=True)
+            if name not in ("defense", "by", "no score")
+        ]
         assert all(cell in line for cell in numbers), (numbers, line)
     assert any("1 failed" in line for line in lines)
 
@@ -138,16 +180,30 @@ def test_show_lists_cells_with_the_key_of_each_and_one_record_in_full(results, c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("own", "made"), [
-    ("tuned", lambda root: Cells(root, {"iid": STRENGTHS}, tuning=TUNING)),
-    ("sweep", lambda root: Folder(root, {"none": 1.0, "mixup-1": 0.8, "mixup-2": 0.3}, n_ofl=400).fill()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("own", "made"),
+    [
+        ("tuned", lambda root: Cells(root, {"iid": STRENGTHS}, tuning=TUNING)),
+        (
+            "sweep",
+            lambda root: Folder(
+                root, {"none": 1.0, "mixup-1": 0.8, "mixup-2": 0.3}, n_ofl=400
+            ).fill(),
+        ),
+    ],
+)
 def test_the_figures_of_a_board_are_drawn(own, made, tmp_path):
     blocks = blocks_of(made(tmp_path / "r"), plots=True, analyses=["tuned", "sweep"])
-    assert {min(b.files).partition("-")[0] for b in blocks if isinstance(b, Image)} == {"roc", "tradeoff", own}
+    assert {min(b.files).partition("-")[0] for b in blocks if isinstance(b, Image)} == {
+        "roc",
+        "tradeoff",
+        own,
+    }
 
 
-def test_a_read_only_folder_prints_its_board_and_another_file_takes_it(results, tmp_path, monkeypatch, call):
+def test_a_read_only_folder_prints_its_board_and_another_file_takes_it(
+    results, tmp_path, monkeypatch, call
+):
     honest = files._replace
 
     def replace(path, content):
@@ -157,6 +213,12 @@ def test_a_read_only_folder_prints_its_board_and_another_file_takes_it(results, 
 
     monkeypatch.setattr(files, "_replace", replace)
     status, words = call("leaderboard", results, "--no-plots")
-    assert (status, LONG in words, f"board: {results} is read-only, nothing was written" in words) == (0, True, True)
+    assert (
+        status,
+        LONG in words,
+        f"board: {results} is read-only, nothing was written" in words,
+    ) == (0, True, True)
     assert call("leaderboard", results, "--no-plots", "--output", tmp_path / "board.md")[0] == 0
-    assert LONG in (tmp_path / "board.md").read_text() and not list((results / "leaderboard").glob("*.md"))
+    assert LONG in (tmp_path / "board.md").read_text() and not list(
+        (results / "leaderboard").glob("*.md")
+    )

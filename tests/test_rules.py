@@ -19,17 +19,21 @@ from torch.nn.functional import cross_entropy
 from fedbench.core import Layer, MemberData, ReportContext, UserError
 from fedbench.plugins.defenses.rules import screening as ds
 
-# ---- the same rules, slowly -------------------------------------------------------------------------------------
+# ---- the same rules, slowly ----------------------------------------------------------------------
 
 
 def slow_clipped(rows, bound):
-    return np.mean([row * min(1.0, bound / max(np.linalg.norm(row), 1e-300)) for row in rows], axis=0)
+    return np.mean(
+        [row * min(1.0, bound / max(np.linalg.norm(row), 1e-300)) for row in rows], axis=0
+    )
 
 
 def slow_top_k(rows, keep):
     kept = np.zeros_like(rows)
     for row, out in zip(rows, kept, strict=True):
-        for i in sorted(range(len(row)), key=lambda i: -abs(row[i]))[: max(1, math.floor(keep * len(row)))]:
+        for i in sorted(range(len(row)), key=lambda i: -abs(row[i]))[
+            : max(1, math.floor(keep * len(row)))
+        ]:
             out[i] = row[i]
     return kept.mean(axis=0)
 
@@ -54,14 +58,19 @@ def slow_released_krum(rows, f):
 def slow_released_multi_krum(rows, f, keep):
     left, chosen = list(rows), []
     while len(left) > 2 * f + 2 and len(chosen) < keep:
-        scores = [sum(sorted(((a - b) ** 2).sum() for b in left)[: len(left) - 2 - f]) for a in left]
+        scores = [
+            sum(sorted(((a - b) ** 2).sum() for b in left)[: len(left) - 2 - f]) for a in left
+        ]
         chosen.append(left.pop(np.argmin(scores)))
     return np.mean(chosen, axis=0)
 
 
 def slow_atm(rows, kappa):
     unit = [row / np.linalg.norm(row) for row in rows]
-    means = [sum(np.arccos(np.clip(a @ b, -1, 1)) for b in unit if b is not a) / max(1, len(rows) - 1) for a in unit]
+    means = [
+        sum(np.arccos(np.clip(a @ b, -1, 1)) for b in unit if b is not a) / max(1, len(rows) - 1)
+        for a in unit
+    ]
     kept = np.argsort(means)[: len(rows) - 2 * kappa]
     if kappa:  # in one or two dimensions rows may be collinear, and collinear rows tie
         assume(np.sort(means)[len(kept)] - np.sort(means)[len(kept) - 1] > 1e-5)
@@ -72,40 +81,81 @@ def slow_bulyan(rows, f):
     left, chosen = list(rows), []
     while len(chosen) < len(rows) - 2 * f:
         chosen.append(left.pop(slow_krum_order(left, f)[0]))
-    columns = [sorted(c, key=lambda v, c=c: abs(v - np.median(c)))[: len(rows) - 4 * f] for c in np.transpose(chosen)]
+    columns = [
+        sorted(c, key=lambda v, c=c: abs(v - np.median(c)))[: len(rows) - 4 * f]
+        for c in np.transpose(chosen)
+    ]
     return np.mean(columns, axis=1)
 
 
-# ---- the table of rules -----------------------------------------------------------------------------------------
+# ---- the table of rules --------------------------------------------------------------------------
 
-# id: (rule, its parameters, the same slowly from rows and f, least K for f); the rule is told f by the federation
+# id: (rule, its parameters, the same slowly from rows and f, least K for f); the rule is told f by
+# the federation
 RULES = {
     "fedavg": ("fedavg", {"weights": "equal"}, lambda r, f: r.mean(axis=0), lambda f: 1),
     "top-k": ("top-k", {}, lambda r, f: slow_top_k(r, 0.5), lambda f: 1),
     "median": ("median", {}, lambda r, f: np.median(r, axis=0), lambda f: 1),
-    "median-lower": ("median", {"middle": "lower"}, lambda r, f: np.sort(r, axis=0)[(len(r) - 1) // 2], lambda f: 1),
+    "median-lower": (
+        "median",
+        {"middle": "lower"},
+        lambda r, f: np.sort(r, axis=0)[(len(r) - 1) // 2],
+        lambda f: 1,
+    ),
     "trimmed-mean": ("trimmed-mean", {}, slow_trimmed, lambda f: 2 * f + 1),
     "krum": ("krum", {}, lambda r, f: r[slow_krum_order(r, f)[0]], lambda f: f + 3),
     "krum-released": ("krum", {"variant": "released"}, slow_released_krum, lambda f: 2 * f + 3),
-    "multi-krum": ("multi-krum", {}, lambda r, f: r[slow_krum_order(r, f)[: len(r) - f]].mean(axis=0), lambda f: f + 3),
-    "multi-krum-kept": ("multi-krum", {"f": 1, "keep": 3}, lambda r, f: r[slow_krum_order(r, 1)[:3]].mean(axis=0), lambda f: 4),
+    "multi-krum": (
+        "multi-krum",
+        {},
+        lambda r, f: r[slow_krum_order(r, f)[: len(r) - f]].mean(axis=0),
+        lambda f: f + 3,
+    ),
+    "multi-krum-kept": (
+        "multi-krum",
+        {"f": 1, "keep": 3},
+        lambda r, f: r[slow_krum_order(r, 1)[:3]].mean(axis=0),
+        lambda f: 4,
+    ),
     "multi-krum-released": (
-        "multi-krum", {"variant": "released"}, lambda r, f: slow_released_multi_krum(r, f, 4), lambda f: 2 * f + 3,
+        "multi-krum",
+        {"variant": "released"},
+        lambda r, f: slow_released_multi_krum(r, f, 4),
+        lambda f: 2 * f + 3,
     ),
     "atm": ("atm", {}, slow_atm, lambda f: 2 * f + 1),
-    "norm-clipping": ("norm-clipping", {}, lambda r, f: slow_clipped(r, np.median(np.linalg.norm(r, axis=1))), lambda f: 1),
-    "norm-clipping-fixed": ("norm-clipping", {"bound": 0.5}, lambda r, f: slow_clipped(r, 0.5), lambda f: 1),
-    "server-dp-quiet": ("server-dp", {"clip": 0.7, "sigma": 0}, lambda r, f: slow_clipped(r, 0.7), lambda f: 1),
+    "norm-clipping": (
+        "norm-clipping",
+        {},
+        lambda r, f: slow_clipped(r, np.median(np.linalg.norm(r, axis=1))),
+        lambda f: 1,
+    ),
+    "norm-clipping-fixed": (
+        "norm-clipping",
+        {"bound": 0.5},
+        lambda r, f: slow_clipped(r, 0.5),
+        lambda f: 1,
+    ),
+    "server-dp-quiet": (
+        "server-dp",
+        {"clip": 0.7, "sigma": 0},
+        lambda r, f: slow_clipped(r, 0.7),
+        lambda f: 1,
+    ),
     "bulyan": ("bulyan", {}, slow_bulyan, lambda f: 4 * f + 1),
-}  # fmt: skip
+}
 
 
 def draw_rows(seed: int, k: int, p: int) -> torch.Tensor:
     g = torch.Generator().manual_seed(seed)
-    return torch.randn(k, p, generator=g) * torch.rand(k, 1, generator=g).mul(2).exp() + torch.randn(p, generator=g)
+    return torch.randn(k, p, generator=g) * torch.rand(k, 1, generator=g).mul(
+        2
+    ).exp() + torch.randn(p, generator=g)
 
 
-def step_of(rule, rows: torch.Tensor, f: int = 0, weights: torch.Tensor | None = None, **context) -> torch.Tensor:
+def step_of(
+    rule, rows: torch.Tensor, f: int = 0, weights: torch.Tensor | None = None, **context
+) -> torch.Tensor:
     weights = torch.full((len(rows),), 1 / len(rows)) if weights is None else weights
     return rule.aggregate(rows, weights, server(rows, f, **context))
 
@@ -115,18 +165,26 @@ def close(found: torch.Tensor, wanted, tolerance: float = 2e-5) -> None:
     np.testing.assert_allclose(found.double().numpy(), wanted, rtol=tolerance, atol=tolerance * 10)
 
 
-shapes = {"seed": st.integers(0, 2**31), "k": st.integers(1, 12), "p": st.integers(1, 40), "f": st.integers(0, 3)}
+shapes = {
+    "seed": st.integers(0, 2**31),
+    "k": st.integers(1, 12),
+    "p": st.integers(1, 40),
+    "f": st.integers(0, 3),
+}
 
 
 @pytest.mark.parametrize("name", RULES)
 @given(**shapes, size=st.sampled_from([1.0, 1.0, 1e9, 1e18]))
 @settings(max_examples=25)
-def test_a_rule_equals_its_slow_reference_and_leaves_its_rows_as_they_were(name, seed, k, p, f, size):
+def test_a_rule_equals_its_slow_reference_and_leaves_its_rows_as_they_were(
+    name, seed, k, p, f, size
+):
     rule, params, slow, least = RULES[name]
     rows = draw_rows(seed, max(k, least(f)), p)
     rows[0] *= size  # one row may be huge
     before = rows.clone()
-    lopsided = torch.linspace(1, 9, len(rows)) / torch.linspace(1, 9, len(rows)).sum()  # no rule here weighs its rows
+    # no rule here weighs its rows
+    lopsided = torch.linspace(1, 9, len(rows)) / torch.linspace(1, 9, len(rows)).sum()
     found = step_of(made(rule, **params), rows, f, lopsided)
     close(found, slow(rows.double().numpy(), f))
     found += 1  # the result is no view of a row
@@ -151,17 +209,22 @@ def test_geometric_median_minimises_the_sum_of_distances(seed, k, p):
 
 def test_fedavg_weighs_rows_by_size_unless_told():
     rows, weights = draw_rows(4, 3, 6), torch.tensor([0.5, 0.3, 0.2])
-    close(step_of(made("fedavg"), rows, 0, weights), (0.5 * rows[0] + 0.3 * rows[1] + 0.2 * rows[2]).tolist())
+    close(
+        step_of(made("fedavg"), rows, 0, weights),
+        (0.5 * rows[0] + 0.3 * rows[1] + 0.2 * rows[2]).tolist(),
+    )
 
 
 @pytest.mark.parametrize(("sent", "told", "acts_as"), [(9, 2, 2), (8, 1, 1)])
 def test_rejected_rows_are_taken_off_the_malicious_rows_to_expect(sent, told, acts_as):
     rows = draw_rows(6, sent, 4)
-    found = made("trimmed-mean", b=2).aggregate(rows, torch.ones(sent), server(rows, told, assumed=2))
+    found = made("trimmed-mean", b=2).aggregate(
+        rows, torch.ones(sent), server(rows, told, assumed=2)
+    )
     close(found, slow_trimmed(rows.double().numpy(), acts_as))
 
 
-# ---- noise ------------------------------------------------------------------------------------------------------
+# ---- noise ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -170,7 +233,9 @@ def test_rejected_rows_are_taken_off_the_malicious_rows_to_expect(sent, told, ac
 )
 def test_noise_on_the_mean_has_the_stated_deviation(params, deviation):
     rows = draw_rows(7, 5, 40_000)
-    quiet, found = (step_of(made("server-dp", **{**params, **more}), rows) for more in ({"sigma": 0}, {}))
+    quiet, found = (
+        step_of(made("server-dp", **{**params, **more}), rows) for more in ({"sigma": 0}, {})
+    )
     noise = found - quiet
     assert float(noise.std()) == pytest.approx(deviation, rel=0.02)
     assert abs(float(noise.mean())) < 4 * deviation / math.sqrt(40_000)
@@ -178,7 +243,7 @@ def test_noise_on_the_mean_has_the_stated_deviation(params, deviation):
         assert torch.equal(quiet, rows.mean(dim=0))
 
 
-# ---- ATM --------------------------------------------------------------------------------------------------------
+# ---- ATM -----------------------------------------------------------------------------------------
 
 
 def test_atm_removes_the_orthogonal_row_and_collinear_rows_share_the_places():
@@ -188,7 +253,7 @@ def test_atm_removes_the_orthogonal_row_and_collinear_rows_share_the_places():
     assert torch.allclose(step_of(made("atm"), rows, 1), honest.mean(dim=0), atol=1e-6)
 
 
-# ---- rules that look at the model -------------------------------------------------------------------------------
+# ---- rules that look at the model ----------------------------------------------------------------
 
 CLASSES, WIDTH = 10, 12
 LAYERS = (
@@ -217,12 +282,20 @@ def trained(x: torch.Tensor, y: torch.Tensor, start: torch.Tensor, steps: int = 
 
 
 def colluders(honest: int, bad: int) -> tuple[torch.Tensor, dict]:
-    """(rows, fields of the context): ``bad`` rows in front are trained to call everything class 3, the others on all classes."""
+    """(rows, fields of the context): ``bad`` rows in front are trained to call everything class 3,
+    the others on all classes.
+    """
     start = trained(*samples(300, 1000), torch.zeros(CLASSES * (WIDTH + 1)), steps=10)
     rows = [trained(samples(150, k)[0], torch.full((150,), 3), start) for k in range(bad)]
     rows += [trained(*samples(150, 100 + k), start) for k in range(honest)]
     root = MemberData(*samples(100, 500))
-    return torch.stack(rows), {"params": start, "layers": LAYERS, "input_shape": (WIDTH,), "root": root, "logits": linear}
+    return torch.stack(rows), {
+        "params": start,
+        "layers": LAYERS,
+        "input_shape": (WIDTH,),
+        "root": root,
+        "logits": linear,
+    }
 
 
 @pytest.mark.parametrize(("honest", "bad"), [(7, 3), (30, 10), (2, 0)])
@@ -233,7 +306,9 @@ def test_deepsight_removes_colluders_that_train_on_one_label_and_no_honest_row(h
     for _ in range(2):
         kept = step_of(rule, rows, bad, memory=memory, **fields)
         close(kept, slow_clipped(exact[bad:], np.median(np.linalg.norm(exact, axis=1))))
-    told = ReportContext(federation=facts_of(1), members=(), coalition={}, of_member={}, of_server={0: memory, 1: {}})
+    told = ReportContext(
+        federation=facts_of(1), members=(), coalition={}, of_member={}, of_server={0: memory, 1: {}}
+    )
     acts_as = "filter and norm clipping" if bad else "norm clipping (no row was ever removed)"
     assert rule.report(told) == {"rows removed": 2 * bad, "acts as": acts_as}
 
@@ -243,8 +318,10 @@ def test_deepsight_energies_and_exceedings_by_hand():
     bias = torch.tensor([[-1.0, 0.5, 0.5]])
     neups = ds.update_energies(weight, bias)
     assert neups[0].tolist() == pytest.approx([16 / 17.25, 0.25 / 17.25, 1 / 17.25])
-    assert ds.threshold_exceedings(neups, 0.01).tolist() == [1]  # of three classes a third of the largest counts
-    many = np.array([[0.5, 0.06, 0.04, *([0.4 / 197] * 197)]])  # .01 is more than 1 / 200: the threshold is .005
+    # of three classes a third of the largest counts
+    assert ds.threshold_exceedings(neups, 0.01).tolist() == [1]
+    # .01 is more than 1 / 200: the threshold is .005
+    many = np.array([[0.5, 0.06, 0.04, *([0.4 / 197] * 197)]])
     assert ds.threshold_exceedings(many, 0.01).tolist() == [3]
     assert ds.update_energies(torch.zeros(1, 4, 2), torch.zeros(1, 4)).tolist() == [[0.25] * 4]
 
@@ -270,18 +347,31 @@ def test_fang_averages_the_rows_that_do_not_raise_error_or_loss(reject, f):
 
     def evaluate(step):
         logits = linear(fields["params"] + step, root.x).double()
-        return float(cross_entropy(logits, root.y)), float((logits.argmax(1) != root.y).double().mean())
+        return float(cross_entropy(logits, root.y)), float(
+            (logits.argmax(1) != root.y).double().mean()
+        )
 
     tried = []
-    noted = {**fields, "logits": lambda params, x: (tried.append(params - fields["params"]), linear(params, x))[1]}
+    noted = {
+        **fields,
+        "logits": lambda params, x: (tried.append(params - fields["params"]), linear(params, x))[1],
+    }
     rule = made("fang", reject=reject)
-    close(step_of(rule, rows, f, **noted), rows[slow_fang(rows, f, reject, evaluate) if f else slice(None)].mean(dim=0))
-    steps = [rows, *(rows[[j for j in range(len(rows)) if j != k]] for k in range(len(rows)))] if f else []
-    for found, of_rows in zip(tried, steps, strict=True):  # it tries the mean of all rows, and of all but each
+    close(
+        step_of(rule, rows, f, **noted),
+        rows[slow_fang(rows, f, reject, evaluate) if f else slice(None)].mean(dim=0),
+    )
+    steps = (
+        [rows, *(rows[[j for j in range(len(rows)) if j != k]] for k in range(len(rows)))]
+        if f
+        else []
+    )
+    # it tries the mean of all rows, and of all but each
+    for found, of_rows in zip(tried, steps, strict=True):
         torch.testing.assert_close(found, of_rows.mean(dim=0), rtol=1e-4, atol=1e-5)
 
 
-# ---- refusals ---------------------------------------------------------------------------------------------------
+# ---- refusals ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -290,11 +380,13 @@ def test_fang_averages_the_rows_that_do_not_raise_error_or_loss(reject, f):
         ("krum", {}, 2, 7, "krum with f = 2 needs at least 2f + 3 = 7 rows a round and has 6"),
         ("multi-krum", {"keep": 9}, 0, 9, "multi-krum: keep is 9, and a round has 8 rows"),
         ("trimmed-mean", {"b": 5}, 0, 11, "b = 5 needs at least 2b + 1 = 11"),
-        ("atm", {}, 2, 5, "kappa = 2 needs at least 2 kappa + 1 = 5"), ("bulyan", {}, 2, 11, "4f + 3 = 11"),
-        ("fang", {}, 2, 5, "2f + 1 = 5"), ("median", {}, 2, 5, "median needs more honest than malicious rows, and 2 of 4"),
+        ("atm", {}, 2, 5, "kappa = 2 needs at least 2 kappa + 1 = 5"),
+        ("bulyan", {}, 2, 11, "4f + 3 = 11"),
+        ("fang", {}, 2, 5, "2f + 1 = 5"),
+        ("median", {}, 2, 5, "median needs more honest than malicious rows, and 2 of 4"),
         ("norm-clipping", {}, 2, 5, "norm-clipping without a bound needs more honest"),
     ],
-)  # fmt: skip
+)
 def test_a_federation_with_a_row_too_few_is_refused_with_its_numbers(rule, params, f, least, text):
     made(rule, **params).check(facts_of(9, clients=least, assumed_malicious=f))
     with pytest.raises(UserError) as refused:
@@ -304,9 +396,12 @@ def test_a_federation_with_a_row_too_few_is_refused_with_its_numbers(rule, param
 
 @pytest.mark.parametrize(
     ("rule", "params", "says"),
-    [("fang", {"f": 2}, "removes all of the 2 rows"), ("deepsight", {}, "output layer has none"),
-     ("krum", {"f": 1}, "rows a round and has 2")],
-)  # fmt: skip
+    [
+        ("fang", {"f": 2}, "removes all of the 2 rows"),
+        ("deepsight", {}, "output layer has none"),
+        ("krum", {"f": 1}, "rows a round and has 2"),
+    ],
+)
 def test_a_round_that_a_rule_cannot_judge_is_refused(rule, params, says):
     rows, fields = colluders(2, 0)
     with pytest.raises(UserError, match=says):

@@ -1,4 +1,6 @@
-"""Signals: what one does never changes another's numbers, attacks see those that they declare, and a failure costs its cells."""
+"""Signals: what one does never changes another's numbers, attacks see those that they declare, and
+a failure costs its cells.
+"""
 
 from __future__ import annotations
 
@@ -113,24 +115,38 @@ class Grows(Signal):
 
 
 FINE = {
-    "in place": measured(in_place), "hooked": measured(hooked), "restores": measured(restores),
-    "zeroes": measured(zeroed), "statistics": measured(statistics), "mode": measured(left_in_training),
+    "in place": measured(in_place),
+    "hooked": measured(hooked),
+    "restores": measured(restores),
+    "zeroes": measured(zeroed),
+    "statistics": measured(statistics),
+    "mode": measured(left_in_training),
     "a subclass": measured(lambda probe: highest(probe).as_subclass(Strange)),
-}  # fmt: skip
+}
 WANTED = "expected float32 [40] on cpu"
 BAD = {
     "raises": (measured(raises), "round 1: KeyError: 'sigma' (test_sealed_signals.py:"),
     "exits": (measured(leaves), "round 1: it called sys.exit(0)"),
-    "double": (measured(lambda probe: highest(probe).double()), f"round 1: it returned float64 [40] on cpu; {WANTED}"),
-    "sparse": (measured(lambda probe: highest(probe).to_sparse()), f"round 1: it returned sparse float32 [40] on cpu; {WANTED}"),
+    "double": (
+        measured(lambda probe: highest(probe).double()),
+        f"round 1: it returned float64 [40] on cpu; {WANTED}",
+    ),
+    "sparse": (
+        measured(lambda probe: highest(probe).to_sparse()),
+        f"round 1: it returned sparse float32 [40] on cpu; {WANTED}",
+    ),
     "no number": (
         measured(lambda probe: highest(probe).where(torch.arange(40) > 2, torch.nan)),
         "round 1: 3 of its 40 numbers are not finite, though the logits are",
     ),
-    "undeclared": (measured(lambda probe: probe.logits), f"round 1: it returned float32 [40, 3] on cpu; {WANTED}"),
+    "undeclared": (
+        measured(lambda probe: probe.logits),
+        f"round 1: it returned float32 [40, 3] on cpu; {WANTED}",
+    ),
     "no vector": (
         measured(highest, vector=True),
-        "before round 1: it returned float32 [16] on cpu; expected float32 [16, d] on cpu, d >= 1, since its `vector`",
+        "before round 1: it returned float32 [16] on cpu; expected float32 [16, d] on cpu, d >= 1, "
+        "since its `vector`",
     ),
     "empty": (
         measured(lambda probe: probe.logits[:, :0], vector=True),
@@ -142,21 +158,29 @@ BAD = {
     ),
     "longer": (
         Grows,
-        "round 1: it returned float32 [40, 2] on cpu; expected float32 [40, 1] on cpu, as long as its first answer",
+        "round 1: it returned float32 [40, 2] on cpu; expected float32 [40, 1] on cpu, as long as "
+        "its first answer",
     ),
     "late": (Late, f"round 2: it returned NoneType; {WANTED}"),
 }
 
 
-def recorded(*, gradients: bool = True, module: nn.Module | None = None, **signals: Signal) -> tuple[Recorder, torch.Tensor]:
-    """(the recorder, the models after both rounds) of a federation that is measured in every round, in its own model."""
-    module = module or nn.Sequential(nn.BatchNorm1d(4), tiny_module())  # with buffers that training moves
+def recorded(
+    *, gradients: bool = True, module: nn.Module | None = None, **signals: Signal
+) -> tuple[Recorder, torch.Tensor]:
+    """(the recorder, the models after both rounds) of a federation that is measured in every round,
+    in its own model.
+    """
+    # with buffers that training moves
+    module = module or nn.Sequential(nn.BatchNorm1d(4), tiny_module())
     setup = tiny_setup(rounds=2, module=module, keep_unprotected=True)
     g = torch.Generator().manual_seed(5)
     x, y = torch.randn(40, 4, generator=g), torch.randint(0, 3, (40,), generator=g)
     own = {name.replace("_at_", "@").replace("_", "-"): signal for name, signal in signals.items()}
     who = {name: f"'{name}' (mine 1.0)" for name in own}
-    recorder = Recorder(setup.flat, x, y, own, gradients, [0, 1, 2, 3, GLOBAL], ((0, 1),), [12] * 4, who=who)
+    recorder = Recorder(
+        setup.flat, x, y, own, gradients, [0, 1, 2, 3, GLOBAL], ((0, 1),), [12] * 4, who=who
+    )
     models = []
     for result in Training(setup).rounds():
         recorder.record(result)
@@ -167,14 +191,22 @@ def recorded(*, gradients: bool = True, module: nn.Module | None = None, **signa
 @pytest.fixture(scope="module")
 def undisturbed():
     """Without any foreign signal."""
-    return recorded(loss=Loss(), margin=Margin(), loss_at_pre_defense=Loss(), highest=measured(highest)())
+    return recorded(
+        loss=Loss(), margin=Margin(), loss_at_pre_defense=Loss(), highest=measured(highest)()
+    )
 
 
 @pytest.mark.parametrize("name", [*FINE, *BAD])
 def test_a_signal_changes_no_other_numbers_and_one_that_fails_names_itself(name, undisturbed):
     cls, message = BAD.get(name) or (FINE[name], "")
     alone, expected = undisturbed
-    beside, models = recorded(loss=Loss(), mine=cls(), margin=Margin(), loss_at_pre_defense=Loss(), highest=measured(highest)())
+    beside, models = recorded(
+        loss=Loss(),
+        mine=cls(),
+        margin=Margin(),
+        loss_at_pre_defense=Loss(),
+        highest=measured(highest)(),
+    )
     mine, theirs = beside.arrays(), alone.arrays()
     assert torch.equal(models, expected) and {f"loss{PRE_DEFENSE}", "grad-dot"} < {*theirs}
     for other, values in theirs.items():
@@ -187,11 +219,15 @@ def test_a_signal_changes_no_other_numbers_and_one_that_fails_names_itself(name,
     if name == "restores":
         assert np.isfinite(mine["mine"]).all() and len(np.unique(mine["mine"])) > 40
     else:
-        np.testing.assert_array_equal(mine["mine"], mine["margin" if name == "in place" else "highest"])
+        np.testing.assert_array_equal(
+            mine["mine"], mine["margin" if name == "in place" else "highest"]
+        )
 
 
 class Odd(nn.Module):
-    """A model that computes in float64, has logits that overflow in eval mode, or has no formula for its gradients."""
+    """A model that computes in float64, has logits that overflow in eval mode, or has no formula
+    for its gradients.
+    """
 
     def __init__(self, kind: str):
         super().__init__()
@@ -205,7 +241,8 @@ class Odd(nn.Module):
             return self.inner(x.double()).float()
         if self.kind == "huge":
             return self.inner(x) if self.training else self.inner(x) * 1e38
-        out = self.inner(x) * (self.scale if bool((x != 0).any()) else 1)  # vmap cannot go through it
+        # vmap cannot go through it
+        out = self.inner(x) * (self.scale if bool((x != 0).any()) else 1)
         return out if self.training or self.kind == "one by one" else out.detach()
 
 
@@ -215,16 +252,22 @@ def test_numbers_that_overflow_are_not_the_signals_fault():
 
 
 def test_gradients_of_models_of_any_kind_are_measured_or_cost_their_own_signals_alone():
-    wide, slow, hopeless = (recorded(loss=Loss(), module=Odd(kind))[0] for kind in ("double", "one by one", "none"))
+    wide, slow, hopeless = (
+        recorded(loss=Loss(), module=Odd(kind))[0] for kind in ("double", "one by one", "none")
+    )
     every = {"loss", *GRADIENT_SIGNALS}
     assert not wide.failed and wide.notes == {} and np.isfinite(wide.arrays()["grad-dot"]).all()
-    assert not slow.failed and {*slow.arrays()} == every and {*slow.notes} == {"grad-dot", "grad-sq"}
-    assert slow.notes["grad-dot"].startswith("per-sample gradients in eval mode were taken one by one: ")
+    assert (
+        not slow.failed and {*slow.arrays()} == every and {*slow.notes} == {"grad-dot", "grad-sq"}
+    )
+    assert slow.notes["grad-dot"].startswith(
+        "per-sample gradients in eval mode were taken one by one: "
+    )
     assert {*hopeless.failed} == GRADIENT_SIGNALS and {*hopeless.arrays()} == {"loss"}
     assert hopeless.failed["grad-sq"].startswith("signal 'grad-sq': round 1: RuntimeError: ")
 
 
-# -- in a run ----------------------------------------------------------------------------------------------------------
+# -- in a run --------------------------------------------------------------------------------------
 
 NEIGHBOURS = """
     import random
@@ -363,16 +406,25 @@ def seals(site):
 
 
 def test_other_cells_of_a_run_change_no_score_and_failures_cost_their_own(seals, tmp_path):
-    """Signals and an analysis that set what the whole process shares, attacks that try to write to what they are shown and draw
-    from their generators, beside a defense that draws from the process's."""
+    """Signals and an analysis that set what the whole process shares, attacks that try to write to
+    what they are shown and draw from their generators, beside a defense that draws from the
+    process's.
+    """
     alone, beside = tmp_path / "alone", tmp_path / "beside"
-    attacks, foreign = ["loss-series", "avg-cosine", "learns", "blind"], ["readssets", "readsfails", "peeks", "powerful"]
+    attacks, foreign = (
+        ["loss-series", "avg-cosine", "learns", "blind"],
+        ["readssets", "readsfails", "peeks", "powerful"],
+    )
     invoke(suite(tmp_path, defenses=["draws"], attacks=attacks), "--results", alone)
     more = {"analyses": ["wide"], "signals": [{"name": "power", "params": {"exponent": 2.0}}]}
     path = suite(tmp_path, defenses=["draws", "refuses"], attacks=[*foreign, *attacks], **more)
     invoke(path, "--results", beside, status=1)
     scores, others = (
-        {r.record.attack.label: digest_of_arrays(r.all_arrays()) for r in loaded(folder) if r.record.outcome == "ok"}
+        {
+            r.record.attack.label: digest_of_arrays(r.all_arrays())
+            for r in loaded(folder)
+            if r.record.outcome == "ok"
+        }
         for folder in (alone, beside)
     )
     assert len(scores) == len(attacks) and scores == {name: others[name] for name in scores}
@@ -382,10 +434,14 @@ def test_other_cells_of_a_run_change_no_score_and_failures_cost_their_own(seals,
     assert found["draws", "peeks"] == ("failed", unread)
     outcome, reason = found["draws", "readsfails"]
     assert outcome == "failed"
-    assert reason.startswith("signal 'fails' (seals 1.0): round 2: ValueError: out of ideas (seals.py:")
+    assert reason.startswith(
+        "signal 'fails' (seals 1.0): round 2: ValueError: out of ideas (seals.py:"
+    )
     refused = ("failed", "Refuses.protect (client 1, round 2): it needs more samples of this class")
     assert {found["refuses", name] for name in (*attacks, *foreign)} == {refused}
-    assert records(beside)["draws", "powerful", 0]["identity"]["signals"]["power"]["params"] == {"exponent": 2.0}
+    assert records(beside)["draws", "powerful", 0]["identity"]["signals"]["power"]["params"] == {
+        "exponent": 2.0
+    }
 
 
 def test_unknown_signals_and_their_parameters_are_mistakes_of_the_plan(seals, tmp_path):
@@ -396,14 +452,22 @@ def test_unknown_signals_and_their_parameters_are_mistakes_of_the_plan(seals, tm
 
     said = mistakes(attacks=["loss-series", "typo", "early"], analyses=["odd"])
     wanted = [
-        "attack 'typo' (seals 1.0): its needs: unknown signal 'grad-dott' - did you mean 'grad-dot'?; the signals are ",
-        "attack 'typo' (seals 1.0): its needs: unknown signal 'los' - did you mean 'loss'?; the signals are ",
-        "attack 'early' (seals 1.0): its needs: 'grad-sq@pre-defense': signals of the gradient are measured of what was uploaded "
+        "attack 'typo' (seals 1.0): its needs: unknown signal 'grad-dott' - did you mean "
+        "'grad-dot'?; the signals are ",
+        "attack 'typo' (seals 1.0): its needs: unknown signal 'los' - did you mean 'loss'?; the "
+        "signals are ",
+        "attack 'early' (seals 1.0): its needs: 'grad-sq@pre-defense': signals of the gradient are "
+        "measured of what was uploaded "
         "alone; write 'grad-sq'",
         "analysis 'odd' (seals 1.0): its needs: unknown signal 'margins' - did you mean 'margin'?",
     ]
     assert [line[: len(w)] for line, w in zip(said, wanted, strict=True)] == wanted
-    (line,) = mistakes(attacks=["powerful"], signals=[{"name": "power", "params": {"exponent": 99}}])
+    (line,) = mistakes(
+        attacks=["powerful"], signals=[{"name": "power", "params": {"exponent": 99}}]
+    )
     assert "signals[0].params.exponent: expected a number in [0, 9], found 99" in line
     (line,) = mistakes(attacks=["bounded"])
-    assert "signal 'bound' (seals 1.0) cannot be made: " in line and "a suite sets its parameters under `signals:`" in line
+    assert (
+        "signal 'bound' (seals 1.0) cannot be made: " in line
+        and "a suite sets its parameters under `signals:`" in line
+    )

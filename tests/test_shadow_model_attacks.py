@@ -22,16 +22,35 @@ CLASSES = 4
 def score(name: str, shadows: ShadowModels | None, y: np.ndarray, **params) -> np.ndarray:
     """[n]: what an attack says of candidates labelled ``y``."""
     seen = Observations(
-        view="external", rounds=np.array([9]), clients=np.array([-1]), target=0, signals={}, shadow_models=shadows
+        view="external",
+        rounds=np.array([9]),
+        clients=np.array([-1]),
+        target=0,
+        signals={},
+        shadow_models=shadows,
     )
     return attack(name, **params).score(seen, audit_of(y))
 
 
 def audit_of(y: np.ndarray) -> Audit:
-    return Audit(key=5, device=torch.device("cpu"), ids=np.arange(len(y)), y=y, n_classes=CLASSES, target_client=0)
+    return Audit(
+        key=5,
+        device=torch.device("cpu"),
+        ids=np.arange(len(y)),
+        y=y,
+        n_classes=CLASSES,
+        target_client=0,
+    )
 
 
-def noise(seed: int, models: int = 3, n: int = 40, samples: int = 30, globals_: int = 1, scale: float = 3.0):
+def noise(
+    seed: int,
+    models: int = 3,
+    n: int = 40,
+    samples: int = 30,
+    globals_: int = 1,
+    scale: float = 3.0,
+):
     """(shadows, labels) without meaning, for comparing formulas."""
     rng = np.random.default_rng(seed)
 
@@ -39,10 +58,14 @@ def noise(seed: int, models: int = 3, n: int = 40, samples: int = 30, globals_: 
         return rng.normal(0, scale, (*shape, CLASSES)).astype(np.float32)
 
     shadows = ShadowModels(
-        logits=logits(models, n), shadow_logits=logits(models, samples), shadow_y=np.arange(samples) % CLASSES,
-        shadow_member=rng.random((models, samples)) < 0.5, target_logits=logits(n), model_of=rng.integers(0, globals_, n),
+        logits=logits(models, n),
+        shadow_logits=logits(models, samples),
+        shadow_y=np.arange(samples) % CLASSES,
+        shadow_member=rng.random((models, samples)) < 0.5,
+        target_logits=logits(n),
+        model_of=rng.integers(0, globals_, n),
         target_shadow_logits=logits(globals_, samples),
-    )  # fmt: skip
+    )
     return shadows, rng.integers(0, CLASSES, n)
 
 
@@ -52,7 +75,9 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def changed(**fields) -> ShadowModels:
-    return replace(noise(0)[0], **{name: change(getattr(noise(0)[0], name)) for name, change in fields.items()})
+    return replace(
+        noise(0)[0], **{name: change(getattr(noise(0)[0], name)) for name, change in fields.items()}
+    )
 
 
 def first(n: int):
@@ -61,18 +86,44 @@ def first(n: int):
 
 SKIPPED = {
     "none": ("rmia", {}, None, "give the setting audit.shadow"),
-    "one": ("lira-offline", {}, changed(logits=first(1), shadow_logits=first(1), shadow_member=first(1)),
-            "at least 2 shadow models; audit.shadow gives 1"),
-    "diverged": ("shadow", {}, changed(shadow_logits=lambda a: np.where(a == a[2, 0, 0], np.nan, a)), "shadow model 2 diverged"),
-    "no samples": ("lira-offline", {}, changed(shadow_logits=lambda a: a[:, :0], shadow_member=lambda a: a[:, :0]),
-                   "no shadow samples"),
+    "one": (
+        "lira-offline",
+        {},
+        changed(logits=first(1), shadow_logits=first(1), shadow_member=first(1)),
+        "at least 2 shadow models; audit.shadow gives 1",
+    ),
+    "diverged": (
+        "shadow",
+        {},
+        changed(shadow_logits=lambda a: np.where(a == a[2, 0, 0], np.nan, a)),
+        "shadow model 2 diverged",
+    ),
+    "no samples": (
+        "lira-offline",
+        {},
+        changed(shadow_logits=lambda a: a[:, :0], shadow_member=lambda a: a[:, :0]),
+        "no shadow samples",
+    ),
     "no population": ("rmia", {}, changed(shadow_member=np.ones_like), "no population"),
-    "a class without samples": ("shadow", {}, changed(shadow_y=lambda a: a % 3), "no shadow sample has the label 3"),
-    "all inside": ("shadow", {}, changed(shadow_member=np.ones_like), "no sample both inside and outside"),
-    "a class all inside": ("shadow", {"per_class": True, "epochs": 1},
-                           changed(shadow_member=lambda a: a | (np.arange(30) % CLASSES == 3)),
-                           "no sample of class 3 both inside and outside"),
-}  # fmt: skip
+    "a class without samples": (
+        "shadow",
+        {},
+        changed(shadow_y=lambda a: a % 3),
+        "no shadow sample has the label 3",
+    ),
+    "all inside": (
+        "shadow",
+        {},
+        changed(shadow_member=np.ones_like),
+        "no sample both inside and outside",
+    ),
+    "a class all inside": (
+        "shadow",
+        {"per_class": True, "epochs": 1},
+        changed(shadow_member=lambda a: a | (np.arange(30) % CLASSES == 3)),
+        "no sample of class 3 both inside and outside",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", SKIPPED)
@@ -82,7 +133,7 @@ def test_without_usable_shadow_models_the_cell_is_skipped_with_the_reason(case):
         score(name, shadows, noise(0)[1], **params)
 
 
-# --- LiRA -------------------------------------------------------------------------------------------------------------
+# --- LiRA -----------------------------------------------------------------------------------------
 
 
 def slow_phi(logits: np.ndarray, label: int) -> float:
@@ -106,8 +157,12 @@ def test_lira_is_its_definition_candidate_by_candidate(form, variance, models):
         own = statistics.stdev(o) if form == "one-sided" else statistics.pstdev(o)
         phi, deviation = slow_phi(logits, label), shared[form] if variance == "global" else own
         z = (phi - statistics.mean(o)) / deviation
-        wanted.append(z if form == "one-sided" else -stats.norm.logpdf(phi, statistics.median(o), deviation))
-    np.testing.assert_allclose(score("lira-offline", shadows, y, form=form, variance=variance), wanted, rtol=1e-6)
+        wanted.append(
+            z if form == "one-sided" else -stats.norm.logpdf(phi, statistics.median(o), deviation)
+        )
+    np.testing.assert_allclose(
+        score("lira-offline", shadows, y, form=form, variance=variance), wanted, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(("models", "variance"), [(63, "global"), (64, "per-sample")])
@@ -118,7 +173,9 @@ def test_lira_estimates_a_variance_per_sample_from_64_shadow_models_on(models, v
 
 
 @pytest.mark.parametrize("form", ["one-sided", "released"])
-def test_lira_tells_candidates_apart_where_probabilities_are_one_and_is_finite_where_models_agree(form):
+def test_lira_tells_candidates_apart_where_probabilities_are_one_and_is_finite_where_models_agree(
+    form,
+):
     shadows, y = noise(6, scale=0.1)
     shadows.target_logits[np.arange(len(y)), y] += np.linspace(20, 900, len(y), dtype=np.float32)
     found = score("lira-offline", shadows, y, variance="per-sample", form=form)
@@ -127,7 +184,7 @@ def test_lira_tells_candidates_apart_where_probabilities_are_one_and_is_finite_w
     assert np.isfinite(score("lira-offline", same, y, variance="per-sample", form=form)).all()
 
 
-# --- RMIA -------------------------------------------------------------------------------------------------------------
+# --- RMIA -----------------------------------------------------------------------------------------
 
 
 def slow_rmia(shadows: ShadowModels, y: np.ndarray, a: float, gamma: float) -> list[float]:
@@ -138,9 +195,16 @@ def slow_rmia(shadows: ShadowModels, y: np.ndarray, a: float, gamma: float) -> l
 
     def ratio_z(j, z):
         label = shadows.shadow_y[z]
-        out = [softmax(m[z])[label] for m, inside in zip(shadows.shadow_logits, shadows.shadow_member, strict=True)
-               if not inside[z]]  # fmt: skip
-        return softmax(shadows.target_shadow_logits[j, z])[label] / evidence(np.mean(out)) if out else None
+        out = [
+            softmax(m[z])[label]
+            for m, inside in zip(shadows.shadow_logits, shadows.shadow_member, strict=True)
+            if not inside[z]
+        ]
+        return (
+            softmax(shadows.target_shadow_logits[j, z])[label] / evidence(np.mean(out))
+            if out
+            else None
+        )
 
     found = []
     for i, label in enumerate(y):
@@ -152,31 +216,44 @@ def slow_rmia(shadows: ShadowModels, y: np.ndarray, a: float, gamma: float) -> l
 
 
 @settings(max_examples=12)
-@given(st.integers(0, 10_000), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from([1.0, 2.0]), st.integers(1, 3))
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([0.0, 0.3, 1.0]),
+    st.sampled_from([1.0, 2.0]),
+    st.integers(1, 3),
+)
 def test_rmia_is_its_definition_pair_by_pair(seed, a, gamma, globals_):
     shadows, y = noise(seed, n=12, samples=15, globals_=globals_)
     shadows.shadow_member[:, 0] = True  # an out-sample of no model: left out
     shadows.shadow_member[0, 1:] &= False
-    np.testing.assert_allclose(score("rmia", shadows, y, a=a, gamma=gamma), slow_rmia(shadows, y, a, gamma), atol=1e-12)
+    np.testing.assert_allclose(
+        score("rmia", shadows, y, a=a, gamma=gamma), slow_rmia(shadows, y, a, gamma), atol=1e-12
+    )
 
 
 def test_rmia_counts_ties_and_gamma_asks_for_more():
     """Every ratio is 1: all z are dominated at gamma 1, none above it."""
     shadows, y = noise(10, scale=0.0)
-    assert (score("rmia", shadows, y) == 1).all() and (score("rmia", shadows, y, gamma=1.01) == 0).all()
-    assert np.isfinite(score("rmia", *noise(11, scale=2000.0), a=1.0)).all()  # where confidences underflow
+    assert (score("rmia", shadows, y) == 1).all() and (
+        score("rmia", shadows, y, gamma=1.01) == 0
+    ).all()
+    # where confidences underflow
+    assert np.isfinite(score("rmia", *noise(11, scale=2000.0), a=1.0)).all()
 
 
-# --- shadow -----------------------------------------------------------------------------------------------------------
+# --- shadow ---------------------------------------------------------------------------------------
 
 
-def slow_shadow(shadows: ShadowModels, y: np.ndarray, top: int | None, per_class: bool, epochs: int) -> np.ndarray:
+def slow_shadow(
+    shadows: ShadowModels, y: np.ndarray, top: int | None, per_class: bool, epochs: int
+) -> np.ndarray:
     """A net on sorted softmax and label, or one a class; as many members as others teach it."""
     generator = audit_of(y).generator
 
     def features(logits, labels):
         rows = [
-            sorted(softmax(z), reverse=True)[:top] + ([] if per_class else [float(c == label) for c in range(CLASSES)])
+            sorted(softmax(z), reverse=True)[:top]
+            + ([] if per_class else [float(c == label) for c in range(CLASSES)])
             for z, label in zip(logits, labels, strict=True)
         ]
         return torch.tensor(np.array(rows), dtype=torch.float32)
@@ -188,7 +265,13 @@ def slow_shadow(shadows: ShadowModels, y: np.ndarray, top: int | None, per_class
         rows = torch.from_numpy(np.flatnonzero((label == c) | (c is None)))
         sides = [rows[member[rows]], rows[~member[rows]]]
         fewest = min(map(len, sides))
-        chosen = torch.cat([side[torch.randperm(len(side), generator=generator)[:fewest]] for side in sides]).sort().values
+        chosen = (
+            torch.cat(
+                [side[torch.randperm(len(side), generator=generator)[:fewest]] for side in sides]
+            )
+            .sort()
+            .values
+        )
         net, mine = slow_net(x[chosen], member[chosen], epochs, generator), (y == c) | (c is None)
         found[mine] = net(features(shadows.target_logits, y)[mine]).sigmoid()
     return found
@@ -198,5 +281,7 @@ def slow_shadow(shadows: ShadowModels, y: np.ndarray, top: int | None, per_class
 def test_shadow_is_a_net_on_sorted_predictions_trained_by_adam(top, per_class):
     shadows, y = noise(2, samples=150)
     found = score("shadow", shadows, y, top=top, per_class=per_class, epochs=3)
-    np.testing.assert_allclose(found, slow_shadow(shadows, y, top, per_class, 3), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(
+        found, slow_shadow(shadows, y, top, per_class, 3), rtol=1e-3, atol=1e-5
+    )
     assert attack("shadow").threshold == 0.5 and attack("lira-offline").threshold is None

@@ -1,4 +1,6 @@
-"""Signals of trained and of label-only attackers against their definitions, and signals that are vectors."""
+"""Signals of trained and of label-only attackers against their definitions, and signals that are
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def seeded(key: int) -> torch.Generator:
     return torch.Generator().manual_seed(key)
 
 
-def asked(signal: Signal, module: nn.Module, x: torch.Tensor, y: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
+def asked(
+    signal: Signal, module: nn.Module, x: torch.Tensor, y: torch.Tensor, chunk: int | None = None
+) -> torch.Tensor:
     """As the engine asks."""
     flat = FlatModel(module, torch.device("cpu"))
     flat.module.eval()
@@ -37,7 +41,7 @@ def asked(signal: Signal, module: nn.Module, x: torch.Tensor, y: torch.Tensor, c
         return SignalCall(signal, "'mine'", flat).row(torch.zeros_like(flat.params), pairs, logits)
 
 
-# -- robustness --------------------------------------------------------------------------------------------------------
+# -- robustness ------------------------------------------------------------------------------------
 
 
 class Spied(nn.Module):
@@ -57,7 +61,9 @@ class Spied(nn.Module):
 
 def pictures(n: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
     g = seeded(2)
-    return torch.randint(0, 256, (n, 2, 6, 5), generator=g, dtype=torch.uint8), torch.randint(0, 3, (n,), generator=g)
+    return torch.randint(0, 256, (n, 2, 6, 5), generator=g, dtype=torch.uint8), torch.randint(
+        0, 3, (n,), generator=g
+    )
 
 
 def net() -> nn.Module:
@@ -70,7 +76,9 @@ def net() -> nn.Module:
 
 @pytest.mark.parametrize("kind", ["bytes", "floats", "bits"])
 def test_robustness_is_the_share_of_perturbed_copies_whose_label_stays(kind):
-    """Bytes are perturbed as the floats that the model takes, bits stay bits, and the draws are the same for every sample."""
+    """Bytes are perturbed as the floats that the model takes, bits stay bits, and the draws are the
+    same for every sample.
+    """
     x, y = pictures()
     x = {"bytes": x, "floats": x.float() / 60 - 2, "bits": (x > 99).float()}[kind]
     model = Spied(net())
@@ -82,8 +90,12 @@ def test_robustness_is_the_share_of_perturbed_copies_whose_label_stays(kind):
         change = change.abs()
         assert set(copies.unique().tolist()) == {0.0, 1.0}
     assert len(copies) == 100 and torch.allclose(change[:, 0], change[:, 7], atol=1e-6)
-    assert float(change.square().mean()) == pytest.approx(0.2 if kind == "bits" else 0.3**2, rel=0.1)
-    torch.testing.assert_close(found, torch.stack([net()(copy).argmax(1) == y for copy in copies]).float().mean(0))
+    assert float(change.square().mean()) == pytest.approx(
+        0.2 if kind == "bits" else 0.3**2, rel=0.1
+    )
+    torch.testing.assert_close(
+        found, torch.stack([net()(copy).argmax(1) == y for copy in copies]).float().mean(0)
+    )
     assert len(found.unique()) > 3
 
 
@@ -110,20 +122,29 @@ def test_images_are_shifted_and_mirrored_too():
 
 def test_tokens_cannot_be_perturbed():
     module = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 3))
-    with pytest.raises(SignalError, match="it perturbs floats and byte images; these samples are int64"):
+    with pytest.raises(
+        SignalError, match="it perturbs floats and byte images; these samples are int64"
+    ):
         asked(Robustness(), module, torch.randint(0, 9, (5, 3)), torch.zeros(5, dtype=torch.int64))
 
 
-# -- signals that are vectors ------------------------------------------------------------------------------------------
+# -- signals that are vectors ----------------------------------------------------------------------
 
 
 def recorded(views=("server", "client"), rounds=2, clients=4, **signals):
-    """(recorder, clients present in each round, labels) of a federation in which half of the clients take part."""
+    """(recorder, clients present in each round, labels) of a federation in which half of the
+    clients take part.
+    """
     setup = tiny_setup(rounds=rounds, participation=0.5)
-    x, y = torch.randn(40, 4, generator=seeded(5)), torch.randint(0, CLASSES, (40,), generator=seeded(6))
+    x, y = (
+        torch.randn(40, 4, generator=seeded(5)),
+        torch.randint(0, CLASSES, (40,), generator=seeded(6)),
+    )
     made = {name: signal() for name, signal in signals.items()}
     rows = rows_of(set(views), clients, setup.members, coalitions=1)
-    recorder = Recorder(setup.flat, x, y, made, False, rows, (setup.members,), [12] * 4, rounds=rounds)
+    recorder = Recorder(
+        setup.flat, x, y, made, False, rows, (setup.members,), [12] * 4, rounds=rounds
+    )
     present = []
     for result in Training(setup).rounds():
         recorder.record(result)
@@ -140,11 +161,17 @@ def test_a_vector_is_measured_beside_a_number_which_is_what_it_was():
     np.testing.assert_allclose(arrays["loss"], -log_p[:, :, np.arange(40), y], rtol=1e-5, atol=1e-6)
     for r, there in enumerate(present):
         absent = [k for k in range(4) if k not in there]
-        assert len(absent) == 2 and np.isnan(arrays["logits"][r, absent]).all() and np.isfinite(arrays["logits"][r, there]).all()
+        assert (
+            len(absent) == 2
+            and np.isnan(arrays["logits"][r, absent]).all()
+            and np.isfinite(arrays["logits"][r, there]).all()
+        )
 
 
 def test_rounds_without_a_client_that_is_seen_are_blank():
-    arrays = recorded(views=("coalition",), rounds=6, clients=2, logits=Logits)[0].arrays()["logits"]
+    arrays = recorded(views=("coalition",), rounds=6, clients=2, logits=Logits)[0].arrays()[
+        "logits"
+    ]
     assert arrays.shape == (6, 1, 40, CLASSES)
     blank = np.isnan(arrays).all((1, 2, 3))
     assert 0 < blank.sum() < 6 and np.isfinite(arrays[~blank]).all()
@@ -154,16 +181,32 @@ def test_rounds_without_a_client_that_is_seen_are_blank():
 def test_the_servers_view_cuts_its_rows_and_candidates_out(redrawn):
     """``redrawn``: candidates of their own for every round and client, as in the released code."""
     rng = np.random.default_rng(0)
-    a, n = rng.normal(size=(3, 6, 20, 2)).astype(np.float32), 7  # four clients and two global models
-    pick = rng.integers(0, 20, (3, 4, n)) if redrawn else np.broadcast_to(rng.integers(0, 20, n), (3, 4, n))
-    signals = {"v": a, "one": a[..., 0], "shared": a[:, :1, :, 0]}  # the last: one row for all clients
+    # four clients and two global models
+    a, n = rng.normal(size=(3, 6, 20, 2)).astype(np.float32), 7
+    pick = (
+        rng.integers(0, 20, (3, 4, n))
+        if redrawn
+        else np.broadcast_to(rng.integers(0, 20, n), (3, 4, n))
+    )
+    # the last: one row for all clients
+    signals = {"v": a, "one": a[..., 0], "shared": a[:, :1, :, 0]}
     rows = [0, 1, 2, 3, global_row(0), global_row(1)]
-    seen = observe("server", 2, rows, np.array([1, 2, 3]), signals, pick if redrawn else pick[0, 0], np.zeros((3, n), int))
+    seen = observe(
+        "server",
+        2,
+        rows,
+        np.array([1, 2, 3]),
+        signals,
+        pick if redrawn else pick[0, 0],
+        np.zeros((3, n), int),
+    )
     every = np.array([[a[r, k, pick[r, k]] for k in range(4)] for r in range(3)])
     np.testing.assert_array_equal(seen.of_others("v"), every[:, [0, 1, 3]])
     np.testing.assert_array_equal(seen.of_target("v"), every[:, 2])
     np.testing.assert_array_equal(seen.of_target("one"), every[:, 2, :, 0])
-    np.testing.assert_array_equal(seen.of_target("shared"), [a[r, 0, pick[r, 2], 0] for r in range(3)])
+    np.testing.assert_array_equal(
+        seen.of_target("shared"), [a[r, 0, pick[r, 2], 0] for r in range(3)]
+    )
     assert seen.rounds.tolist() == [1, 2, 3]
 
 

@@ -1,4 +1,6 @@
-"""Boards as HTML pages: what is on them, that nothing on them runs or is fetched, and documents of unknown origin."""
+"""Boards as HTML pages: what is on them, that nothing on them runs or is fetched, and documents of
+unknown origin.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,12 @@ DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 def unpacked(text, width=2):
     """Packed numbers, by the rule in leaderboard/site/SCHEMA.md."""
     parts = [text[i : i + width] for i in range(0, len(text), width)]
-    return np.array([sum(DIGITS.index(digit) * 64**i for i, digit in enumerate(reversed(part))) for part in parts])
+    return np.array(
+        [
+            sum(DIGITS.index(digit) * 64**i for i, digit in enumerate(reversed(part)))
+            for part in parts
+        ]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -71,19 +78,31 @@ def odd(tmp_path_factory):
     return site(root / "site", hostile(root / "hostile"))
 
 
-# --- nothing runs, nothing is fetched ---------------------------------------------------------------------------------
+# --- nothing runs, nothing is fetched -------------------------------------------------------------
 
 
 def test_every_page_has_a_strict_policy_with_a_nonce_of_its_own(made, odd):
     nonces = set()
     for page in [*made.values(), *odd.values()]:
-        (policy,) = [m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy"]
+        (policy,) = [
+            m["content"]
+            for m in page.all("meta")
+            if m.get("http-equiv") == "Content-Security-Policy"
+        ]
         (nonce,) = re.findall(r"script-src 'nonce-([A-Za-z0-9_-]{24})'", policy)
         rules = {f"{kind}-src 'nonce-{nonce}'" for kind in ("script", "style")}
-        assert set(policy.split("; ")) == rules | {"default-src 'none'", "base-uri 'none'", "form-action 'none'"}
+        assert set(policy.split("; ")) == rules | {
+            "default-src 'none'",
+            "base-uri 'none'",
+            "form-action 'none'",
+        }
         carrying = [a for _, a in page.tags if "nonce" in a]
         assert {a["nonce"] for a in carrying} == {nonce}
-        assert [a for a in carrying if not re.fullmatch(r"static/[a-z0-9.-]+", a.get("src") or a["href"])] == []
+        assert [
+            a
+            for a in carrying
+            if not re.fullmatch(r"static/[a-z0-9.-]+", a.get("src") or a["href"])
+        ] == []
         nonces.add((nonce, page.source))
     assert len({nonce for nonce, _ in nonces}) == len(nonces)
 
@@ -91,12 +110,29 @@ def test_every_page_has_a_strict_policy_with_a_nonce_of_its_own(made, odd):
 def test_no_page_has_an_inline_script_a_handler_a_style_or_an_address_outside(made, odd):
     for page in [*made.values(), *odd.values()]:
         names = {name for _, a in page.tags for name in a}
-        assert [name for name in names if name.startswith("on") or name in ("style", "srcdoc", "action", "formaction")] == []
-        assert not {tag for tag, _ in page.tags} & {"style", "iframe", "object", "embed", "base", "img", "svg", "math"}
+        assert [
+            name
+            for name in names
+            if name.startswith("on") or name in ("style", "srcdoc", "action", "formaction")
+        ] == []
+        assert not {tag for tag, _ in page.tags} & {
+            "style",
+            "iframe",
+            "object",
+            "embed",
+            "base",
+            "img",
+            "svg",
+            "math",
+        }
         assert all(s.get("src") for s in page.all("script") if s.get("type") != "application/json")
         assert len(page.scripts) <= 1  # the document
         links = [(tag, a, a[name]) for tag, a in page.tags for name in ("href", "src") if name in a]
-        leaving = [(tag, a.get("rel"), link.partition("/")[0]) for tag, a, link in links if re.match(r"[a-z]+:|//", link)]
+        leaving = [
+            (tag, a.get("rel"), link.partition("/")[0])
+            for tag, a, link in links
+            if re.match(r"[a-z]+:|//", link)
+        ]
         assert set(leaving) == {("a", "noreferrer", "https:")}
 
 
@@ -122,10 +158,12 @@ def test_the_command_line_reads_what_a_command_says(wanted):
     quoted = only_of(wanted)
     assert not re.search(r"[\u202a-\u202e\n]", quoted)
     if quoted:
-        assert parse_only(tuple(shlex.split(quoted))) == {kind: {name} for kind, name in wanted.items()}
+        assert parse_only(tuple(shlex.split(quoted))) == {
+            kind: {name} for kind, name in wanted.items()
+        }
 
 
-# --- the numbers of a page --------------------------------------------------------------------------------------------
+# --- the numbers of a page ------------------------------------------------------------------------
 
 
 def test_the_table_shows_the_numbers_of_the_section(made, folder):
@@ -136,18 +174,25 @@ def test_the_table_shows_the_numbers_of_the_section(made, folder):
     assert [row["label"] for row in page.board["rows"]] == [row.label for row in section.rows]
     for shown, row in zip(page.board["rows"], section.rows, strict=True):
         worst = section.comparison.worst(row.label)
-        assert shown["worst"] == pytest.approx([worst.found.mean, worst.found.low, worst.found.high], abs=5e-5)
+        assert shown["worst"] == pytest.approx(
+            [worst.found.mean, worst.found.low, worst.found.high], abs=5e-5
+        )
         assert section.attacks[shown["worst_attack"]] == worst.attack
         assert tuple(shown["rank"]) == section.comparison.ranks[row.label]
         assert re.search(rf">{shown['worst'][0]:.3f}[< ]", page.source)
         for attack, entry in zip(section.attacks, shown["entries"], strict=True):
             band, codes = roc_band(section, row.label, attack, rates), unpacked(entry["roc"])
             curve = np.where(codes == 0, 0, 10.0 ** (4 * (codes / 4095 - 1)))
-            assert curve == pytest.approx(np.concatenate([band.mean, band.low, band.high]), rel=0.0012, abs=1e-4)
+            assert curve == pytest.approx(
+                np.concatenate([band.mean, band.low, band.high]), rel=0.0012, abs=1e-4
+            )
 
 
 def test_a_cell_holds_the_auc_and_the_histogram_of_its_record(made, folder):
-    records = {(r.record.defense.label, r.record.attack.label, r.record.seed): r for r in load_records(folder.root)}
+    records = {
+        (r.record.defense.label, r.record.attack.label, r.record.seed): r
+        for r in load_records(folder.root)
+    }
     board = made["demo.html"].board
     cells, found = board["cells"], cells_of(board)
     assert found.keys() == records.keys()
@@ -161,7 +206,8 @@ def test_a_cell_holds_the_auc_and_the_histogram_of_its_record(made, folder):
         assert unpacked(cells["auc"][at], 3) / 1e5 == pytest.approx(aucs, abs=1e-5)
         judged = records[name].candidates_of([t.target for t in targets]).values()
         edges = np.linspace(*cells["range"][at], 21)[1:-1]
-        for kind, counts in enumerate(unpacked(cells["scores"][at]).reshape(2, 20)):  # members, outside non-members
+        # members, outside non-members
+        for kind, counts in enumerate(unpacked(cells["scores"][at]).reshape(2, 20)):
             scores = np.concatenate([c.scores[c.kind == kind] for c in judged])
             plain = np.bincount(np.searchsorted(edges, scores, side="right"), minlength=20)
             assert counts.sum() == len(scores)
@@ -169,22 +215,39 @@ def test_a_cell_holds_the_auc_and_the_histogram_of_its_record(made, folder):
 
 
 def test_the_folds_hold_every_table_of_the_markdown_board(made, folder):
-    blocks = [b for b in document(source_of(folder.root), plots=False) if isinstance(b, Table) and b.title != TITLE]
+    blocks = [
+        b
+        for b in document(source_of(folder.root), plots=False)
+        if isinstance(b, Table) and b.title != TITLE
+    ]
     shown = [b for fold in kept(folder)["folds"] for b in fold["blocks"] if isinstance(b, dict)]
-    assert [(t["title"], [t["columns"], *t["rows"]]) for t in shown] == [(b.title, places(b, plain)) for b in blocks]
+    assert [(t["title"], [t["columns"], *t["rows"]]) for t in shown] == [
+        (b.title, places(b, plain)) for b in blocks
+    ]
     assert len(made["demo.html"].all("table")) == len(shown) + 1 > 5
     cells = {" ".join(cell.split()) for table in shown for row in table["rows"] for cell in row}
-    assert cells <= set(map(unescape, re.findall(r"<td(?: class=\"mean\")?>([^<]*)</td>", made["demo.html"].source)))
+    assert cells <= set(
+        map(unescape, re.findall(r"<td(?: class=\"mean\")?>([^<]*)</td>", made["demo.html"].source))
+    )
 
 
 def test_the_row_within_one_point_that_leaks_least_is_marked_and_leads_to_its_paper(tmp_path):
-    rows = {"none": (1.0, 0.8), "hamp": (0.0, 0.78), "mixup": (0.3, 0.795), "grad-sparse": (0.9, 0.8)}
+    rows = {
+        "none": (1.0, 0.8),
+        "hamp": (0.0, 0.78),
+        "mixup": (0.3, 0.795),
+        "grad-sparse": (0.9, 0.8),
+    }
     page = site(tmp_path / "site", marked(Cells(tmp_path / "demo", {"iid": rows})))["demo.html"]
     assert {row["label"] for row in page.board["rows"] if row["within"]} == {"mixup", "grad-sparse"}
     assert [row["label"] for row in page.board["rows"] if row["winner"]] == ["mixup"]
     assert page.text.count("★") == 2  # the legend's and the row's
     assert "scholar?q=Zhang+et+al.%2C+ICLR+2018+mixup" in page.source
-    assert page.source.count('href="https://github.com/fedbench/fedbench"') == page.source.count(">home</a>") > 0
+    assert (
+        page.source.count('href="https://github.com/fedbench/fedbench"')
+        == page.source.count(">home</a>")
+        > 0
+    )
 
 
 def test_a_rank_says_which_rows_it_is_tied_with_by_the_tests_of_pairs_alone(tmp_path):
@@ -200,12 +263,15 @@ def test_a_rank_says_which_rows_it_is_tied_with_by_the_tests_of_pairs_alone(tmp_
     assert "tied with b; better than none; worse than a" in hints
     ranking = rows_of(board(folder), "**Ranking**")
     assert {row["defense"]: row["tied with"] for row in ranking} == {
-        "a": "b", "b": "a, c, none", "c": "b", "none (undefended)": "b",
-    }  # fmt: skip
+        "a": "b",
+        "b": "a, c, none",
+        "c": "b",
+        "none (undefended)": "b",
+    }
     assert "c" not in answer(sections_of(folder)[0]).tied
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_a_document_gives_the_same_site_as_its_records(folder, tmp_path):
@@ -213,28 +279,50 @@ def test_a_document_gives_the_same_site_as_its_records(folder, tmp_path):
     found = []
     for name, source in {"a": folder.root, "b": folder.root, "c": kept}.items():
         site(tmp_path / name, source)
-        found.append({p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).rglob("*") if p.is_file()})
+        found.append(
+            {
+                p.relative_to(tmp_path / name): p.read_bytes()
+                for p in (tmp_path / name).rglob("*")
+                if p.is_file()
+            }
+        )
     assert found[0] == found[1] == found[2]
     assert found[0][Path("demo.json")] == kept.read_bytes()
     with (tmp_path / "a" / "demo.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [float(row["worst"]) for row in rows] == [row["worst"] for row in load(folder.root).rows.to_dict("records")]
+    assert [float(row["worst"]) for row in rows] == [
+        row["worst"] for row in load(folder.root).rows.to_dict("records")
+    ]
 
 
 def test_a_site_has_a_page_for_each_board_and_leaves_other_files_alone(folder, tmp_path):
-    other = marked(Folder(tmp_path / "elsewhere" / "demo", {"none": 0.5}).fill(seeds=(0,)), "Another")
+    other = marked(
+        Folder(tmp_path / "elsewhere" / "demo", {"none": 0.5}).fill(seeds=(0,)), "Another"
+    )
     found = site(tmp_path / "site", folder.root, other)
-    assert set(found) == {"index.html", "licences.html", "demo.html", "demo_2.html"} <= {
-        *(a["href"] for a in found["index.html"].all("a")), "index.html",
-    }  # fmt: skip
+    assert (
+        set(found)
+        == {"index.html", "licences.html", "demo.html", "demo_2.html"}
+        <= {
+            *(a["href"] for a in found["index.html"].all("a")),
+            "index.html",
+        }
+    )
     assert found["demo_2.html"].board["title"] == "Another"
-    assert all((tmp_path / "site" / (a.get("src") or a["href"])).is_file() for _, a in found["demo.html"].tags if "nonce" in a)
+    assert all(
+        (tmp_path / "site" / (a.get("src") or a["href"])).is_file()
+        for _, a in found["demo.html"].tags
+        if "nonce" in a
+    )
     (tmp_path / "site" / "mine.txt").write_text("mine")
     assert set(site(tmp_path / "site", other)) == {"index.html", "licences.html", "demo.html"}
     assert (tmp_path / "site" / "mine.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize(("name", "text"), [("mine.txt", "x"), ("site.json", "{"), ("site.json", '{"files": ["../../victim"]}')])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("mine.txt", "x"), ("site.json", "{"), ("site.json", '{"files": ["../../victim"]}')],
+)
 def test_a_folder_that_holds_no_site_is_left_alone(folder, tmp_path, name, text, call):
     (tmp_path / name).write_text(text)
     status, words = call("leaderboard", folder.root, "--html", tmp_path)
@@ -250,7 +338,11 @@ def test_the_command_of_a_cell_computes_that_cell(finished, tmp_path, call):
     assert len(cells) == 4
     for (_, attack, seed), at in [min(cells.items()), max(cells.items())]:
         run = board["cells"]["run"][at]
-        parts = [board["onlys"][board["runs"]["only"][run]], f"seed={seed}", board["uses"][board["cells"]["attack"][at]]["only"]]
+        parts = [
+            board["onlys"][board["runs"]["only"][run]],
+            f"seed={seed}",
+            board["uses"][board["cells"]["attack"][at]]["only"],
+        ]
         command = shlex.split(" ".join([board["command"], *(f"--only {part}" for part in parts)]))
         words = [word.replace("RESULTS", str(results)) for word in command[1:]]
         said = call(*words, "--results", results, "--dry-run")[1]
@@ -258,19 +350,28 @@ def test_the_command_of_a_cell_computes_that_cell(finished, tmp_path, call):
         assert f"attacks: {attack} " in said
 
 
-# --- documents of unknown origin --------------------------------------------------------------------------------------
+# --- documents of unknown origin ------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("place", "value", "said"), [
-    ("rows", ..., "rows: Field required"), ("fedbench_board", 1, "a board of version 1, this fedbench reads version 2"),
-    ("more", 1, "more: Extra inputs"), ("command", "fedbench run x; reboot", "command: String should match"),
-    ("command", "fedbench run $(reboot)", "command: String should match"),
-    ("command", "curl run x", "command: String should match"), ("onlys/0", "defense=x --set y=z", "onlys.0: String should match"),
-    ("rows/0/worst_attack", 9, "a position is out of range"), ("cells/run/0", -1, "cells.run.0"),
-    ("rows/0/entries/0/roc", "<b>", "rows.0.entries.0.roc"),
-])  # fmt: skip
-def test_a_changed_document_is_refused_with_the_place(folder, made, place, value, said, tmp_path, call):
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("rows", ..., "rows: Field required"),
+        ("fedbench_board", 1, "a board of version 1, this fedbench reads version 2"),
+        ("more", 1, "more: Extra inputs"),
+        ("command", "fedbench run x; reboot", "command: String should match"),
+        ("command", "fedbench run $(reboot)", "command: String should match"),
+        ("command", "curl run x", "command: String should match"),
+        ("onlys/0", "defense=x --set y=z", "onlys.0: String should match"),
+        ("rows/0/worst_attack", 9, "a position is out of range"),
+        ("cells/run/0", -1, "cells.run.0"),
+        ("rows/0/entries/0/roc", "<b>", "rows.0.entries.0.roc"),
+    ],
+)
+def test_a_changed_document_is_refused_with_the_place(
+    folder, made, place, value, said, tmp_path, call
+):
     path, content = tmp_path / "demo.json", kept(folder)
     put(content, place, value)
     path.write_bytes(sealed(content))
@@ -303,16 +404,28 @@ def test_a_site_that_was_cut_short_is_finished_by_the_same_command(folder, tmp_p
     assert any((tmp_path / "site").iterdir())
     monkeypatch.undo()
     assert set(site(tmp_path / "site", folder.root)) == {"index.html", "licences.html", "demo.html"}
+
+
 @pytest.mark.parametrize("n_ofl", [60, 1000])
 def test_the_front_names_its_column_and_ranks_are_whole_numbers(tmp_path, n_ofl):
-    rows = {"none": (2.0, 0.8), "a": (0.9, 0.7), "b": (0.3, 0.75), "c": (0.2, 0.6), "free-rider": (0.0, 0.9)}
+    rows = {
+        "none": (2.0, 0.8),
+        "a": (0.9, 0.7),
+        "b": (0.3, 0.75),
+        "c": (0.2, 0.6),
+        "free-rider": (0.0, 0.9),
+    }
     found = load(marked(Cells(tmp_path / "demo", {"iid": rows}, seeds=range(3), n_ofl=n_ofl))).rows
     assert [str(found.dtypes[name]) for name in ("rank", "rank_last")] == ["Int64", "Int64"]
     shown = [row for row in found.to_dict("records") if row["front"] is not None]
     (column,) = {row["front_of"] for row in shown}
     assert column == ("tf01" if n_ofl == 1000 else "worst") and len(shown) == 4
     for row in shown:
-        beaten = [r for r in shown if r is not row and r[column] <= row[column] and r["accuracy"] >= row["accuracy"]]
+        beaten = [
+            r
+            for r in shown
+            if r is not row and r[column] <= row[column] and r["accuracy"] >= row["accuracy"]
+        ]
         assert row["front"] == (not beaten)
 
 
@@ -325,15 +438,29 @@ def test_a_document_made_before_the_rules_changed_makes_a_page_that_says_so(made
     path.write_bytes(sealed(content))
     page = site(tmp_path / "site", path)["demo.html"]
     assert BEFORE in page.text and page.text.index(BEFORE) < page.text.index("mixup")
-    assert not [a for tag, a in page.tags if tag == "span" and a.get("title", "").startswith(("tied", "better", "worse"))]
+    assert not [
+        a
+        for tag, a in page.tags
+        if tag == "span" and a.get("title", "").startswith(("tied", "better", "worse"))
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_every_committed_board_has_its_document_and_they_make_a_site(tmp_path):
-    documents, tables = ({p.stem: p for p in BOARDS.glob(f"*.{suffix}")} for suffix in ("json", "md"))
+    documents, tables = (
+        {p.stem: p for p in BOARDS.glob(f"*.{suffix}")} for suffix in ("json", "md")
+    )
     found = site(tmp_path / "site", *documents.values())
-    assert set(documents) == set(tables) == {name.removesuffix(".html") for name in found} - {"index", "licences"}
+    assert (
+        set(documents)
+        == set(tables)
+        == {name.removesuffix(".html") for name in found} - {"index", "licences"}
+    )
     for name, path in documents.items():
-        assert tables[name].read_text(encoding="utf-8").startswith(f"# {found[f'{name}.html'].board['title']}")
+        assert (
+            tables[name]
+            .read_text(encoding="utf-8")
+            .startswith(f"# {found[f'{name}.html'].board['title']}")
+        )
         assert path.stat().st_size < 2 << 20

@@ -32,7 +32,17 @@ def original(tmp_path_factory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("stored")
     noisy = {"name": "grad-noise", "grid": {"sigma": [0.01, 0.1]}}
     path = suite(root, defenses=["none", noisy], attacks=["loss-series", "blackbox-loss"])
-    invoke(path, "--results", root / "r", "--set", "seeds=[3]", "--only", "attack=loss-series", "--workers", "1")
+    invoke(
+        path,
+        "--results",
+        root / "r",
+        "--set",
+        "seeds=[3]",
+        "--only",
+        "attack=loss-series",
+        "--workers",
+        "1",
+    )
     return path, root / "r"
 
 
@@ -47,9 +57,18 @@ def test_a_folder_keeps_the_suite_as_given_and_as_resolved_and_what_was_installe
     path, folder, plan = made
     asked = read_plan(folder, plan)
     assert stored_plans(folder) == [plan] == [asked.id]
-    assert (asked.given, asked.file, asked.suite, asked.device) == (path.read_text(), "tiny.yaml", "tiny", "cpu")
+    assert (asked.given, asked.file, asked.suite, asked.device) == (
+        path.read_text(),
+        "tiny.yaml",
+        "tiny",
+        "cpu",
+    )
     assert asked.overrides == ("seeds=[3]",) and asked.only == ("attack=loss-series",)
-    assert "seeds:\n- 3\n" in asked.resolved and "weight_decay" in asked.resolved and "weight_decay" not in asked.given
+    assert (
+        "seeds:\n- 3\n" in asked.resolved
+        and "weight_decay" in asked.resolved
+        and "weight_decay" not in asked.given
+    )
     names = list(asked.packages)
     assert names == sorted(names) and asked.packages["torch"] == importlib.metadata.version("torch")
     assert {d.metadata["Name"] for d in importlib.metadata.distributions()} == set(names)
@@ -66,7 +85,9 @@ def test_the_stored_suite_runs_again_elsewhere_with_the_same_keys_and_the_same_b
 
     def attacks(path, *more):
         said = invoke(path, "--dry-run", "--results", tmp_path / "none", *more)
-        return re.search("^attacks: (.*)$", said, re.MULTILINE)[1], "note: the part that was run" in said
+        return re.search("^attacks: (.*)$", said, re.MULTILINE)[
+            1
+        ], "note: the part that was run" in said
 
     copied = tmp_path / "suites" / stored.name
     copied.parent.mkdir()
@@ -97,7 +118,9 @@ def test_another_plan_is_kept_beside_the_first_and_a_lost_marker_finds_both(made
     store.set_manifest(store.marker()["cells"], asked=read_plan(folder, first))
     assert store.marker()["plans"] == [asked.id, first]  # the last one is what the folder shows now
     (folder / "fedbench.json").unlink()
-    assert Results.open(folder).marker()["plans"] == stored_plans(folder) == sorted([first, asked.id])
+    assert (
+        Results.open(folder).marker()["plans"] == stored_plans(folder) == sorted([first, asked.id])
+    )
 
 
 @pytest.mark.parametrize("written", range(4))
@@ -120,14 +143,16 @@ def test_killed_at_any_moment_the_marker_names_plans_that_are_there(made, monkey
     assert Results(folder).marker()["plans"] == [first] and read_plan(folder, first)
 
 
-# -- why cells are computed anew ---------------------------------------------------------------------------------------
+# -- why cells are computed anew -------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def now(tmp_path_factory):
     """The identity of a cell of a real plan, with an analysis."""
     folder = tmp_path_factory.mktemp("plan")
-    path = changed(folder, {"thresholds": [0.5, 0.8]}, analyses=["violations"], defenses=["grad-noise"])
+    path = changed(
+        folder, {"thresholds": [0.5, 0.8]}, analyses=["violations"], defenses=["grad-noise"]
+    )
     (job,) = build_plan(str(path), (), folder / "r", "cpu").jobs
     return identity_of_cell(job, job.cells[0])
 
@@ -148,7 +173,11 @@ CHANGES = [
     ("attack/target", "x", f"the code of attack 'loss-series' changed ({HERE})"),
     ("attack/name", "x", "attack 'x' -> 'loss-series'"),
     ("attack/params/k", 1, "attack 'loss-series': k 1 -> null"),
-    ("run/defense/distribution", "other 3", f"the package of defense 'grad-noise': other 3 -> {HERE}"),
+    (
+        "run/defense/distribution",
+        "other 3",
+        f"the package of defense 'grad-noise': other 3 -> {HERE}",
+    ),
     ("run/defense/params/sigma", 0.5, "defense 'grad-noise': sigma 0.5 -> 0.01"),
     ("run/defense/then", [{"name": "hamp"}], "after defense 'grad-noise', defense 'hamp' -> none"),
     ("signals/loss", ..., "signal 'loss' none -> 'loss'"),
@@ -163,24 +192,34 @@ def test_what_differs_between_two_identities_is_named_with_its_values(now):
         put(old, path, value)
         return differences(old, now)
 
-    assert [said(path, value) for path, value, _ in CHANGES] == [[expected] for *_, expected in CHANGES]
+    assert [said(path, value) for path, value, _ in CHANGES] == [
+        [expected] for *_, expected in CHANGES
+    ]
     assert differences(now, now) == []
-    named = {path.partition("/")[2] for path, *_ in CHANGES if path.startswith("attack/")} | {"params", "distribution"}
-    assert named >= ComponentUse.model_fields.keys() - {"label", "then", "requires"}  # whatever makes another key
+    named = {path.partition("/")[2] for path, *_ in CHANGES if path.startswith("attack/")} | {
+        "params",
+        "distribution",
+    }
+    # whatever makes another key
+    assert named >= ComponentUse.model_fields.keys() - {"label", "then", "requires"}
 
 
 NOTE = "cells are computed anew, though the folder holds an earlier record of the same names:"
 
 
 def test_a_new_version_of_a_required_package_gives_new_keys(tmp_path, monkeypatch):
-    site = install(tmp_path / "site", "leans", ANNOUNCE.format(name="leans", target="leans:Shield") + DEFENSE)
+    site = install(
+        tmp_path / "site", "leans", ANNOUNCE.format(name="leans", target="leans:Shield") + DEFENSE
+    )
     with (site / "leans-1.0.dist-info" / "METADATA").open("a") as metadata:
         metadata.write("Requires-Dist: helper>=1\nRequires-Dist: other; extra == 'more'\n")
     monkeypatch.syspath_prepend(str(site))
     found = []
     for version in ("1.0", "2.0"):
         described(site, "helper", "helper", version)
-        (job,) = build_plan(str(changed(tmp_path, {}, defenses=["leans"])), (), tmp_path / "r", "cpu").jobs
+        (job,) = build_plan(
+            str(changed(tmp_path, {}, defenses=["leans"])), (), tmp_path / "r", "cpu"
+        ).jobs
         found.append(identity_of_cell(job, job.cells[0]))
         shutil.rmtree(site / f"helper-{version}.dist-info")
     assert differences(*found) == ["defense 'leans': its required package helper 1.0 -> 2.0"]
@@ -188,18 +227,23 @@ def test_a_new_version_of_a_required_package_gives_new_keys(tmp_path, monkeypatc
 
 def test_a_dry_run_says_what_made_cells_stale(finished, tmp_path, monkeypatch):
     path, folder = finished.parent / "tiny.yaml", Path(shutil.copytree(finished, tmp_path / "r"))
-    for record in list((folder / "records").glob("*.json")):  # of two records the one written last counts
+    # of two records the one written last counts
+    for record in list((folder / "records").glob("*.json")):
         earlier = record.with_name(f"{record.stem[:-12]}{'0' * 12}.json")
         earlier.write_text("{half")
         os.utime(earlier, (0, 0))
     words = [path, "--results", folder, "--dry-run", "--set"]
     rounds = "settings.0.federation.rounds=6"
     output = invoke(*words, rounds, "--set", "defenses=[none, hamp]")
-    assert f"note: 2 {NOTE}\n  2 cells: federation.rounds 4 -> 6\n" in output  # hamp's cells are new
+    # hamp's cells are new
+    assert f"note: 2 {NOTE}\n  2 cells: federation.rounds 4 -> 6\n" in output
     with monkeypatch.context() as patch:
         patch.setattr("fedbench.core.run.planner.engine_digest", lambda: "another")
         output = invoke(*words, "settings.0.federation.optimizer.lr=0.1")
-    assert f"note: 4 {NOTE}\n  4 cells: the engine's code changed\n  4 cells: federation.optimizer.lr 0.2 -> 0.1\n" in output
+    assert (
+        f"note: 4 {NOTE}\n  4 cells: the engine's code changed\n  4 cells: federation.optimizer.lr "
+        "0.2 -> 0.1\n" in output
+    )
     for record in (folder / "records").glob("*.json"):
         record.write_text("{half")
     assert NOTE not in invoke(*words, rounds)

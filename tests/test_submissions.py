@@ -57,7 +57,7 @@ def small(finished, tmp_path_factory):
     return exported(finished, tmp_path_factory.mktemp("small"), "--only", "defense=grad-noise")
 
 
-# --- there and back ---------------------------------------------------------------------------------------------------
+# --- there and back -------------------------------------------------------------------------------
 
 
 def test_an_exported_folder_is_imported_unchanged_and_is_claimed(finished, bundle, tmp_path, call):
@@ -67,7 +67,11 @@ def test_an_exported_folder_is_imported_unchanged_and_is_claimed(finished, bundl
     assert (status, "4 records, claimed" in words) == (0, True)
     assert fingerprint(tmp_path / "in") == fingerprint(finished)
     assert set(levels(tmp_path / "in").values()) == {"claimed"}
-    assert {path.name for path in (tmp_path / "in").iterdir()} == {"imported", "suites", "fedbench.json"}
+    assert {path.name for path in (tmp_path / "in").iterdir()} == {
+        "imported",
+        "suites",
+        "fedbench.json",
+    }
     assert {path.name for path in (tmp_path / "in" / "imported" / "b").iterdir()} == {"records"}
 
 
@@ -81,46 +85,74 @@ def test_an_imported_record_is_claimed_whatever_file_is_deleted(bundle, tmp_path
             with pytest.raises(UserError, match="missing, though its record says 'ok'"):
                 levels(copy)
         else:
-            assert levels(copy).items() <= whole.items() and set(levels(copy).values()) == {"claimed"}
+            assert levels(copy).items() <= whole.items() and set(levels(copy).values()) == {
+                "claimed"
+            }
         shutil.rmtree(copy)
 
 
-def test_a_record_measured_here_takes_the_place_of_the_imported_one(finished, bundle, tmp_path, call):
+def test_a_record_measured_here_takes_the_place_of_the_imported_one(
+    finished, bundle, tmp_path, call
+):
     assert call("import", bundle, "-o", tmp_path / "in")[0] == 0
     own = next((finished / "records").glob("*grad-noise*.json"))
     (tmp_path / "in" / "records").mkdir()
     for path in own.parent.glob(f"{own.stem}*"):
         shutil.copy(path, tmp_path / "in" / "records")
-    assert {d: level for (d, _), level in levels(tmp_path / "in").items()} == {"grad-noise": "measured here", "none": "claimed"}
+    assert {d: level for (d, _), level in levels(tmp_path / "in").items()} == {
+        "grad-noise": "measured here",
+        "none": "claimed",
+    }
 
 
 def test_a_part_is_a_bundle_of_its_own(finished, tmp_path, call):
-    assert call("export", finished, "-o", tmp_path / "part.zip", "--only", "defense=grad-noise,attack=loss-series")[0] == 0
+    assert (
+        call(
+            "export",
+            finished,
+            "-o",
+            tmp_path / "part.zip",
+            "--only",
+            "defense=grad-noise,attack=loss-series",
+        )[0]
+        == 0
+    )
     assert call("import", tmp_path / "part.zip", "-o", tmp_path / "in")[0] == 0
     assert levels(tmp_path / "in") == {("grad-noise", "loss-series"): "claimed"}
     status, words = call("export", finished, "-o", tmp_path / "no.zip", "--only", "seed=77")
     assert (status, "leaves no record" in words) == (2, True)
 
 
-@pytest.mark.parametrize(("command", "target"), [("export", "full/mine.txt"), ("import", "full"), ("merge", "full")])
+@pytest.mark.parametrize(
+    ("command", "target"), [("export", "full/mine.txt"), ("import", "full"), ("merge", "full")]
+)
 def test_nothing_is_overwritten(finished, bundle, tmp_path, command, target, call):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
-    status, words = call(command, bundle if command == "import" else finished, "-o", tmp_path / target)
+    status, words = call(
+        command, bundle if command == "import" else finished, "-o", tmp_path / target
+    )
     assert (status, f"{tmp_path / target}: exists" in words) == (2, True)
     assert {p.name: p.read_text() for p in (tmp_path / "full").iterdir()} == {"mine.txt": "mine"}
 
 
 def _halved(path):
     content = json.loads(path.read_text())
-    content["cells"][0]["history"] = [{**content["run"]["history"][0], "accuracy": 0.01}, *content["run"]["history"][1:]]
+    content["cells"][0]["history"] = [
+        {**content["run"]["history"][0], "accuracy": 0.01},
+        *content["run"]["history"][1:],
+    ]
     return sealed(content)
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    (lambda path: path.read_bytes().replace(b'"seed": 0', b'"seed": 1'), "damaged or changed"),
-    (_halved, "of one run, but have other rounds"),
-], ids=["damaged", "of another run"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path: path.read_bytes().replace(b'"seed": 0', b'"seed": 1'), "damaged or changed"),
+        (_halved, "of one run, but have other rounds"),
+    ],
+    ids=["damaged", "of another run"],
+)
 def test_a_folder_with_a_changed_record_is_not_exported(finished, tmp_path, change, said, call):
     copy = Path(shutil.copytree(finished, tmp_path / "spoilt"))
     path = next((copy / "records").glob("*grad-noise*.json"))
@@ -130,11 +162,13 @@ def test_a_folder_with_a_changed_record_is_not_exported(finished, tmp_path, chan
     assert not (tmp_path / "b.zip").exists()
 
 
-# --- changed bundles --------------------------------------------------------------------------------------------------
+# --- changed bundles ------------------------------------------------------------------------------
 
 
 def refused(path, content, said, call):
-    """Imports a bundle of this content, which must be refused with these words; nothing may be left of it."""
+    """Imports a bundle of this content, which must be refused with these words; nothing may be left
+    of it.
+    """
     path.write_bytes(content)
     status, words = call("import", path, "-o", path.parent / "in")
     assert status == 2
@@ -157,7 +191,9 @@ def _always_right(files):
     made = rescored(files, name, test_correct=np.ones_like(correct))
     rounds = [{"round": 1, "accuracy": 1.0, "train_loss": None}]
     utility = {"accuracy": 1.0, "n_test": len(correct)}
-    return edited(made, name, (f"cells/{name.cell}/utility", utility), (f"cells/{name.cell}/history", rounds))
+    return edited(
+        made, name, (f"cells/{name.cell}/utility", utility), (f"cells/{name.cell}/history", rounds)
+    )
 
 
 def _other_rounds(files):
@@ -169,32 +205,58 @@ def _other_rounds(files):
 
 def _huge(content):
     """Arrays of 32 GB by their headers."""
-    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (4000000000,), }".ljust(117) + b"\n"
+    header = (
+        b"{'descr': '<f8', 'fortran_order': False, 'shape': (4000000000,), }".ljust(117) + b"\n"
+    )
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as z:
         for name in arrays_of(content):
-            z.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(64))
+            z.writestr(
+                f"{name}.npy",
+                b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(64),
+            )
     return out.getvalue()
 
 
 def _bomb(content):
     """Arrays of 80 MiB in less than 100 KiB."""
-    return npz_bytes({name: np.zeros(80 << 20 if name == "test_correct" else 1, bool) for name in arrays_of(content)})
+    return npz_bytes(
+        {
+            name: np.zeros(80 << 20 if name == "test_correct" else 1, bool)
+            for name in arrays_of(content)
+        }
+    )
 
 
 FILES = {  # of the record of one cell and its scores
     "key of another cell": (
-        lambda f, n: rekeyed(f, n, lambda i: i["attack"]["params"].update(forged=1)), "attack is ",
+        lambda f, n: rekeyed(f, n, lambda i: i["attack"]["params"].update(forged=1)),
+        "attack is ",
     ),
-    "field twice": (lambda f, n: f | {n: b'{"run": 7,' + f[n].lstrip()[1:]}, "'run' is a duplicate name"),
+    "field twice": (
+        lambda f, n: f | {n: b'{"run": 7,' + f[n].lstrip()[1:]},
+        "'run' is a duplicate name",
+    ),
     "scores without a record": (lambda f, n: without(f, n), "no records found"),
-    "record without scores": (lambda f, n: without(f, scores_of(f, n)), "missing, though its record says 'ok'"),
-    "model of another run": (lambda f, n: _always_right(f), "of one run, but have other test accuracy"),
+    "record without scores": (
+        lambda f, n: without(f, scores_of(f, n)),
+        "missing, though its record says 'ok'",
+    ),
+    "model of another run": (
+        lambda f, n: _always_right(f),
+        "of one run, but have other test accuracy",
+    ),
     "rounds of another run": (lambda f, n: _other_rounds(f), "of one run, but have other rounds"),
-    "huge array": (lambda f, n: with_scores(f, n, _huge(f[scores_of(f, n)])), "bytes, its header says shape"),
+    "huge array": (
+        lambda f, n: with_scores(f, n, _huge(f[scores_of(f, n)])),
+        "bytes, its header says shape",
+    ),
     "bomb": (lambda f, n: with_scores(f, n, _bomb(f[scores_of(f, n)])), "for a file of its size"),
-    "Python objects": (lambda f, n: rescored(f, n, t0_scores=np.array([{}], object)), "expected numbers"),
-}  # fmt: skip
+    "Python objects": (
+        lambda f, n: rescored(f, n, t0_scores=np.array([{}], object)),
+        "expected numbers",
+    ),
+}
 MIX = "targets/0/groups/mix/values"
 RECORDS = [  # what is put where in a record, and the reason of the refusal
     ("cells/1/history", [], "utility.accuracy is not that of the last round in history"),
@@ -250,20 +312,39 @@ def bundle_of_rounds(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.nightly
-@pytest.mark.parametrize(("attack", "path", "value", "said"), [
-    ("blackbox-loss", "targets/0/rounds/last_auc", 0.5, "auc of its last round is 0.5, its scores give"),
-    ("blackbox-loss", "targets/0/rounds/last_tf01", 0.5, "tf01 of its last round is 0.5, its scores give"),
-])  # fmt: skip
-def test_a_forged_number_of_single_rounds_is_refused(bundle_of_rounds, tmp_path, attack, path, value, said, call):
+@pytest.mark.parametrize(
+    ("attack", "path", "value", "said"),
+    [
+        (
+            "blackbox-loss",
+            "targets/0/rounds/last_auc",
+            0.5,
+            "auc of its last round is 0.5, its scores give",
+        ),
+        (
+            "blackbox-loss",
+            "targets/0/rounds/last_tf01",
+            0.5,
+            "tf01 of its last round is 0.5, its scores give",
+        ),
+    ],
+)
+def test_a_forged_number_of_single_rounds_is_refused(
+    bundle_of_rounds, tmp_path, attack, path, value, said, call
+):
     files = files_of(bundle_of_rounds)
-    refused(tmp_path / "b.zip", packed(edited(files, pick(files, attack), (path, value))), said, call)
+    refused(
+        tmp_path / "b.zip", packed(edited(files, pick(files, attack), (path, value))), said, call
+    )
 
 
-# --- hostile files ----------------------------------------------------------------------------------------------------
+# --- hostile files --------------------------------------------------------------------------------
 
 
 def _second_name(name):
-    """The field of an entry that gives it another name for Python 3.12 and later (Info-ZIP Unicode Path)."""
+    """The field of an entry that gives it another name for Python 3.12 and later (Info-ZIP Unicode
+    Path).
+    """
     body = struct.pack("<BL", 1, zlib.crc32(b"records/x--0123456789ab.json")) + name.encode()
     return struct.pack("<HH", 0x7075, len(body)) + body
 
@@ -297,20 +378,43 @@ HOSTILE = {
     "escape in a name": _added("records/\x1b[2J--0123456789ab.json"),
     "marks of trust": _added("trust.json"),
     "second name": _added(
-        "records/x--0123456789ab.json", "has a second name, '../../evil.py'", extra=_second_name("../../evil.py")
+        "records/x--0123456789ab.json",
+        "has a second name, '../../evil.py'",
+        extra=_second_name("../../evil.py"),
     ),
-    "link": _added("records/a--0123456789ab.json", "not a complete JSON file", b"/etc/passwd", mode=stat.S_IFLNK | 0o777),
+    "link": _added(
+        "records/a--0123456789ab.json",
+        "not a complete JSON file",
+        b"/etc/passwd",
+        mode=stat.S_IFLNK | 0o777,
+    ),
     "entry twice": _added("fedbench.json", "two of its entries have one name"),
-    "large record": (lambda f: packed(f | {pick(f): b" " * (17 << 20)}), "has 17,825,792 bytes, more than 16,777,216"),
-    "large marker": (lambda f: zipped(f | {"fedbench.json": b" " * (60 << 20)}), "has 62,914,560 bytes, more than 16,777,216"),
-    "bytes behind it": (lambda f: packed(f) + b"#!/bin/sh", "it does not end as a zip file of fedbench"),
-    "empty file": (lambda f: b"", "it does not end as a zip file of fedbench"),
-    "changed file": (lambda f: zipped(f | {pick(f): f[pick(f)].replace(b'"ok"', b'"OK"')}), "damaged or changed"),
-    "changed marker": (
-        lambda f: zipped(f | {"fedbench.json": f["fedbench.json"].replace(b'"tiny"', b'"tinz"')}), "damaged or changed",
+    "large record": (
+        lambda f: packed(f | {pick(f): b" " * (17 << 20)}),
+        "has 17,825,792 bytes, more than 16,777,216",
     ),
-    "no records": (lambda f: packed({n: c for n, c in f.items() if not n.startswith("records/")}), "no records found"),
-}  # fmt: skip
+    "large marker": (
+        lambda f: zipped(f | {"fedbench.json": b" " * (60 << 20)}),
+        "has 62,914,560 bytes, more than 16,777,216",
+    ),
+    "bytes behind it": (
+        lambda f: packed(f) + b"#!/bin/sh",
+        "it does not end as a zip file of fedbench",
+    ),
+    "empty file": (lambda f: b"", "it does not end as a zip file of fedbench"),
+    "changed file": (
+        lambda f: zipped(f | {pick(f): f[pick(f)].replace(b'"ok"', b'"OK"')}),
+        "damaged or changed",
+    ),
+    "changed marker": (
+        lambda f: zipped(f | {"fedbench.json": f["fedbench.json"].replace(b'"tiny"', b'"tinz"')}),
+        "damaged or changed",
+    ),
+    "no records": (
+        lambda f: packed({n: c for n, c in f.items() if not n.startswith("records/")}),
+        "no records found",
+    ),
+}
 
 
 @pytest.mark.slow
@@ -321,17 +425,23 @@ def test_a_hostile_bundle_is_refused_with_the_reason(small, tmp_path, craft, sai
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("path", "value", "said"), [
-    ("schema_version", 99, "schema 99 is newer than this fedbench understands"), ("suite", 1, "no schema_version and suite"),
-    ("published", [{"source": 1}], "its published numbers are not those of a suite"),
-    ("plans", ["0" * 16], "0000000000000000.json: not a regular file"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("schema_version", 99, "schema 99 is newer than this fedbench understands"),
+        ("suite", 1, "no schema_version and suite"),
+        ("published", [{"source": 1}], "its published numbers are not those of a suite"),
+        ("plans", ["0" * 16], "0000000000000000.json: not a regular file"),
+    ],
+)
 def test_a_changed_marker_is_refused_with_the_reason(small, tmp_path, path, value, said, call):
     refused(tmp_path / "b.zip", packed(files_of(small), (path, value)), said, call)
 
 
 def test_a_large_marker_is_refused_before_it_is_read(small, tmp_path):
-    (tmp_path / "b.zip").write_bytes(zipped(files_of(small) | {"fedbench.json": b'{"a": [' + b"[]," * (20 << 20) + b"[]]}"}))
+    (tmp_path / "b.zip").write_bytes(
+        zipped(files_of(small) | {"fedbench.json": b'{"a": [' + b"[]," * (20 << 20) + b"[]]}"})
+    )
     tracemalloc.start()
     try:
         with pytest.raises(UserError, match=r"the entry 'fedbench.json' has 62,914,571 bytes"):
@@ -354,7 +464,11 @@ def test_an_import_holds_the_arrays_of_one_run(bundle, tmp_path, monkeypatch, ca
     assert (len(held), max(held), _run_arrays.cache_info().currsize) == (4, 1, 0)
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full disk", "interrupted"])
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "No space left on device"), KeyboardInterrupt()],
+    ids=["full disk", "interrupted"],
+)
 def test_an_import_that_stops_leaves_nothing(bundle, tmp_path, monkeypatch, error, call):
     def stop(*args):
         raise error
@@ -366,9 +480,18 @@ def test_an_import_that_stops_leaves_nothing(bundle, tmp_path, monkeypatch, erro
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_command_left_is_swept_and_a_running_one_keeps_its_folder(finished, bundle, tmp_path, call):
-    for name, command in {"b.zip": ("export", finished), "in": ("import", bundle), "all": ("merge", finished)}.items():
-        stray, other = tmp_path / f"{TEMPORARY_PREFIX}fedbench-killed" / "source0", tmp_path / f"{TEMPORARY_PREFIX}others"
+def test_what_a_killed_command_left_is_swept_and_a_running_one_keeps_its_folder(
+    finished, bundle, tmp_path, call
+):
+    for name, command in {
+        "b.zip": ("export", finished),
+        "in": ("import", bundle),
+        "all": ("merge", finished),
+    }.items():
+        stray, other = (
+            tmp_path / f"{TEMPORARY_PREFIX}fedbench-killed" / "source0",
+            tmp_path / f"{TEMPORARY_PREFIX}others",
+        )
         other.mkdir(exist_ok=True)
         with folder_aside(tmp_path) as running:
             stray.mkdir(parents=True)
@@ -380,7 +503,7 @@ def test_what_a_killed_command_left_is_swept_and_a_running_one_keeps_its_folder(
     assert not stray.exists()
 
 
-# --- several folders as one -------------------------------------------------------------------------------------------
+# --- several folders as one -----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -395,9 +518,15 @@ def part(finished, tmp_path):
 def test_a_folder_and_a_bundle_become_one_and_keep_their_marks(part, bundle, tmp_path, call):
     status, words = call("merge", part, bundle, "-o", tmp_path / "all")
     assert status == 0
-    assert f"2 records are in {part} and in {bundle}, with equal scores; those of {part} were kept" in words
+    assert (
+        f"2 records are in {part} and in {bundle}, with equal scores; those of {part} were kept"
+        in words
+    )
     attacks = ("fedmia-ii", "loss-series")
-    kept, claimed = {("grad-noise", a): "measured here" for a in attacks}, {("none", a): "claimed" for a in attacks}
+    kept, claimed = (
+        {("grad-noise", a): "measured here" for a in attacks},
+        {("none", a): "claimed" for a in attacks},
+    )
     assert levels(tmp_path / "all") == kept | claimed
 
 
@@ -429,11 +558,21 @@ def test_a_cell_of_two_suites_stands_in_both(finished, bundle, tmp_path, call):
     assert (len(keys), len(set(keys))) == (8, 4)
 
 
-@pytest.mark.parametrize(("change", "status", "said"), [
-    (lambda r: r["run"]["facts"].update(epsilon=3.5), 2, "one key, but they differ in facts.epsilon (null and 3.5)"),
-    (lambda r: r["run"]["provenance"].update(cpu="another"), 0, "with equal scores"),
-], ids=["facts", "machine"])  # fmt: skip
-def test_records_of_one_key_may_differ_in_time_and_machine_alone(finished, part, tmp_path, change, status, said, call):
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        (
+            lambda r: r["run"]["facts"].update(epsilon=3.5),
+            2,
+            "one key, but they differ in facts.epsilon (null and 3.5)",
+        ),
+        (lambda r: r["run"]["provenance"].update(cpu="another"), 0, "with equal scores"),
+    ],
+    ids=["facts", "machine"],
+)
+def test_records_of_one_key_may_differ_in_time_and_machine_alone(
+    finished, part, tmp_path, change, status, said, call
+):
     path = next((part / "records").glob("*.json"))
     content = json.loads(path.read_text())
     change(content)
@@ -448,6 +587,11 @@ def test_the_id_of_a_board_is_made_of_its_records_and_rules(finished, part, monk
     assert board_id(records) == board_id(records[::-1]) == board_id(load_records(finished))
     path = next((part / "records").glob("*.json"))
     path.write_bytes(sealed(json.loads(path.read_text()) | {"reason": "changed"}))
-    ids = {board_id(records), board_id(records[:1]), board_id(load_records(part)), board_id([*records, records[0]])}
+    ids = {
+        board_id(records),
+        board_id(records[:1]),
+        board_id(load_records(part)),
+        board_id([*records, records[0]]),
+    }
     monkeypatch.setattr("fedbench.leaderboard.document.rules_digest", lambda: "other rules")
     assert len(ids | {board_id(records)}) == 5

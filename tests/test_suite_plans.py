@@ -1,4 +1,6 @@
-"""What is planned of a suite: groups of members, tuning seeds, parts of clients' data, the part that `--only` asks for."""
+"""What is planned of a suite: groups of members, tuning seeds, parts of clients' data, the part
+that `--only` asks for.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from fedbench.core.run.planner import make_plan
 from fedbench.core.spec.resolve import load_and_check, written_out
 from fedbench.plugins.defenses.uploads import NoDefense
 
-# -- several coalitions at once ----------------------------------------------------------------------------------------
+# -- several coalitions at once --------------------------------------------------------------------
 
 PACKAGE = """
     import numpy as np
@@ -56,58 +58,136 @@ def package(site):
 def test_records_and_boards_say_which_coalition_each_member_belongs_to(package, tmp_path, call):
     audit = {"audit": {"every": 4, "nonmembers": 80, "targets": [0, 1, 2, 3]}}
     others = {"name": "others", "groups": [[2, 3], [1]]}  # client 0 is in neither
-    path = changed(tmp_path, audit, coalitions=[PAIRS, others], defenses=["together"], attacks=["of-mean", "loss-series"])
+    path = changed(
+        tmp_path,
+        audit,
+        coalitions=[PAIRS, others],
+        defenses=["together"],
+        attacks=["of-mean", "loss-series"],
+    )
     invoke(path, "--results", tmp_path / "r", "--workers", "1")
     read = [r.record.model_dump(mode="json") for r in loaded(tmp_path / "r")]
     found = {(r["coalition"], r["attack"]["name"]): r for r in read}
     record = found["two-pairs", "loss-series"]
-    assert record["members"] == [0, 1, 2, 3] and [t["target"] for t in record["targets"]] == [0, 1, 2, 3]
+    assert record["members"] == [0, 1, 2, 3] and [t["target"] for t in record["targets"]] == [
+        0,
+        1,
+        2,
+        3,
+    ]
     assert record["described"]["coalitions"] == {"two-pairs": [[0, 1], [2, 3]]}
     assert record["identity"]["run"]["coalitions"] == [[0, 1], [2, 3]]
     first, second = record["facts"]["group 1: plan"], record["facts"]["group 2: plan"]
-    assert first != second == found["others", "loss-series"]["facts"]["group 2: plan"] and record["facts"]["size"] == 2
+    assert (
+        first != second == found["others", "loss-series"]["facts"]["group 2: plan"]
+        and record["facts"]["size"] == 2
+    )
     remarks = ["2 clients in a <b>group</b>", f"it drew {first:.6f}", f"it drew {second:.6f}"]
     assert record["facts"]["remarks"] == remarks
     assert found["two-pairs", "of-mean"]["outcome"] == "ok"
     skipped = found["others", "of-mean"]
-    assert skipped["outcome"] == "skipped" and "client 0, which is in none of them" in skipped["reason"]
-    assert "coalition two-pairs [[0, 1], [2, 3]], seed 0" in call("show", tmp_path / "r", record["key"][:12])[1]
+    assert (
+        skipped["outcome"] == "skipped"
+        and "client 0, which is in none of them" in skipped["reason"]
+    )
+    assert (
+        "coalition two-pairs [[0, 1], [2, 3]], seed 0"
+        in call("show", tmp_path / "r", record["key"][:12])[1]
+    )
     board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
-    assert "several coalitions at once: " in board and "two-pairs \\[\\[0, 1\\], \\[2, 3\\]\\]" in board
-    assert "together: 2 clients in a &lt;b&gt;group&lt;/b&gt;\n" in board and f"together: it drew {second:.6f}\n" in board
+    assert (
+        "several coalitions at once: " in board
+        and "two-pairs \\[\\[0, 1\\], \\[2, 3\\]\\]" in board
+    )
+    assert (
+        "together: 2 clients in a &lt;b&gt;group&lt;/b&gt;\n" in board
+        and f"together: it drew {second:.6f}\n" in board
+    )
 
 
 SOLO = {"name": "cofedmid", "params": {"m_max": 1.0, "val_min": 10, "min_assigned": 1}}
 FREE = {**SOLO, "params": {**SOLO["params"], "mode": "independent"}}
 FOUR = {"clients": 4, "rounds": 2, "batch_size": 50, "optimizer": {"lr": 0.2}}
 SHARES = {"federation": {**FOUR, "validation": 0.5, "test": 0.4999}}
-FEW = {"federation": {**FOUR, "validation": 0.9}, "partition": {"name": "dirichlet-sizes", "beta": 0.5}}
+FEW = {
+    "federation": {**FOUR, "validation": 0.9},
+    "partition": {"name": "dirichlet-sizes", "beta": 0.5},
+}
 TWIN = {"name": "again", "groups": [[0, 1], [2, 3]]}
 
 # how a suite is changed, words of what `fedbench validate` says of it, and whether it refuses
 VALIDATED = {
-    "groups are listed": ({}, {"coalitions": [PAIRS]}, "coalition 'two-pairs': [0, 1] and [2, 3]", False),
-    "the same clients together and in groups": ({}, {"coalitions": [PAIRS, "uniform"]}, ": ok: ", False),
-    "the same groups twice": ({}, {"coalitions": [PAIRS, TWIN]},
-        "the coalitions 'two-pairs' and 'again' hold the same clients [0, 1] and [2, 3]: remove one", True),
-    "a malicious member": ({"adversary": {"clients": 1}}, {"coalitions": [PAIRS], "attacks": ["passive"]},
-        "the coalition 'two-pairs' names client 3, which is malicious", True),
-    "one member of a defense for two": ({}, {"coalitions": [{"name": "solo", "clients": [2]}], "defenses": [SOLO]},
-        " takes 2 clients or more, and in the coalition 'solo' client 2 is alone: add clients to it", True),
-    "one member in a group": ({}, {"coalitions": [{"name": "solo", "groups": [[0], [1, 2]]}],
-        "defenses": [{**SOLO, "then": [{"name": "grad-noise"}]}]}, "in the coalition 'solo' client 0 is alone", True),
-    "one member of a mode for one": ({}, {"coalitions": [{"name": "solo", "clients": [2]}], "defenses": [FREE]}, ": ok: ", False),
-    "no data to train on": (SHARES, {"attacks": ["loss-series", "avg-cosine"]},
-        "its training part would be empty (what federation.validation and federation.test leave; 4 of 4 clients, seed 0): use "
-        "smaller shares", True),
-    "one client without data": (FEW, {},
-        "its validation part would be empty (federation.validation: 0.9; 1 of 4 clients, seed 0)", True),
-}  # fmt: skip
+    "groups are listed": (
+        {},
+        {"coalitions": [PAIRS]},
+        "coalition 'two-pairs': [0, 1] and [2, 3]",
+        False,
+    ),
+    "the same clients together and in groups": (
+        {},
+        {"coalitions": [PAIRS, "uniform"]},
+        ": ok: ",
+        False,
+    ),
+    "the same groups twice": (
+        {},
+        {"coalitions": [PAIRS, TWIN]},
+        "the coalitions 'two-pairs' and 'again' hold the same clients [0, 1] and [2, 3]: remove "
+        "one",
+        True,
+    ),
+    "a malicious member": (
+        {"adversary": {"clients": 1}},
+        {"coalitions": [PAIRS], "attacks": ["passive"]},
+        "the coalition 'two-pairs' names client 3, which is malicious",
+        True,
+    ),
+    "one member of a defense for two": (
+        {},
+        {"coalitions": [{"name": "solo", "clients": [2]}], "defenses": [SOLO]},
+        " takes 2 clients or more, and in the coalition 'solo' client 2 is alone: add clients to "
+        "it",
+        True,
+    ),
+    "one member in a group": (
+        {},
+        {
+            "coalitions": [{"name": "solo", "groups": [[0], [1, 2]]}],
+            "defenses": [{**SOLO, "then": [{"name": "grad-noise"}]}],
+        },
+        "in the coalition 'solo' client 0 is alone",
+        True,
+    ),
+    "one member of a mode for one": (
+        {},
+        {"coalitions": [{"name": "solo", "clients": [2]}], "defenses": [FREE]},
+        ": ok: ",
+        False,
+    ),
+    "no data to train on": (
+        SHARES,
+        {"attacks": ["loss-series", "avg-cosine"]},
+        "its training part would be empty (what federation.validation and federation.test leave; 4 "
+        "of 4 clients, seed 0): use "
+        "smaller shares",
+        True,
+    ),
+    "one client without data": (
+        FEW,
+        {},
+        "its validation part would be empty (federation.validation: 0.9; 1 of 4 clients, seed 0)",
+        True,
+    ),
+}
 
 
 @pytest.mark.parametrize(("setting", "more", "said", "refused"), VALIDATED.values(), ids=VALIDATED)
-def test_validate_knows_what_depends_on_coalitions_and_data(package, call, tmp_path, setting, more, said, refused):
-    status, text = call("validate", changed(tmp_path, setting, **{"defenses": ["together"], **more}))
+def test_validate_knows_what_depends_on_coalitions_and_data(
+    package, call, tmp_path, setting, more, said, refused
+):
+    status, text = call(
+        "validate", changed(tmp_path, setting, **{"defenses": ["together"], **more})
+    )
     assert status == 2 * refused and said in text
     if refused:
         assert text.count("error") <= 1 and text.count("setting 'digits': ") <= 1
@@ -117,10 +197,12 @@ def test_the_number_of_clients_that_a_defense_needs_is_checked():
     made, said = NoDefense(), []
     for made.least_members in (0, 1.5, True, None, 1):
         said.append(declaration_mistake(made))
-    assert said == [f"least_members is {value!r}, expected an integer >= 1" for value in (0, 1.5, True, None)] + [""]
+    assert said == [
+        f"least_members is {value!r}, expected an integer >= 1" for value in (0, 1.5, True, None)
+    ] + [""]
 
 
-# -- tuning seeds ------------------------------------------------------------------------------------------------------
+# -- tuning seeds ----------------------------------------------------------------------------------
 
 TUNED = ("floors: []\n", "floors: []\nanalyses: [tuned]\n")
 PAIR = ("coalitions: [pair, half]", "coalitions: [pair]")  # of four clients a half is a pair
@@ -136,30 +218,55 @@ def planned(tmp_path, registry):
     """The plan of the small suite with these edits."""
 
     def plan(*edits):
-        return make_plan(*load_and_check(write(tmp_path, edited(PAIR, *edits)), registry), registry, tmp_path / "results", "cpu")
+        return make_plan(
+            *load_and_check(write(tmp_path, edited(PAIR, *edits)), registry),
+            registry,
+            tmp_path / "results",
+            "cpu",
+        )
 
     return plan
 
 
 def test_an_analysis_that_tunes_needs_seeds_for_it(tmp_path, registry, planned):
     with pytest.raises(UserError, match="add for example `tuning_seeds:") as caught:
-        make_plan(*load_and_check(write(tmp_path, edited(PAIR, TUNED)), registry), registry, tmp_path, "cpu")
+        make_plan(
+            *load_and_check(write(tmp_path, edited(PAIR, TUNED)), registry),
+            registry,
+            tmp_path,
+            "cpu",
+        )
     assert caught.value.messages[0].startswith(f"{tmp_path}/suite.yaml:21:12: analysis 'tuned': ")
-    noted = [[n for n in planned(seeds("[100]"), *more).notes if "tuning_seeds" in n] for more in ((), (TUNED,))]
+    noted = [
+        [n for n in planned(seeds("[100]"), *more).notes if "tuning_seeds" in n]
+        for more in ((), (TUNED,))
+    ]
     assert noted == [["tuning_seeds: no analysis of the suite reads their runs; `tuned` does"], []]
 
 
-def test_every_row_runs_on_the_tuning_seeds_too_under_keys_of_their_own(tmp_path, registry, planned):
+def test_every_row_runs_on_the_tuning_seeds_too_under_keys_of_their_own(
+    tmp_path, registry, planned
+):
     plan = planned(seeds("[100, 101]"), TUNED)
-    assert {(j.seed, j.tuning) for j in plan.jobs} == {(0, False), (1, False), (100, True), (101, True)}
-    rows = {seed: sorted((j.coalition, j.defense.label) for j in plan.jobs if j.seed == seed) for seed in (0, 1, 100, 101)}
+    assert {(j.seed, j.tuning) for j in plan.jobs} == {
+        (0, False),
+        (1, False),
+        (100, True),
+        (101, True),
+    }
+    rows = {
+        seed: sorted((j.coalition, j.defense.label) for j in plan.jobs if j.seed == seed)
+        for seed in (0, 1, 100, 101)
+    }
     assert len(rows[0]) == 2 and all(of == rows[0] for of in rows.values())
 
     def keys(*edits):
         return {j.run_key for j in planned(*edits, TUNED).jobs if j.seed == 100}
 
     first = keys(seeds("[100]"))
-    assert first == keys(seeds("[100]", "[0, 1, 2]")) and not first & keys(seeds("[101]", "[0, 100]"))
+    assert first == keys(seeds("[100]", "[0, 1, 2]")) and not first & keys(
+        seeds("[101]", "[0, 100]")
+    )
     plain = planned().jobs
     said = {
         (j.tuning, j.described().get("tuning", False), identity(j).get("tuning", False))
@@ -167,9 +274,13 @@ def test_every_row_runs_on_the_tuning_seeds_too_under_keys_of_their_own(tmp_path
     }
     assert said == {(False, False, False), (True, True, True)}
     assert {j.run_key for j in plain} < {j.run_key for j in planned(seeds("[100]"), TUNED).jobs}
-    loaded, resolved = load_and_check(write(tmp_path, edited(PAIR, seeds("[100]"), TUNED)), registry)
+    loaded, resolved = load_and_check(
+        write(tmp_path, edited(PAIR, seeds("[100]"), TUNED)), registry
+    )
     assert loaded.spec.all_seeds == [0, 1, 100] and loaded.spec.n_cells(0) == 2 * 3
-    assert load_and_check(write(tmp_path, written_out(loaded, resolved)), registry)[0].spec.tuning_seeds == [100]
+    assert load_and_check(write(tmp_path, written_out(loaded, resolved)), registry)[
+        0
+    ].spec.tuning_seeds == [100]
 
 
 def test_a_setting_names_all_rows_of_a_grid_by_one_label(tmp_path, registry, planned):
@@ -183,17 +294,31 @@ def test_a_setting_names_all_rows_of_a_grid_by_one_label(tmp_path, registry, pla
         labels("grad-nose")
 
 
-# -- parts of a suite --------------------------------------------------------------------------------------------------
+# -- parts of a suite ------------------------------------------------------------------------------
 
 SPEC = {
-    "schema": 1, "name": "parts", "seeds": [0], "floors": [],
+    "schema": 1,
+    "name": "parts",
+    "seeds": [0],
+    "floors": [],
     "settings": [
-        {"name": "here", "dataset": {"name": "digits", "params": {"test": 1400}}, "coalitions": ["pair"]},
-        {"name": "away", "dataset": {"name": "dermnet"}, "model": "mlp", "coalitions": ["half"], "defenses": ["none", "kd"],
-         "attacks": ["fta-l"]},
+        {
+            "name": "here",
+            "dataset": {"name": "digits", "params": {"test": 1400}},
+            "coalitions": ["pair"],
+        },
+        {
+            "name": "away",
+            "dataset": {"name": "dermnet"},
+            "model": "mlp",
+            "coalitions": ["half"],
+            "defenses": ["none", "kd"],
+            "attacks": ["fta-l"],
+        },
     ],
-    "defenses": ["none", {"name": "mixup", "label": "mixed"}, "kd"], "attacks": ["loss-series", "fta-l"],
-}  # fmt: skip
+    "defenses": ["none", {"name": "mixup", "label": "mixed"}, "kd"],
+    "attacks": ["loss-series", "fta-l"],
+}
 FEDERATION = {"clients": 6, "rounds": 2, "batch_size": 20, "optimizer": {"lr": 0.1}}
 
 
@@ -201,7 +326,12 @@ FEDERATION = {"clients": 6, "rounds": 2, "batch_size": 20, "optimizer": {"lr": 0
 def parts(tmp_path, monkeypatch):
     """A suite of two settings; the data of one is not on this machine."""
     monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "nothing"))
-    spec = {**SPEC, "settings": [{**s, "federation": FEDERATION, "audit": {"nonmembers": 60}} for s in SPEC["settings"]]}
+    spec = {
+        **SPEC,
+        "settings": [
+            {**s, "federation": FEDERATION, "audit": {"nonmembers": 60}} for s in SPEC["settings"]
+        ],
+    }
     with (tmp_path / "parts.yaml").open("w") as file:
         YAML(typ="safe").dump(spec, file)
     return tmp_path / "parts.yaml"
@@ -213,10 +343,21 @@ def test_the_settings_in_which_something_of_a_part_runs(parts, registry):
     def asked(**only):
         return settings_asked(resolved, {kind: set(names.split()) for kind, names in only.items()})
 
-    assert asked(setting="here") == asked(defense="mixed") == asked(defense="mixup") == asked(attack="loss-series") == {"here"}
-    assert asked(attack="fta-l", coalition="pair", seed="0") == {"here"} and asked(coalition="half") == {"away"}
+    assert (
+        asked(setting="here")
+        == asked(defense="mixed")
+        == asked(defense="mixup")
+        == asked(attack="loss-series")
+        == {"here"}
+    )
+    assert asked(attack="fta-l", coalition="pair", seed="0") == {"here"} and asked(
+        coalition="half"
+    ) == {"away"}
     assert asked() is asked(coalition="none") is asked(defense="kd") is None  # some of each setting
-    with pytest.raises(UserError, match="--only defense=mixupp: the suite has no such defense - did you mean 'mixup'"):
+    with pytest.raises(
+        UserError,
+        match="--only defense=mixupp: the suite has no such defense - did you mean 'mixup'",
+    ):
         asked(defense="mixupp")
     with pytest.raises(UserError, match="no such coalition; it has half, none, pair"):
         asked(coalition="xyz")
@@ -225,7 +366,12 @@ def test_the_settings_in_which_something_of_a_part_runs(parts, registry):
 def test_a_run_of_a_part_needs_the_data_of_that_part_alone(parts, tmp_path, call):
     for only in ("setting=away", "defense=kd"):
         status, said = call("run", parts, "--results", tmp_path / "r", "--only", only)
-        assert status == 2 and "setting 'away'" in said and "dermnet is not in" in said and not (tmp_path / "r").exists()
+        assert (
+            status == 2
+            and "setting 'away'" in said
+            and "dermnet is not in" in said
+            and not (tmp_path / "r").exists()
+        )
     absent = "; data not checked: dermnet not on this machine"
     assert call("validate", parts)[1].endswith(absent)
     words = ("--only", "coalition=pair,attack=loss-series", "--dry-run")

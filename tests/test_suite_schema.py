@@ -1,4 +1,6 @@
-"""The JSON schema of suites: what the loader accepts it accepts, so an editor never underlines a suite that runs."""
+"""The JSON schema of suites: what the loader accepts it accepts, so an editor never underlines a
+suite that runs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def validator() -> Draft202012Validator:
 
 def complaints(data: Any, of: dict[str, Any] | None = None) -> list[str]:
     """What the schema has against a suite, as an editor sees its text: a date is a text there."""
-    errors = (Draft202012Validator(of) if of else validator()).iter_errors(json.loads(json.dumps(data, default=str)))
+    errors = (Draft202012Validator(of) if of else validator()).iter_errors(
+        json.loads(json.dumps(data, default=str))
+    )
     return [f"{'.'.join(map(str, e.absolute_path))}: {e.message[:200]}" for e in errors]
 
 
@@ -54,14 +58,20 @@ def test_the_committed_schema_is_what_the_command_makes():
 
 
 def test_shipped_suites_begin_with_their_schema_and_fit_it():
-    first = {path: path.read_text(encoding="utf-8").splitlines()[0] for path in shipped_suites().values()}
+    first = {
+        path: path.read_text(encoding="utf-8").splitlines()[0] for path in shipped_suites().values()
+    }
     assert all(line.startswith(MODELINE) for line in first.values())
-    assert {(path.parent / line.removeprefix(MODELINE)).resolve() for path, line in first.items()} == {COMMITTED}
+    assert {
+        (path.parent / line.removeprefix(MODELINE)).resolve() for path, line in first.items()
+    } == {COMMITTED}
     assert {path.name: said for path in first if (said := complaints(read(path).data))} == {}
 
 
 def test_what_the_loader_accepts_the_schema_accepts(folder):
-    """Of mutants of the small suite, the same in every run, many are accepted by both and many refused by both."""
+    """Of mutants of the small suite, the same in every run, many are accepted by both and many
+    refused by both.
+    """
     seen: Counter[tuple[bool, bool]] = Counter()
     for suite in (mutant(i, PLAUSIBLE, sources()[0]) for i in range(40)):
         accepted = loads(folder, written(suite))
@@ -85,7 +95,10 @@ def test_mistakes_are_underlined_and_refused_by_the_loader_too(folder):
     assert complaints(YAML(typ="safe").load(GOOD)) == []
     wrong = {how: GOOD.replace(old, new) for how, (old, new) in BAD.items()}
     assert GOOD not in wrong.values()
-    accepted = {how: (loads(folder, text), not complaints(read(folder / "suite.yaml").data)) for how, text in wrong.items()}
+    accepted = {
+        how: (loads(folder, text), not complaints(read(folder / "suite.yaml").data))
+        for how, text in wrong.items()
+    }
     assert accepted == dict.fromkeys(BAD, (False, False))
 
 
@@ -115,14 +128,20 @@ PACKAGE = """
 def test_an_installed_package_is_part_of_it(site, tmp_path, call):
     install(site, "odd_package", PACKAGE)
     status, said = call("schema", "--output", tmp_path / "all.json")
-    assert status == 0 and "its Params have no schema: ZeroDivisionError" in said and "any parameters will do" in said
+    assert (
+        status == 0
+        and "its Params have no schema: ZeroDivisionError" in said
+        and "any parameters will do" in said
+    )
     everything, registry = json.loads((tmp_path / "all.json").read_text()), Registry.discover()
 
     def suite(params: str, name: str = "odd") -> str:
         return GOOD.replace("- none\n", f"- {{name: {name}, params: {params}}}\n")
 
     def accepted(text: str) -> tuple[bool, bool]:
-        return loads(tmp_path, text, registry), not complaints(YAML(typ="safe").load(text), everything)
+        return loads(tmp_path, text, registry), not complaints(
+            YAML(typ="safe").load(text), everything
+        )
 
     good = ("{level: 9}", "{part: {depth: 2}}")
     bad = ("{level: 10}", "{level: x}", "{part: {depth: 0}}", "{lvl: 1}")

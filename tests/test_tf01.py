@@ -1,4 +1,6 @@
-"""TF01 of several units together, and the ROC curves beside it: values against slow references, limits, refusals."""
+"""TF01 of several units together, and the ROC curves beside it: values against slow references,
+limits, refusals.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from fedbench.leaderboard.statistics.tf01 import (
 
 
 def unit(rng, seed=0, members=50, nonmembers=700, shift=0.0):
-    return Sample(seed, rng.normal(size=members) + shift, rng.normal(size=nonmembers), np.arange(nonmembers))
+    return Sample(
+        seed, rng.normal(size=members) + shift, rng.normal(size=nonmembers), np.arange(nonmembers)
+    )
 
 
 def units(purpose, n=5, **kinds):
@@ -43,35 +47,56 @@ def small(rng, seeds=5, targets=5, members=60, sizes=(34, 40, 48, 56, 62), shift
         one = unit(rng, i // targets, members, sizes[i % targets % len(sizes)], shift)
         place, scale = 5 * rng.normal(), np.exp(rng.normal())
         ids = one.ids + (0 if shared else 1000 * (i % targets))
-        found.append(Sample(one.seed, place + scale * one.member, place + scale * one.nonmember, ids))
+        found.append(
+            Sample(one.seed, place + scale * one.member, place + scale * one.nonmember, ids)
+        )
     return found
 
 
 def rounded(units, decimals):
-    return [replace(u, member=u.member.round(decimals), nonmember=u.nonmember.round(decimals)) for u in units]
+    return [
+        replace(u, member=u.member.round(decimals), nonmember=u.nonmember.round(decimals))
+        for u in units
+    ]
 
 
 # ---------------------------------------------------------------- thresholds of the units' own
 
 
-@pytest.mark.parametrize(("nonmembers", "shift", "ranks"), [
-    (2999, 0.0, (3,)), (2499, 2.0, (2, 3)),  # 3,000 / 1,000: the third largest; halfway between the second and the third
-])  # fmt: skip
-def test_with_enough_nonmembers_it_is_the_share_above_each_units_own_threshold(nonmembers, shift, ranks):
+@pytest.mark.parametrize(
+    ("nonmembers", "shift", "ranks"),
+    [
+        # 3,000 / 1,000: the third largest; halfway between the second and the third
+        (2999, 0.0, (3,)),
+        (2499, 2.0, (2, 3)),
+    ],
+)
+def test_with_enough_nonmembers_it_is_the_share_above_each_units_own_threshold(
+    nonmembers, shift, ranks
+):
     found = units("by hand", 3, nonmembers=nonmembers, members=2000, shift=shift)
     rate = np.mean([u.member > sorted(u.nonmember)[-j] for u in found for j in ranks])
     assert pooled_tpr(found).value == pytest.approx(rate)
 
 
-# (value, low, high) as the simulations of bias and coverage have judged them: a change of one of them changes boards
+# (value, low, high) as the simulations of bias and coverage have judged them: a change of one of
+# them changes boards
 EXACT = {
     "shared non-members": (
-        lambda rng: [unit(rng, s // 2, 200, 1500, 1.5) for s in range(6)], pooled_tpr, 0.075856667, 0.010655855, 0.17358686,
+        lambda rng: [unit(rng, s // 2, 200, 1500, 1.5) for s in range(6)],
+        pooled_tpr,
+        0.075856667,
+        0.010655855,
+        0.17358686,
     ),
     "one threshold, shared": (
-        lambda rng: small(rng, 3, 9, 90, (60,), 1.5, shared=True), aligned_tpr, 0.023122222, 0, 0.093317231,
+        lambda rng: small(rng, 3, 9, 90, (60,), 1.5, shared=True),
+        aligned_tpr,
+        0.023122222,
+        0,
+        0.093317231,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", EXACT)
@@ -83,14 +108,16 @@ def test_value_and_limits_are_those_that_the_simulations_judged(case):
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32), st.integers(1999, 9000), st.floats(0, 4))
-def test_the_limits_of_one_unit_are_those_of_mixtures_over_the_number_of_nonmembers_above_the_true_threshold(key, n, shift):
+def test_the_limits_of_one_unit_are_those_of_mixtures_over_the_number_of_nonmembers_above_the_true_threshold(
+    key, n, shift
+):
     """Poisson weights of shares that are exact (Clopper & Pearson) at that number, and at one more."""
     one = unit(np.random.default_rng(key), nonmembers=n, shift=shift)
     hits = [0, *(np.count_nonzero(one.member > x) for x in sorted(one.nonmember)[:-60:-1])]
     ends = [
         lambda x, c: stats.beta.cdf(x, c, 51 - c) if c else x >= 0,
         lambda x, c: stats.beta.cdf(x, c + 1, 50 - c) if c < 50 else x >= 1,
-    ]  # fmt: skip
+    ]
     pooled = pooled_tpr([one])
     for more, (found, level) in enumerate([(pooled.low, 0.025), (pooled.high, 0.975)]):
         below, above = (
@@ -102,9 +129,13 @@ def test_the_limits_of_one_unit_are_those_of_mixtures_over_the_number_of_nonmemb
 
 
 def test_a_steep_roc_is_in_the_interval_and_where_all_are_found_its_lower_end_is_high():
-    """Every tenth unit's members are above all its non-members, as where a threshold's own rate happens to be high."""
+    """Every tenth unit's members are above all its non-members, as where a threshold's own rate
+    happens to be high.
+    """
     rng = numpy_rng(0, "steep")
-    pooled = pooled_tpr([unit(rng, s, nonmembers=2000, shift=20.0 * (s < 1) - 10) for s in range(10)])
+    pooled = pooled_tpr(
+        [unit(rng, s, nonmembers=2000, shift=20.0 * (s < 1) - 10) for s in range(10)]
+    )
     assert pooled.value == pytest.approx(0.1) and pooled.low == 0
     every = pooled_tpr(units("everything", nonmembers=9999, shift=100))
     assert every.value == every.high == 1 and 0.85 < every.low < 1
@@ -112,22 +143,36 @@ def test_a_steep_roc_is_in_the_interval_and_where_all_are_found_its_lower_end_is
 
 def test_no_hits_leave_room_above_and_none_below():
     none = pooled_tpr(units("nothing", nonmembers=4000, shift=-20))
-    assert (none.value, none.low) == (0, 0) and none.high == pytest.approx(stats.beta.ppf(0.975, 1, 250), rel=0.1)
+    assert (none.value, none.low) == (0, 0) and none.high == pytest.approx(
+        stats.beta.ppf(0.975, 1, 250), rel=0.1
+    )
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01])
 def test_no_member_is_above_a_nonmember_of_the_same_score(share):
     rng = numpy_rng(0, "ties")
-    tied = [Sample(s, np.full(50, float(share > 0)), (rng.random(1200) < share) * 1.0, np.arange(1200)) for s in range(5)]
+    tied = [
+        Sample(s, np.full(50, float(share > 0)), (rng.random(1200) < share) * 1.0, np.arange(1200))
+        for s in range(5)
+    ]
     assert pooled_tpr(tied).value == 0
 
 
-@pytest.mark.parametrize(("sizes", "expected"), [
-    ([1998], False), ([1999], True), ([999] * 3, True), ([998] + [2000] * 9, False), ([], False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([1998], False),
+        ([1999], True),
+        ([999] * 3, True),
+        ([998] + [2000] * 9, False),
+        ([], False),
+    ],
+)
 def test_a_rate_needs_1999_nonmembers_and_999_of_each_unit(sizes, expected):
     assert enough(sizes) == expected
-    assert (pooled_tpr([unit(numpy_rng(0, "few"), nonmembers=n) for n in sizes]) is not None) == expected
+    assert (
+        pooled_tpr([unit(numpy_rng(0, "few"), nonmembers=n) for n in sizes]) is not None
+    ) == expected
 
 
 KEYS, SHIFTS = st.integers(0, 2**32), st.floats(-3, 8)
@@ -141,18 +186,24 @@ def aligned_by_hand(unit):
     """Members on the scale of all non-members, a non-member on that of the others."""
     others = [np.delete(unit.nonmember, i) for i in range(len(unit.nonmember))]
     member = (unit.member - unit.nonmember.mean()) / unit.nonmember.std(ddof=1)
-    return member, np.array([(x - o.mean()) / o.std(ddof=1) for x, o in zip(unit.nonmember, others, strict=True)])
+    return member, np.array(
+        [(x - o.mean()) / o.std(ddof=1) for x, o in zip(unit.nonmember, others, strict=True)]
+    )
 
 
 @settings(max_examples=30)
-@given(KEYS, st.integers(3, 60), st.integers(1, 9), st.sampled_from([0, 1, 8]), st.floats(-1e6, 1e6))
+@given(
+    KEYS, st.integers(3, 60), st.integers(1, 9), st.sampled_from([0, 1, 8]), st.floats(-1e6, 1e6)
+)
 def test_the_common_scale_is_that_of_the_other_nonmembers(key, n, m, decimals, place):
     rng = np.random.default_rng(key)
     scores = (rng.normal(size=n + m) * np.exp(rng.normal())).round(decimals) + place
     one = Sample(0, scores[n:], scores[:n], np.arange(n))
     assume(len(set(one.nonmember.tolist())) > 2)  # then the others of each vary
     for found in (one.aligned, one.signed(-1).aligned.signed(-1)):
-        for part, expected in zip((found.member, found.nonmember), aligned_by_hand(one), strict=True):
+        for part, expected in zip(
+            (found.member, found.nonmember), aligned_by_hand(one), strict=True
+        ):
             np.testing.assert_allclose(part, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -160,23 +211,38 @@ def test_where_no_nonmember_differs_a_member_that_does_is_farthest_away():
     found = Sample(0, np.array([2.0, 2.5, 1.0]), np.full(40, 2.0), np.arange(40)).aligned
     assert (found.nonmember == 0).all() and found.member.tolist() == [0, 1e300, -1e300]
     lone = Sample(0, np.array([9.0]), np.array([1.0] * 39 + [9.0]), np.arange(40)).aligned
-    assert lone.nonmember[-1] > 1e200 > lone.member[0]  # a member like the one that stands out is below it
+    # a member like the one that stands out is below it
+    assert lone.nonmember[-1] > 1e200 > lone.member[0]
 
 
 def test_the_aligned_rate_is_the_share_of_all_members_above_one_threshold_whatever_place_and_scale():
-    found = small(numpy_rng(0, "by hand"), members=2000, sizes=(119, 120, 120, 120, 120), shift=1.0)  # 2,995 together
-    member, nonmember = (np.concatenate(part) for part in zip(*map(aligned_by_hand, found), strict=True))
+    # 2,995 together
+    found = small(numpy_rng(0, "by hand"), members=2000, sizes=(119, 120, 120, 120, 120), shift=1.0)
+    member, nonmember = (
+        np.concatenate(part) for part in zip(*map(aligned_by_hand, found), strict=True)
+    )
     pooled = aligned_tpr(found)
     # between the third and the second; the curve is concave
     assert pooled.value == pytest.approx(np.mean(member > np.sort(nonmember)[-3]), rel=0.12)
-    moved = [replace(u, member=1e3 * i + 2**i * u.member, nonmember=1e3 * i + 2**i * u.nonmember) for i, u in enumerate(found)]
+    moved = [
+        replace(u, member=1e3 * i + 2**i * u.member, nonmember=1e3 * i + 2**i * u.nonmember)
+        for i, u in enumerate(found)
+    ]
     assert vars(aligned_tpr(moved)) == pytest.approx(vars(pooled))
 
 
-@pytest.mark.parametrize(("sizes", "seeds", "expected"), [
-    ([39] * 25, 5, False), ([29] + [60] * 24, 5, False), ([30] + [40] * 25, 3, True), ([500] * 4, 2, False),
-])  # fmt: skip
-def test_units_are_aligned_from_999_nonmembers_30_of_each_and_three_seeds_on(sizes, seeds, expected):
+@pytest.mark.parametrize(
+    ("sizes", "seeds", "expected"),
+    [
+        ([39] * 25, 5, False),
+        ([29] + [60] * 24, 5, False),
+        ([30] + [40] * 25, 3, True),
+        ([500] * 4, 2, False),
+    ],
+)
+def test_units_are_aligned_from_999_nonmembers_30_of_each_and_three_seeds_on(
+    sizes, seeds, expected
+):
     assert alignable(sizes, seeds) == expected
     made = [unit(numpy_rng(0, "few", i), i % max(seeds, 1), 9, n) for i, n in enumerate(sizes)]
     assert (aligned_tpr(made) is not None) == expected
@@ -184,15 +250,24 @@ def test_units_are_aligned_from_999_nonmembers_30_of_each_and_three_seeds_on(siz
 
 @settings(max_examples=20)
 @given(KEYS, SHIFTS, DECIMALS, RATES, st.booleans())
-def test_limits_of_aligned_rates_stand_around_the_value_and_elsewhere_is_what_other_folds_give(key, shift, decimals, fpr, shared):
+def test_limits_of_aligned_rates_stand_around_the_value_and_elsewhere_is_what_other_folds_give(
+    key, shift, decimals, fpr, shared
+):
     rng = np.random.default_rng(key)
-    found = small(rng, 5, 3, int(rng.integers(1, 40)), tuple(rng.integers(30, 90, size=3)), shift, shared)
+    found = small(
+        rng, 5, 3, int(rng.integers(1, 40)), tuple(rng.integers(30, 90, size=3)), shift, shared
+    )
     found = rounded(found, decimals)
-    pooled, others = aligned_tpr(found, fpr), {s: aligned_tpr([u for u in found if u.seed != s], fpr) for s in range(5)}
+    pooled, others = (
+        aligned_tpr(found, fpr),
+        {s: aligned_tpr([u for u in found if u.seed != s], fpr) for s in range(5)},
+    )
     assume(pooled is not None and all(others.values()))
     assert 0 <= pooled.low <= pooled.value <= pooled.high <= 1 and pooled.low < pooled.high
     values = {seed: aligned_rate([u for u in found if u.seed != seed], fpr) for seed in others}
-    assert values == {seed: pytest.approx(other.value, rel=1e-9, abs=1e-12) for seed, other in others.items()}
+    assert values == {
+        seed: pytest.approx(other.value, rel=1e-9, abs=1e-12) for seed, other in others.items()
+    }
 
 
 # ---------------------------------------------------------------- as a board shows it
@@ -205,7 +280,9 @@ def test_a_rate_counts_as_many_units_as_it_has_samples_unless_told_otherwise():
 
 def test_units_too_small_for_thresholds_of_their_own_have_one_for_all_and_their_own_rate_at_a_higher_fpr():
     samples = units("small", nonmembers=400, members=500, shift=1.0)
-    assert tf01_of(samples).mean == 100 * aligned_tpr(samples).value and tf01_of(samples[:2]) is None
+    assert (
+        tf01_of(samples).mean == 100 * aligned_tpr(samples).value and tf01_of(samples[:2]) is None
+    )
     own = np.mean([u.member > u.nonmember.max() for u in samples])
     found = tpr_at_lowest(samples, lowest_fpr([400, 999]))
     assert lowest_fpr([400, 999]) == 1 / 401 and lowest_fpr([2000]) == 0.001
@@ -215,7 +292,10 @@ def test_units_too_small_for_thresholds_of_their_own_have_one_for_all_and_their_
 @pytest.mark.parametrize("n", [18, 19, 48])  # 2 / 49 x 49 is less than 2 by rounding
 def test_a_rate_for_a_choice_is_at_a_higher_false_positive_rate_where_nonmembers_are_few(n):
     samples = [unit(numpy_rng(0, "few"), 0, 9, n, 99)]
-    assert low_rate(samples) == pytest.approx(0 if n < 19 else 1, abs=0.01) and tf01_of(samples) is None
+    assert (
+        low_rate(samples) == pytest.approx(0 if n < 19 else 1, abs=0.01)
+        and tf01_of(samples) is None
+    )
 
 
 # ---------------------------------------------------------------- ROC curves
@@ -226,23 +306,45 @@ GRID = np.geomspace(0.01, 0.5, 9)
 def section(units, sign):
     """Of one row and attack, with scores of that sign."""
     parts = [
-        SimpleNamespace(unit=(u.seed, i), fold=u.seed, own={("row", "attack"): SimpleNamespace(sample=u)})
+        SimpleNamespace(
+            unit=(u.seed, i), fold=u.seed, own={("row", "attack"): SimpleNamespace(sample=u)}
+        )
         for i, u in enumerate(units)
     ]
-    return SimpleNamespace(comparison=SimpleNamespace(parts=parts, sign=lambda *_: dict.fromkeys(range(9), sign)))
+    return SimpleNamespace(
+        comparison=SimpleNamespace(parts=parts, sign=lambda *_: dict.fromkeys(range(9), sign))
+    )
 
 
-@pytest.mark.parametrize(("seeds", "targets", "sign", "low", "high"), [
-    (1, 1, 1, 0.19652995, 0.39013671), (1, 4, -1, 0.25219611, 0.39447056), (3, 2, 1, 0.17347892, 0.42207663),
-])  # fmt: skip
-def test_the_band_is_around_the_mean_curve_with_ends_as_its_simulations_judged_them(seeds, targets, sign, low, high):
+@pytest.mark.parametrize(
+    ("seeds", "targets", "sign", "low", "high"),
+    [
+        (1, 1, 1, 0.19652995, 0.39013671),
+        (1, 4, -1, 0.25219611, 0.39447056),
+        (3, 2, 1, 0.17347892, 0.42207663),
+    ],
+)
+def test_the_band_is_around_the_mean_curve_with_ends_as_its_simulations_judged_them(
+    seeds, targets, sign, low, high
+):
     rng = numpy_rng(0, "band")
     made = [unit(rng, i // targets, 150, 500, 1.0) for i in range(seeds * targets)]
     # share of members above the threshold that so many non-members are above
-    curves = [[np.mean(u.member > np.sort(u.nonmember)[-int(500 * f + 1e-9) - 1]) for f in GRID] for u in made]
+    curves = [
+        [np.mean(u.member > np.sort(u.nonmember)[-int(500 * f + 1e-9) - 1]) for f in GRID]
+        for u in made
+    ]
     shown = section([u if sign > 0 else u.signed(-1) for u in made], sign)
     band = roc_band(shown, "row", "attack", GRID)
     assert band.mean == pytest.approx(np.mean(curves, axis=0))
     assert (band.low[4], band.high[4]) == pytest.approx((low, high), rel=1e-6)
-    assert (band.low >= 0).all() and (band.low <= band.mean).all() and (band.mean <= band.high).all() and (band.high <= 1).all()
-    assert roc_band(shown, "another", "attack", GRID) is None and roc_band(shown, "row", "another", GRID) is None
+    assert (
+        (band.low >= 0).all()
+        and (band.low <= band.mean).all()
+        and (band.mean <= band.high).all()
+        and (band.high <= 1).all()
+    )
+    assert (
+        roc_band(shown, "another", "attack", GRID) is None
+        and roc_band(shown, "row", "another", GRID) is None
+    )

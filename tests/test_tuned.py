@@ -1,4 +1,6 @@
-"""Strengths are chosen on the tuning seeds and reported on the others: neither side looks at the other's seeds."""
+"""Strengths are chosen on the tuning seeds and reported on the others: neither side looks at the
+other's seeds.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def chosen(section, within=1.0):
 
 
 def words(text):
-    return "".join(p if isinstance(p, str) else p.text for p in (text if isinstance(text, tuple) else (text,)))
+    return "".join(
+        p if isinstance(p, str) else p.text for p in (text if isinstance(text, tuple) else (text,))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,10 @@ def section(tmp_path_factory):
 def elsewhere(tmp_path, seeds):
     """A section with other numbers on these seeds."""
     rng = np.random.default_rng(0)
-    other = {s: {label: (rng.uniform(0, 2), rng.integers(100, 400) / 400) for label in STRENGTHS} for s in seeds}
+    other = {
+        s: {label: (rng.uniform(0, 2), rng.integers(100, 400) / 400) for label in STRENGTHS}
+        for s in seeds
+    }
     return tuned_section(tmp_path / "results", of_seed=other)
 
 
@@ -56,8 +63,14 @@ def test_the_choice_never_reads_a_reported_seed(section, tmp_path):
 
 def test_what_is_reported_never_reads_a_tuning_seed(section, tmp_path):
     changed = elsewhere(tmp_path, TUNING)
-    assert chosen(changed) != chosen(section) and section.seeds == REPORTED and section.tuning.seeds == TUNING
-    assert {label: changed.summary(label) for label in STRENGTHS} == {label: section.summary(label) for label in STRENGTHS}
+    assert (
+        chosen(changed) != chosen(section)
+        and section.seeds == REPORTED
+        and section.tuning.seeds == TUNING
+    )
+    assert {label: changed.summary(label) for label in STRENGTHS} == {
+        label: section.summary(label) for label in STRENGTHS
+    }
     for made in (ranking_table, attack_tables, paired_table, pareto_table):
         assert made(changed) == made(section)
 
@@ -72,29 +85,44 @@ def test_the_area_of_a_strength_is_that_between_privacy_and_accuracy(section):
 
 
 def stands(strengths):
-    """A tuning section of label -> (complete, worst case, accuracy, delta-accuracy); the family is a label's first letter."""
+    """A tuning section of label -> (complete, worst case, accuracy, delta-accuracy); the family is
+    a label's first letter.
+    """
 
     def of(value):
         return None if value is None else SimpleNamespace(mean=value)
 
     known = {
-        label: RowSummary(label=label, complete=complete, worst=of(worst), attack="", tf01=None, tf01_attack="", accuracy=of(acc),
-                        delta_accuracy=of(delta))
+        label: RowSummary(
+            label=label,
+            complete=complete,
+            worst=of(worst),
+            attack="",
+            tf01=None,
+            tf01_attack="",
+            accuracy=of(acc),
+            delta_accuracy=of(delta),
+        )
         for label, (complete, worst, acc, delta) in strengths.items()
-    }  # fmt: skip
+    }
     names = dict.fromkeys(label[0] for label in known)
     families = {n: tuple(x for x in reversed(known) if x[0] == n) for n in names}
     return SimpleNamespace(families=lambda: families, summary=known.get)
 
 
 STRENGTH = st.tuples(
-    st.booleans(), st.none() | st.sampled_from([0.3, 0.45, 0.5, 0.55, 0.6, 0.9]), st.none() | st.sampled_from([0.1, 0.7, 0.8]),
+    st.booleans(),
+    st.none() | st.sampled_from([0.3, 0.45, 0.5, 0.55, 0.6, 0.9]),
+    st.none() | st.sampled_from([0.1, 0.7, 0.8]),
     st.none() | st.sampled_from([-0.03, -0.01, -0.0099, 0.0, 0.02]),
-)  # fmt: skip
+)
 
 
 @settings(max_examples=30)
-@given(st.dictionaries(st.sampled_from(["a1", "a2", "a3", "b1", "b2"]), STRENGTH, min_size=1), st.sampled_from([0.0, 1.0, 3.0]))
+@given(
+    st.dictionaries(st.sampled_from(["a1", "a2", "a3", "b1", "b2"]), STRENGTH, min_size=1),
+    st.sampled_from([0.0, 1.0, 3.0]),
+)
 def test_a_choice_is_what_looking_at_every_strength_finds(strengths, within):
     for choice in Strengths.chosen(stands(strengths), within):
         near, known = [], []
@@ -104,18 +132,29 @@ def test_a_choice_is_what_looking_at_every_strength_finds(strengths, within):
                 known.append((-(1 - (2 * leak - 1)) * acc, -acc, label))
                 if delta is not None and delta * 100 + within > -1e-9:
                     near.append((leak, -acc, label))
-        assert (choice.matched, choice.best) == tuple(min(of)[2] if of else None for of in (near, known))
+        assert (choice.matched, choice.best) == tuple(
+            min(of)[2] if of else None for of in (near, known)
+        )
 
 
 # ---------------------------------------------------------------- what is reported
 
 
-@pytest.mark.parametrize(("without", "family", "said"), [
-    ((), "late", "none within 1 pp; nearest on the tuning seeds, at -20.00 pp: s=2"),
-    ({("one", 1)}, "one", "one (not all its scores on the reported seeds)"),
-    ({("none", s) for s in TUNING}, "one", "none can be matched: no undefended run on the tuning seeds"),
-])  # fmt: skip
-def test_a_defense_without_a_matched_strength_has_no_rank_and_says_why(tmp_path, without, family, said):
+@pytest.mark.parametrize(
+    ("without", "family", "said"),
+    [
+        ((), "late", "none within 1 pp; nearest on the tuning seeds, at -20.00 pp: s=2"),
+        ({("one", 1)}, "one", "one (not all its scores on the reported seeds)"),
+        (
+            {("none", s) for s in TUNING},
+            "one",
+            "none can be matched: no undefended run on the tuning seeds",
+        ),
+    ],
+)
+def test_a_defense_without_a_matched_strength_has_no_rank_and_says_why(
+    tmp_path, without, family, said
+):
     rows = {r[1]: r for r in tables(tuned_section(tmp_path / "r", without=without))[MATCHED].rows}
     row = rows[family]
     assert words(row[2]) == said and row[0].text == "–"  # noqa: RUF001

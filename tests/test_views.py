@@ -1,4 +1,6 @@
-"""What each view sees: uploads, the coalition's mean, global models, and the answers of a defense in their place."""
+"""What each view sees: uploads, the coalition's mean, global models, and the answers of a defense
+in their place.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ from fedbench.core.signals.measure import (
 )
 from fedbench.testing.worlds import given_use, job_of, setting_of
 
-# -- rows --------------------------------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 
 
 def test_rows_of_clients_models_and_coalitions():
@@ -50,18 +52,30 @@ def test_rows_of_clients_models_and_coalitions():
 
 def test_a_target_is_followed_through_the_mean_of_its_own_coalition():
     groups, rows = ((0, 1), (2, 3)), [4, COALITION, coalition_row(1)]
-    assert seen_from(0, rows, groups) == rows and seen_from(2, rows, groups) == [4, coalition_row(1), COALITION]
+    assert seen_from(0, rows, groups) == rows and seen_from(2, rows, groups) == [
+        4,
+        coalition_row(1),
+        COALITION,
+    ]
     assert seen_from(5, rows, ()) == seen_from(None, rows, ((0, 1),)) == rows
-    for target, name in ((5, "client 5, which is in none of them"), (None, "many clients together")):
+    for target, name in (
+        (5, "client 5, which is in none of them"),
+        (None, "many clients together"),
+    ):
         with pytest.raises(SkipCell, match=f"there are 2, and the target is {name}"):
             seen_from(target, rows, groups)
 
 
 @pytest.mark.parametrize("served", [None, np.zeros((2, 3), int)])
 def test_the_targets_row_is_the_mean_and_the_others_are_the_clients_outside(served):
-    rows, a = [0, 1, 2, 3, GLOBAL, COALITION], np.arange(2 * 6 * 9, dtype=np.float32).reshape(2, 6, 9)
+    rows, a = (
+        [0, 1, 2, 3, GLOBAL, COALITION],
+        np.arange(2 * 6 * 9, dtype=np.float32).reshape(2, 6, 9),
+    )
     b, pick = a[:, :, :1], np.array([7, 0, 3])
-    seen = observe("coalition", 1, rows, np.array([1, 2]), {"loss": a, "update-sq": b}, pick, served, (0, 3))
+    seen = observe(
+        "coalition", 1, rows, np.array([1, 2]), {"loss": a, "update-sq": b}, pick, served, (0, 3)
+    )
     assert seen.clients.tolist() == [-2, 0, 3] and seen.target == 0
     np.testing.assert_array_equal(seen.of_target("loss"), a[:, 5, pick])
     np.testing.assert_array_equal(seen.of_others("loss"), a[:, [0, 3]][:, :, pick])
@@ -87,13 +101,20 @@ def slow_loss(setup, params: torch.Tensor) -> np.ndarray:
     setup.flat.params.copy_(params)
     setup.flat.module.eval()
     with torch.no_grad():
-        return np.array([float(cross_entropy(setup.flat.module(X[i : i + 1]), Y[i : i + 1])) for i in range(len(Y))])
+        return np.array(
+            [
+                float(cross_entropy(setup.flat.module(X[i : i + 1]), Y[i : i + 1]))
+                for i in range(len(Y))
+            ]
+        )
 
 
 def test_global_views_look_at_each_candidate_through_its_clients_model():
     setup = tiny_setup(Picks(), members=(0, 1, 2, 3), n_models=2, rounds=2)
     federation = Training(setup)
-    recorder = Recorder(setup.flat, X, Y, {"loss": Loss()}, False, rows_of({"client"}, 4, (), 2), ((),), [12] * 4)
+    recorder = Recorder(
+        setup.flat, X, Y, {"loss": Loss()}, False, rows_of({"client"}, 4, (), 2), ((),), [12] * 4
+    )
     for result in federation.rounds():
         recorder.record(result)
     assert recorder.rows == [global_row(0), global_row(1)]
@@ -101,7 +122,9 @@ def test_global_views_look_at_each_candidate_through_its_clients_model():
     of_model = [slow_loss(setup, params) for params in federation.models]
     expected = [of_model[j][i] for i, j in enumerate(served[1])]
     for view, rounds in (("client", 2), ("external", 1)):
-        seen = observe(view, None, recorder.rows, np.array([1, 2]), recorder.arrays(), np.arange(7), served)
+        seen = observe(
+            view, None, recorder.rows, np.array([1, 2]), recorder.arrays(), np.arange(7), served
+        )
         assert seen["loss"].shape == (rounds, 1, 7) and len(seen.clients) == 1
         np.testing.assert_allclose(seen["loss"][-1, 0], expected, rtol=1e-4, atol=1e-5)
 
@@ -123,7 +146,9 @@ def test_signals_are_measured_at_the_model_that_each_client_really_had():
         setup.flat.params.copy_(params)
         return one_backward_a_sample(setup.flat.module, X, Y)
 
-    recorder = Recorder(setup.flat, X, Y, signals, True, [0, 1, 2, 3, COALITION], ((0, 1),), sizes, one_start=False)
+    recorder = Recorder(
+        setup.flat, X, Y, signals, True, [0, 1, 2, 3, COALITION], ((0, 1),), sizes, one_start=False
+    )
     checked = 0
     for result in Training(setup).rounds():
         recorder.record(result)
@@ -131,22 +156,32 @@ def test_signals_are_measured_at_the_model_that_each_client_really_had():
         ends = torch.stack([u.starts[u.start_of[r]] + u.updates[r] for r in range(4)])
         mean = 0.75 * ends[0] + 0.25 * ends[1]
         for row, params in enumerate([*ends, mean]):
-            np.testing.assert_allclose(now["loss"][row], slow_loss(setup, params), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(
+                now["loss"][row], slow_loss(setup, params), rtol=1e-4, atol=1e-5
+            )
         begun = u.starts[[*u.start_of, u.start_of[0]]]
         moved = torch.stack([*ends, mean]) - begun
         np.testing.assert_allclose(now["update-sq"][:, 0], moved.square().sum(1), rtol=1e-4)
         for row in range(5):
             of_received, of_upload = gradients(begun[row]), gradients(begun[row] + moved[row])
-            np.testing.assert_allclose(now["grad-sq"][row], of_received.square().sum(1), rtol=1e-3, atol=1e-6)
-            np.testing.assert_allclose(now["grad-dot"][row], -of_received @ moved[row], rtol=1e-3, atol=1e-6)
-            np.testing.assert_allclose(now["upload-grad-sq"][row], of_upload.square().sum(1), rtol=1e-3, atol=1e-6)
+            np.testing.assert_allclose(
+                now["grad-sq"][row], of_received.square().sum(1), rtol=1e-3, atol=1e-6
+            )
+            np.testing.assert_allclose(
+                now["grad-dot"][row], -of_received @ moved[row], rtol=1e-3, atol=1e-6
+            )
+            np.testing.assert_allclose(
+                now["upload-grad-sq"][row], of_upload.square().sum(1), rtol=1e-3, atol=1e-6
+            )
         checked += len(set(u.start_of[:2])) > 1
     assert checked, "the coalition never trained on different models: choose another seed"
 
 
 def test_absent_clients_have_no_numbers_and_a_mean_is_of_those_present():
     setup = tiny_setup(members=(0, 1), rounds=9, participation=0.25)
-    recorder = Recorder(setup.flat, X, Y, {"loss": Loss()}, True, [0, 1, 2, 3, COALITION], ((0, 1),), [12] * 4)
+    recorder = Recorder(
+        setup.flat, X, Y, {"loss": Loss()}, True, [0, 1, 2, 3, COALITION], ((0, 1),), [12] * 4
+    )
     present = []
     for result in Training(setup).rounds():
         recorder.record(result)
@@ -159,7 +194,7 @@ def test_absent_clients_have_no_numbers_and_a_mean_is_of_those_present():
     assert recorder.rounds == [*range(1, 10)] and recorder.arrays()["grad-sq"].shape == (9, 1, 7)
 
 
-# -- the view of the coalition -----------------------------------------------------------------------------------------
+# -- the view of the coalition ---------------------------------------------------------------------
 
 
 class Follows(Attack):
@@ -179,36 +214,54 @@ class Follows(Attack):
 def test_clients_outside_an_observed_coalition_collude_first():
     """No client defends there: the highest ids would be the coalition's own."""
     job, _, scene = job_of(setting_of(), members=(2, 3))
-    undefended, colludes = replace(job, members=(), observed=(2, 3)), type("Colludes", (Attack,), {"colluders": 1})()
+    undefended, colludes = (
+        replace(job, members=(), observed=(2, 3)),
+        type("Colludes", (Attack,), {"colluders": 1})(),
+    )
     assert {who for who in _by_colluders(undefended, colludes, scene.audits)} == {(1,)}
 
 
 def test_the_undefended_mean_beside_several_coalitions_is_the_one_made_by_hand():
     """Every observed group's mean, upload by upload, then its loss on one sample after the other."""
     groups = ((1, 4), (2, 3))
-    federation = {"clients": 5, "rounds": 2, "local_epochs": 2, "batch_size": 20, "optimizer": {"lr": 0.3}}
+    federation = {
+        "clients": 5,
+        "rounds": 2,
+        "local_epochs": 2,
+        "batch_size": 20,
+        "optimizer": {"lr": 0.3},
+    }
     setting = setting_of(partition={"name": "dirichlet-sizes", "beta": 3}, federation=federation)
     job, parts, scene = job_of(setting, members=(1, 2, 3, 4))
     job, attack = replace(job, members=(), observed=(1, 2, 3, 4), coalitions=groups), Follows()
     looks = [Look.of(attack), replace(Look.of(attack), view="server")]
     trained = train(job, parts, scene, looks, lambda t: None)
     ask(job, attack, scene, trained)
-    setup = _setup(job, job_of(setting, members=(1, 2, 3, 4))[1], scene, [], set(), torch.device("cpu"))
+    setup = _setup(
+        job, job_of(setting, members=(1, 2, 3, 4))[1], scene, [], set(), torch.device("cpu")
+    )
     sizes = torch.tensor([len(data.y) for data in setup.clients])
-    assert len({*sizes.tolist()}) > 2 and {*attack.seen} == {1, 2, 3, 4}  # else any weights would do
+    # else any weights would do
+    assert len({*sizes.tolist()}) > 2 and {*attack.seen} == {1, 2, 3, 4}
     *_, last = Training(setup).rounds()
     u, (x, y) = last.uploads, samples_of(scene, scene.pool, torch.device("cpu"))
     for audit in scene.audits:
         (group,) = (list(g) for g in groups if audit.target.index in g)
-        setup.flat.params.copy_(u.starts[0] + (sizes[group] / sizes[group].sum()) @ u.updates[group])
+        setup.flat.params.copy_(
+            u.starts[0] + (sizes[group] / sizes[group].sum()) @ u.updates[group]
+        )
         setup.flat.module.eval()
         at = np.searchsorted(scene.pool, audit.ids)
         with torch.no_grad():
-            wanted = [cross_entropy(setup.flat.module(x[i : i + 1]), y[i : i + 1]).item() for i in at]
-        np.testing.assert_allclose(attack.seen[audit.target.index][-1], wanted, rtol=2e-4, atol=1e-5)
+            wanted = [
+                cross_entropy(setup.flat.module(x[i : i + 1]), y[i : i + 1]).item() for i in at
+            ]
+        np.testing.assert_allclose(
+            attack.seen[audit.target.index][-1], wanted, rtol=2e-4, atol=1e-5
+        )
 
 
-# -- answers in place of a model's outputs -----------------------------------------------------------------------------
+# -- answers in place of a model's outputs ---------------------------------------------------------
 
 LOGITS = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 5.0]])
 
@@ -236,7 +289,9 @@ def test_global_rows_final_logits_and_test_accuracy_are_of_the_answers_and_nothi
     def trained(defense: type[Defense]):
         job, parts, scene = job_of(setting_of(), defense=given_use(defense, {}, "asked"))
         views: tuple[Any, ...] = ("server", "client", "coalition")
-        looks = [Look(needs=frozenset(names), view=view, needs_shadow_models=True) for view in views]
+        looks = [
+            Look(needs=frozenset(names), view=view, needs_shadow_models=True) for view in views
+        ]
         return train(job, parts, scene, looks, lambda t: None), scene
 
     (plain, scene), (asked, _) = trained(Defense), trained(Silent)
@@ -246,15 +301,20 @@ def test_global_rows_final_logits_and_test_accuracy_are_of_the_answers_and_nothi
     assert not np.allclose(plain.signals["loss"][:, at], math.log(scene.data.n_classes), atol=1e-1)
     for name in ("loss", "max-prob"):
         assert np.array_equal(plain.signals[name][:, others], asked.signals[name][:, others]), name
-    for name in ("grad-dot", "grad-sq", f"loss{PRE_DEFENSE}"):  # of parameters, and of what no answer has touched
+    # of parameters, and of what no answer has touched
+    for name in ("grad-dot", "grad-sq", f"loss{PRE_DEFENSE}"):
         assert np.array_equal(plain.signals[name], asked.signals[name], equal_nan=True), name
     assert (asked.predicted == 2).all() and len(set(plain.predicted)) > 1
     assert np.array_equal(asked.test_correct, scene.data.test_y == 2)
-    assert np.ptp(asked.logits, axis=(0, 1)).max() == 0 and np.ptp(plain.logits, axis=(0, 1)).max() > 0
+    assert (
+        np.ptp(asked.logits, axis=(0, 1)).max() == 0 and np.ptp(plain.logits, axis=(0, 1)).max() > 0
+    )
 
 
 def asking(body: Any, defense: Defense) -> np.ndarray:
-    """What a signal with this ``measure(probe)`` has measured of a round, by whoever asks the model."""
+    """What a signal with this ``measure(probe)`` has measured of a round, by whoever asks the
+    model.
+    """
     setup = tiny_setup(defense, rounds=1)
     signals = {"asks": type("Asks", (Signal,), {"measure": lambda self, probe: body(probe)})()}
     recorder = Recorder(setup.flat, X, Y, signals, False, [0, 1, 2, 3, GLOBAL], ((0, 1),), [12] * 4)
@@ -274,7 +334,10 @@ def test_a_signal_that_asks_the_model_gets_answers_and_gradients_of_the_paramete
 
     plain, doubled = (asking(asks, made) for made in (Defense(), answering(lambda z, ctx: 2 * z)))
     assert (plain == 0).all() and (doubled[:4] == 0).all() and (doubled[4] > 0).all()
-    with pytest.raises(PhaseError, match=r"Mine\.answer \(global model 0, after round 1\) returned a tensor of shape \[0,"):
+    with pytest.raises(
+        PhaseError,
+        match=r"Mine\.answer \(global model 0, after round 1\) returned a tensor of shape \[0,",
+    ):
         only_many = answering(lambda z, ctx: z if len(z) > 1 else z[:0])
         asking(lambda probe: probe.model(probe.x[:1])[0, 0].expand(7).clone(), only_many)
 
@@ -295,7 +358,10 @@ def test_a_member_learns_of_the_model_that_came_of_the_round_and_trains_on_undis
         flat, done = FlatModel(tiny_module(), torch.device("cpu")), results[t - 1]
         assert torch.equal(logits, flat.logits(done.models[0], done.buffers[0], setup.clients[k].x))
     assert sorted(heard) == [(t, k) for t in (1, 2, 3) for k in (0, 1)]
-    assert all(torch.equal(a.uploads.updates, b.uploads.updates) for a, b in zip(results, plain, strict=True))
+    assert all(
+        torch.equal(a.uploads.updates, b.uploads.updates)
+        for a, b in zip(results, plain, strict=True)
+    )
 
 
 def write_past_the_counter(logits, ctx):
@@ -307,8 +373,14 @@ FITS = "a tensor of shape [2, 3]"
 READ = "changed logits; it is read-only"
 MISTAKES: dict[str, Any] = {
     "shape": (lambda z, ctx: z[:1], f" returned a tensor of shape [1, 3]; expected {FITS}"),
-    "nan": (lambda z, ctx: z * math.nan, " returned logits that are not finite; expected finite ones, as it was given"),
-    "overflow": (lambda z, ctx: z.double() * 1e300, " returned logits that are not finite; expected finite ones"),
+    "nan": (
+        lambda z, ctx: z * math.nan,
+        " returned logits that are not finite; expected finite ones, as it was given",
+    ),
+    "overflow": (
+        lambda z, ctx: z.double() * 1e300,
+        " returned logits that are not finite; expected finite ones",
+    ),
     "numpy": (write_past_the_counter, f" {READ}"),
     "memory": (lambda z, ctx: ctx.of_member[0].update(asked=1), ": AttributeError: 'mappingproxy'"),
 }
@@ -324,7 +396,10 @@ def test_a_wrong_answer_is_an_error_that_names_the_part_the_model_and_the_round(
 
     missed = []
     for name, (does, words) in MISTAKES.items():
-        for made in (answering(does), Composite([answering(lambda z, ctx: 2 * z), answering(does)])):
+        for made in (
+            answering(does),
+            Composite([answering(lambda z, ctx: 2 * z), answering(does)]),
+        ):
             if not said(made).startswith(f"Mine.answer (global model 0, after round 1){words}"):
                 missed.append((name, said(made)))
     assert missed == []

@@ -38,41 +38,81 @@ def tiny_clients(clients: int = 4, samples: int = 12, classes: int = 3) -> list[
 
 
 def tiny_setup(
-    defense: Defense | None = None, members: tuple[int, ...] = (0, 1), n_models: int = 1, module: nn.Module | None = None,
-    clients: list[MemberData] | None = None, **changes: Any,
-) -> Setup:  # fmt: skip
+    defense: Defense | None = None,
+    members: tuple[int, ...] = (0, 1),
+    n_models: int = 1,
+    module: nn.Module | None = None,
+    clients: list[MemberData] | None = None,
+    **changes: Any,
+) -> Setup:
     """A federation of 4 clients, 3 rounds, 2 local epochs, batches of 5; ``changes`` reach Setup or
     the suite's federation."""
     device = torch.device("cpu")
     flat = FlatModel(module or tiny_module(), device)
-    initial = [flat.params.clone()] + [FlatModel(tiny_module(seed=j), device).params for j in range(1, n_models)]
+    initial = [flat.params.clone()] + [
+        FlatModel(tiny_module(seed=j), device).params for j in range(1, n_models)
+    ]
     clients = clients or tiny_clients()
-    fields = {k: changes.pop(k) for k in ("insider", "root", "keep_unprotected", "expected_malicious") if k in changes}
+    fields = {
+        k: changes.pop(k)
+        for k in ("insider", "root", "keep_unprotected", "expected_malicious")
+        if k in changes
+    }
     return Setup(
-        seed=changes.pop("seed", 0), config=tiny_federation(len(clients), **changes), flat=flat, clients=clients, n_classes=3,
-        defense=defense or Defense(), members=members, initial=torch.stack(initial), **fields,
-    )  # fmt: skip
+        seed=changes.pop("seed", 0),
+        config=tiny_federation(len(clients), **changes),
+        flat=flat,
+        clients=clients,
+        n_classes=3,
+        defense=defense or Defense(),
+        members=members,
+        initial=torch.stack(initial),
+        **fields,
+    )
 
 
 def tiny_federation(clients: int = 4, **changes: Any) -> FederationSpec:
-    """3 rounds, 2 local epochs, batches of 5, SGD at 0.1 with momentum and decay; ``changes`` reach the federation or its
-    optimiser."""
-    given = {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4} if changes.get("name", "sgd") == "sgd" else {"lr": 0.1}
+    """3 rounds, 2 local epochs, batches of 5, SGD at 0.1 with momentum and decay; ``changes`` reach
+    the federation or its optimiser.
+    """
+    given = (
+        {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
+        if changes.get("name", "sgd") == "sgd"
+        else {"lr": 0.1}
+    )
     optimizer = given | {k: changes.pop(k) for k in OPTIMIZER if k in changes}
     return FederationSpec(
-        **{"clients": clients, "rounds": 3, "local_epochs": 2, "batch_size": 5, "optimizer": optimizer, **changes}
+        **{
+            "clients": clients,
+            "rounds": 3,
+            "local_epochs": 2,
+            "batch_size": 5,
+            "optimizer": optimizer,
+            **changes,
+        }
     )
 
 
 def tiny_insider(
-    attack: ActiveAttack, malicious: int = 1, knowledge: KnowledgeLevel | None = None, start_round: int = 1
+    attack: ActiveAttack,
+    malicious: int = 1,
+    knowledge: KnowledgeLevel | None = None,
+    start_round: int = 1,
 ) -> Insider:
-    """The last clients under one attacker, which gets to know what it needs; attack and mask set of 3 samples each."""
+    """The last clients under one attacker, which gets to know what it needs; attack and mask set of
+    3 samples each.
+    """
     x, y = torch.randn(6, 4, generator=torch.Generator().manual_seed(3)), torch.arange(6) % 3
     return Insider(
-        attack=attack, malicious=malicious, knowledge=knowledge or attack.knowledge, start_round=start_round,
-        x=x[:3].clone(), y=y[:3].clone(), mask_x=x[3:].clone(), mask_y=y[3:].clone(),
-    )  # fmt: skip
+        attack=attack,
+        malicious=malicious,
+        knowledge=knowledge or attack.knowledge,
+        start_round=start_round,
+        x=x[:3].clone(),
+        y=y[:3].clone(),
+        mask_x=x[3:].clone(),
+        mask_y=y[3:].clone(),
+    )
 
 
 def train_all(setup: Setup) -> tuple[Training, list[RoundResult]]:

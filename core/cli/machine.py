@@ -1,4 +1,6 @@
-"""`fedbench doctor`, `completion` and `clean`: what this machine has, completion of a shell, and caches."""
+"""`fedbench doctor`, `completion` and `clean`: what this machine has, completion of a shell, and
+caches.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,17 @@ from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.toolkit.download import data_folder
 
 _PACKAGES = (
-    DISTRIBUTION, "torch", "torchvision", "numpy", "scikit-learn", "pydantic", "pluggy", "ruamel.yaml", "click", "rich",
-)  # fmt: skip
+    DISTRIBUTION,
+    "torch",
+    "torchvision",
+    "numpy",
+    "scikit-learn",
+    "pydantic",
+    "pluggy",
+    "ruamel.yaml",
+    "click",
+    "rich",
+)
 
 Row = tuple[str, str]
 
@@ -32,7 +43,10 @@ def doctor(ctx: click.Context) -> None:
     Ends with exit status 1 when a required package is missing or the data folder cannot be written.
     """
     problems: list[str] = []
-    rows = [("python", f"{platform.python_version()} ({sys.executable})"), ("platform", platform.platform())]
+    rows = [
+        ("python", f"{platform.python_version()} ({sys.executable})"),
+        ("platform", platform.platform()),
+    ]
     rows += [*_versions(problems), *_devices(problems), *_data_folder(problems), *_plugins()]
     show_table(("what", "found"), rows)
     for problem in problems:
@@ -42,7 +56,9 @@ def doctor(ctx: click.Context) -> None:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use; where the system does not say, all of them. A container's CPU quota is rounded up."""
+    """Cores that this process may use; where the system does not say, all of them. A container's
+    CPU quota is rounded up.
+    """
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -50,7 +66,9 @@ def usable_cores() -> int:
 
 
 def cpu_quota(groups: Path, cores: float) -> float:
-    """CPU seconds a second that control groups (version 2, else 1) allow; ``cores`` where there is no limit."""
+    """CPU seconds a second that control groups (version 2, else 1) allow; ``cores`` where there is
+    no limit.
+    """
     for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
         try:
             quota, period = " ".join((groups / name).read_text() for name in files).split()
@@ -78,9 +96,16 @@ def _devices(problems: list[str]) -> Iterator[Row]:
         yield "torch", f"cannot be imported: {exc}"
         problems.append(f"torch cannot be imported: {exc}")
         return
-    yield "threads", f"{torch.get_num_threads()} in an operation, {torch.get_num_interop_threads()} between"
+    yield (
+        "threads",
+        f"{torch.get_num_threads()} in an operation, {torch.get_num_interop_threads()} between",
+    )
     if not torch.cuda.is_available():
-        yield "cuda", f"none (torch is built {f'for CUDA {torch.version.cuda}' if torch.version.cuda else 'without'})"
+        yield (
+            "cuda",
+            "none (torch is built "
+            f"{f'for CUDA {torch.version.cuda}' if torch.version.cuda else 'without'})",
+        )
         yield "device", "cpu"
         return
     yield "cuda", f"{torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
@@ -91,54 +116,79 @@ def _devices(problems: list[str]) -> Iterator[Row]:
 
 def _data_folder(problems: list[str]) -> Iterator[Row]:
     folder = data_folder()
-    source = "$FEDBENCH_DATA" if os.environ.get("FEDBENCH_DATA") else "default; set FEDBENCH_DATA to change it"
+    source = (
+        "$FEDBENCH_DATA"
+        if os.environ.get("FEDBENCH_DATA")
+        else "default; set FEDBENCH_DATA to change it"
+    )
     yield "data folder", f"{folder} ({source})"
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
-        problems.append(f"the data folder {folder} cannot be written: set FEDBENCH_DATA to a folder of yours")
-    yield "data", f"{sum(1 for _ in folder.iterdir())} files and folders" if folder.is_dir() else "the folder does not exist yet"
+        problems.append(
+            f"the data folder {folder} cannot be written: set FEDBENCH_DATA to a folder of yours"
+        )
+    yield (
+        "data",
+        f"{sum(1 for _ in folder.iterdir())} files and folders"
+        if folder.is_dir()
+        else "the folder does not exist yet",
+    )
 
 
 def _plugins() -> Iterator[Row]:
     from fedbench.core.registry.components import Registry
 
     registry = Registry.discover()
-    yield "plugins", f"{len(registry.plugins)} found, {len(registry.broken)} broken, {len(registry.clashes)} clashes"
+    yield (
+        "plugins",
+        f"{len(registry.plugins)} found, {len(registry.broken)} broken, {len(registry.clashes)} "
+        "clashes",
+    )
     yield from (("broken plugin", f"{plugin}: {plugin.reason}") for plugin in registry.broken)
     yield from (("clash", str(clash)) for clash in registry.clashes)
 
 
-# -- completion ---------------------------------------------------------------------------------------------------------------
+# -- completion ------------------------------------------------------------------------------------
 
 VARIABLE = "_FEDBENCH_COMPLETE"
 
 
-@click.command(epilog=examples(
-    "fedbench completion bash > ~/.local/share/bash-completion/completions/fedbench",
-    "fedbench completion zsh > ~/.zfunc/_fedbench      a folder of $fpath",
-    "fedbench completion fish > ~/.config/fish/completions/fedbench.fish",
-))  # fmt: skip
+@click.command(
+    epilog=examples(
+        "fedbench completion bash > ~/.local/share/bash-completion/completions/fedbench",
+        "fedbench completion zsh > ~/.zfunc/_fedbench      a folder of $fpath",
+        "fedbench completion fish > ~/.config/fish/completions/fedbench.fish",
+    )
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL complete fedbench's commands, options, suites, plugins and results folders."""
+    """Print the script that makes SHELL complete fedbench's commands, options, suites, plugins and
+    results folders.
+    """
     from click.shell_completion import get_completion_class
 
     made = get_completion_class(shell)
     assert made is not None  # one of the choices, all of which click has
-    # not `source()`: of bash it starts a shell to look at its version, and prints what it thinks of it
+    # not `source()`: of bash it starts a shell to look at its version, and prints what it thinks of
+    # it
     script = made(ctx.find_root().command, {}, "fedbench", VARIABLE)
     say((script.source_template % script.source_vars()).strip())
 
 
-# -- clean --------------------------------------------------------------------------------------------------------------------
+# -- clean -----------------------------------------------------------------------------------------
 
 
-@click.command(epilog=examples("fedbench clean results/partial_defense --dry-run", "fedbench clean results/partial_defense"))
+@click.command(
+    epilog=examples(
+        "fedbench clean results/partial_defense --dry-run", "fedbench clean results/partial_defense"
+    )
+)
 @results_argument
 @click.option("--dry-run", is_flag=True, help="Say what would go; delete nothing.")
 def clean(results: Path, dry_run: bool) -> None:
-    """Delete the cached observations and the workers' logs in RESULTS. Records, scores and boards stay.
+    """Delete the cached observations and the workers' logs in RESULTS. Records, scores and boards
+    stay.
 
     Without its cache, a run is trained again when a new attack is added to the suite.
     """
@@ -147,7 +197,12 @@ def clean(results: Path, dry_run: bool) -> None:
     store = opened(results)
     with store.lock():
         places = [store.root, *sorted(store.root.glob(f"{IMPORTED}/*"))]
-        files = [f for place in places for kind in ("cache/*.npz", "logs/*.log") for f in sorted(place.glob(kind))]
+        files = [
+            f
+            for place in places
+            for kind in ("cache/*.npz", "logs/*.log")
+            for f in sorted(place.glob(kind))
+        ]
         size = sum(f.stat().st_size for f in files)
         if not dry_run:
             for f in files:

@@ -23,17 +23,44 @@ from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.words import did_you_mean
 
 COMMANDS = {
-    "run": ("fedbench.core.cli.run:command", "Train and attack what a suite asks for; finish what is missing."),
-    "validate": ("fedbench.core.cli.suites:validate", "Check suites without running them; all mistakes at once."),
-    "list": ("fedbench.core.cli.plugins:list_", "Defenses, attacks, analyses, datasets and more; suites."),
+    "run": (
+        "fedbench.core.cli.run:command",
+        "Train and attack what a suite asks for; finish what is missing.",
+    ),
+    "validate": (
+        "fedbench.core.cli.suites:validate",
+        "Check suites without running them; all mistakes at once.",
+    ),
+    "list": (
+        "fedbench.core.cli.plugins:list_",
+        "Defenses, attacks, analyses, datasets and more; suites.",
+    ),
     "show": ("fedbench.core.cli.show:command", "Show the records of a result folder."),
-    "leaderboard": ("fedbench.core.cli.leaderboard:command", "Turn results into a leaderboard or another report."),
-    "judge": ("fedbench.core.cli.judge:command", "Score kept observations by another attack; no training."),
-    "plugins": ("fedbench.core.cli.plugins:plugins", "Every installed plugin, and why one does not work."),
-    "doctor": ("fedbench.core.cli.machine:doctor", "Versions, devices and data folder of this machine."),
+    "leaderboard": (
+        "fedbench.core.cli.leaderboard:command",
+        "Turn results into a leaderboard or another report.",
+    ),
+    "judge": (
+        "fedbench.core.cli.judge:command",
+        "Score kept observations by another attack; no training.",
+    ),
+    "plugins": (
+        "fedbench.core.cli.plugins:plugins",
+        "Every installed plugin, and why one does not work.",
+    ),
+    "doctor": (
+        "fedbench.core.cli.machine:doctor",
+        "Versions, devices and data folder of this machine.",
+    ),
     "schema": ("fedbench.core.cli.suites:schema", "The JSON schema of suites, for editors."),
-    "completion": ("fedbench.core.cli.machine:completion", "A shell's script: complete commands, options, names."),
-    "new": ("fedbench.core.cli.plugins:new", "Write a package of your own: defense, attack, dataset and more."),
+    "completion": (
+        "fedbench.core.cli.machine:completion",
+        "A shell's script: complete commands, options, names.",
+    ),
+    "new": (
+        "fedbench.core.cli.plugins:new",
+        "Write a package of your own: defense, attack, dataset and more.",
+    ),
     "clean": ("fedbench.core.cli.machine:clean", "Remove caches, never results."),
 }
 
@@ -62,16 +89,31 @@ Exit status: 0 success, 1 a cell failed, 2 a mistake in the command or suite,
 
 # a folder that cannot be read or written: for the user to fix, not a defect of fedbench
 _OF_THE_MACHINE = {
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOTDIR, errno.ENOENT, errno.EIO,
-}  # fmt: skip
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.ENOTDIR,
+    errno.ENOENT,
+    errno.EIO,
+}
 
 
 @cache
 def commands() -> dict[str, str]:
-    """Name -> "module:attribute" of every command: those of core, then those of the group ``fedbench.commands`` of fedbench's own
-    distribution. Other packages announce reports instead: their code never runs in the user's process."""
-    announced = sorted(distribution(DISTRIBUTION).entry_points.select(group="fedbench.commands"), key=lambda point: point.name)
-    found = {name: where for name, (where, _) in COMMANDS.items()} | {point.name: point.value for point in announced}
+    """Name -> "module:attribute" of every command: those of core, then those of the group
+    ``fedbench.commands`` of fedbench's own distribution. Other packages announce reports instead:
+    their code never runs in the user's process.
+    """
+    announced = sorted(
+        distribution(DISTRIBUTION).entry_points.select(group="fedbench.commands"),
+        key=lambda point: point.name,
+    )
+    found = {name: where for name, (where, _) in COMMANDS.items()} | {
+        point.name: point.value for point in announced
+    }
     return {name: found[name] for names in sections(found).values() for name in names}
 
 
@@ -84,7 +126,9 @@ def sections(found: Iterable[str]) -> dict[str, list[str]]:
 
 
 class LazyGroup(click.Group):
-    """Commands by name and one-line help; a command that cannot be imported leaves the others working."""
+    """Commands by name and one-line help; a command that cannot be imported leaves the others
+    working.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(commands())
@@ -106,7 +150,11 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names of commands without importing them, and this group's own options."""
-        names = [CompletionItem(n, help=COMMANDS.get(n, ("", None))[1]) for n in commands() if n.startswith(incomplete)]
+        names = [
+            CompletionItem(n, help=COMMANDS.get(n, ("", None))[1])
+            for n in commands()
+            if n.startswith(incomplete)
+        ]
         return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def summary(self, ctx: click.Context, name: str) -> str:
@@ -134,11 +182,20 @@ class LazyGroup(click.Group):
                 say(message, err=True)
             raise click.exceptions.Exit(2) from None
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what its buffer still holds
-            say("standard output was closed before all was printed; for all of it: fedbench ... > FILE", err=True)
+            # for what its buffer still holds
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            say(
+                "standard output was closed before all was printed; for all of it: fedbench ... > "
+                "FILE",
+                err=True,
+            )
             raise click.exceptions.Exit(2) from None
         except MemoryError:
-            say("not enough memory: free some, raise the limit (`ulimit -v`), or name fewer results", err=True)
+            say(
+                "not enough memory: free some, raise the limit (`ulimit -v`), or name fewer "
+                "results",
+                err=True,
+            )
             raise click.exceptions.Exit(2) from None
         except OSError as exc:
             if exc.errno not in _OF_THE_MACHINE:
@@ -147,12 +204,16 @@ class LazyGroup(click.Group):
             raise click.exceptions.Exit(2) from None
 
 
-@click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name=DISTRIBUTION, message="fedbench %(version)s")
 def cli() -> None:
-    """Measure privacy leaks in federated learning: train federations under a defense, attack them, rank the results.
+    """Measure privacy leaks in federated learning: train federations under a defense, attack them,
+    rank the results.
 
-    A suite is a YAML file that names settings, defenses, attacks and seeds. Defenses, attacks and datasets are plugins.
+    A suite is a YAML file that names settings, defenses, attacks and seeds. Defenses, attacks and
+    datasets are plugins.
     """
 
 
@@ -162,7 +223,9 @@ _ASK_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Signals that ask the command to end raise ``KeyboardInterrupt``; an ignored one (`nohup`) stays ignored."""
+    """Signals that ask the command to end raise ``KeyboardInterrupt``; an ignored one (`nohup`)
+    stays ignored.
+    """
     before = {s: signal.getsignal(s) for s in _ASK_TO_END}
     ours = [s for s in _ASK_TO_END if before[s] == signal.SIG_DFL]
     for s in ours:
@@ -176,9 +239,13 @@ def interruptible() -> Iterator[None]:
 
 @cache
 def intruders() -> list[str]:
-    """Distributions other than fedbench's own that installed files in ``fedbench/`` or the command `fedbench`."""
+    """Distributions other than fedbench's own that installed files in ``fedbench/`` or the command
+    `fedbench`.
+    """
     found: set[str] = set()
-    for record in (record for folder in sys.path for record in Path(folder).glob("*.dist-info/RECORD")):
+    for record in (
+        record for folder in sys.path for record in Path(folder).glob("*.dist-info/RECORD")
+    ):
         files = record.read_bytes()
         if files.startswith(b"fedbench/") or b"\nfedbench/" in files or b"/bin/fedbench," in files:
             found.add(record.parent.name.partition("-")[0].replace("_", "-"))
@@ -192,12 +259,14 @@ def _obstacle() -> str | None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < _ADDRESS_SPACE:
         return (
-            f"`ulimit -v` allows {limit >> 20:,} MiB of address space, and numpy and torch map up to "
+            f"`ulimit -v` allows {limit >> 20:,} MiB of address space, and numpy and torch map up "
+            "to "
             f"{_ADDRESS_SPACE >> 20:,}: raise it with `ulimit -v unlimited`"
         )
     if names := " ".join(intruders()):
         return (
-            "other packages have files in fedbench/ or its command, so that this may be their code: "
+            "other packages have files in fedbench/ or its command, so that this may be their "
+            "code: "
             f"{names}; run `pip uninstall {names}`, then "
             f"`pip install --force-reinstall --no-deps {DISTRIBUTION}`"
         )
@@ -211,7 +280,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return 2
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that has no letter for "±" shows a question mark
+            # a terminal that has no letter for "±" shows a question mark
+            stream.reconfigure(errors="replace")
     try:
         with interruptible():
             status = cli.main(args=args, prog_name="fedbench", standalone_mode=False)

@@ -1,4 +1,6 @@
-"""Print to the terminal: text and tables, with control characters of plugins, suites and records shown as codes."""
+"""Print to the terminal: text and tables, with control characters of plugins, suites and records
+shown as codes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def quiet() -> bool:
 
 
 def say(text: str, err: bool = False, failure: bool = False) -> None:
-    """Print a text and a line break; its own line breaks stay. ``err``, ``failure``: also with ``--quiet``."""
+    """Print a text and a line break; its own line breaks stay. ``err``, ``failure``: also with
+    ``--quiet``.
+    """
     if err or failure or not quiet():
         click.echo(printable_lines(text), err=err)
 
@@ -40,7 +44,9 @@ def counted(outcome: str) -> str:
 
 
 def cause(outcome: str, reason: str) -> tuple[str, str]:
-    """What failures of one cause have in common: their outcome and reason, whatever the numbers in it."""
+    """What failures of one cause have in common: their outcome and reason, whatever the numbers in
+    it.
+    """
     return outcome, re.sub(r"\d+", "0", reason)
 
 
@@ -55,7 +61,9 @@ def clipped(text: str, limit: int = 600) -> str:
 
 
 def opened(root: Path) -> Results:
-    """An existing results folder, for reading; notes on its state go to stderr. Raises ``UserError`` for another folder."""
+    """An existing results folder, for reading; notes on its state go to stderr. Raises
+    ``UserError`` for another folder.
+    """
     from fedbench.core.store.results import Results
 
     store = Results.open(root.absolute())
@@ -65,16 +73,25 @@ def opened(root: Path) -> Results:
 
 
 def show_table(
-    headers: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", headings: Sequence[str] = (), failure: bool = False
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    title: str = "",
+    headings: Sequence[str] = (),
+    failure: bool = False,
 ) -> None:
-    """Print a table: ruled on a terminal, aligned lines in a pipe. ``headings``: one for each row; rows in sequence with the
-    same one stand under it. ``failure``: as of :func:`say`."""
+    """Print a table: ruled on a terminal, aligned lines in a pipe. ``headings``: one for each row;
+    rows in sequence with the same one stand under it. ``failure``: as of :func:`say`.
+    """
     if quiet() and not failure:
         return
     cells = [[printable(str(value)) for value in row] for row in rows]
     names = [printable(header) for header in headers]
-    groups = groupby(zip([*headings] or [""] * len(cells), cells, strict=True), key=lambda pair: pair[0])
-    sections = [(printable(heading), [row for _, row in pairs]) for heading, pairs in groups] or [("", [])]
+    groups = groupby(
+        zip([*headings] or [""] * len(cells), cells, strict=True), key=lambda pair: pair[0]
+    )
+    sections = [(printable(heading), [row for _, row in pairs]) for heading, pairs in groups] or [
+        ("", [])
+    ]
     if sys.stdout.isatty():
         _ruled(names, sections, title)
         return
@@ -85,7 +102,12 @@ def show_table(
         if heading:
             say(f"\n{heading}" if i else heading, failure=True)
         for row in [names, *section]:
-            say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip(), failure=True)
+            say(
+                "  ".join(
+                    cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+                ).rstrip(),
+                failure=True,
+            )
 
 
 def _ruled(names: Sequence[str], sections: list[tuple[str, list[list[str]]]], title: str) -> None:
@@ -96,5 +118,6 @@ def _ruled(names: Sequence[str], sections: list[tuple[str, list[list[str]]]], ti
     for heading, section in sections:
         table = Table(*names, title=heading or title or None, title_justify="left")
         for row in section:
-            table.add_row(*(Text(cell) for cell in row))  # labels hold brackets, which rich would read as markup
+            # labels hold brackets, which rich would read as markup
+            table.add_row(*(Text(cell) for cell in row))
         Console().print(table)

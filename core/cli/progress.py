@@ -22,11 +22,16 @@ _DRAW_EVERY_S = 0.25
 
 
 class Display(AbstractContextManager["Display"]):
-    """Shows what an executor reports. ``done``, ``cells``: cells with a record, and all. It has no thread: it is drawn where the
-    executor calls it."""
+    """Shows what an executor reports. ``done``, ``cells``: cells with a record, and all. It has no
+    thread: it is drawn where the executor calls it.
+    """
 
     def __init__(
-        self, console: Console, jobs: Sequence[Job], title: str = "", now: Callable[[], float] = time.monotonic
+        self,
+        console: Console,
+        jobs: Sequence[Job],
+        title: str = "",
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.console, self._now = console, now
         self.done, self.cells = 0, sum(len(job.cells) for job in jobs)
@@ -37,13 +42,23 @@ class Display(AbstractContextManager["Display"]):
         self._units: dict[str, int] = {}  # rounds and cells that are done, by run
         self._ended = Counter[str]()  # cells, by run
         self._bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[counts]}", markup=False),
-            TimeElapsedColumn(), TimeRemainingColumn(), console=console, auto_refresh=False, speed_estimate_period=3600,
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[counts]}", markup=False),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            auto_refresh=False,
+            speed_estimate_period=3600,
             get_time=now,
-        )  # fmt: skip
+        )
         total = sum(job.setting.federation.rounds + len(job.cells) for job in jobs)
         self._task = self._bar.add_task(printable(title), total=total, counts="")
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._live = (
+            Live(console=console, auto_refresh=False, transient=True)
+            if console.is_terminal
+            else None
+        )
         self._drawn = self._logged = now()
 
     def __enter__(self) -> Display:
@@ -61,10 +76,15 @@ class Display(AbstractContextManager["Display"]):
     def watcher(self) -> Watcher:
         """The callbacks the executor calls."""
         return Watcher(
-            started=lambda job: self._state(job, "starting"), advanced=self._advanced, judging=self._judging, cell=self._cell,
-            traceback=lambda job, text: say(f"{job.title}: {text}", err=True), finished=self._finished, note=self._print,
+            started=lambda job: self._state(job, "starting"),
+            advanced=self._advanced,
+            judging=self._judging,
+            cell=self._cell,
+            traceback=lambda job, text: say(f"{job.title}: {text}", err=True),
+            finished=self._finished,
+            note=self._print,
             tick=self._tick,
-        )  # fmt: skip
+        )
 
     def _state(self, job: Job, state: str) -> None:
         self._running[job.run_key] = job, state
@@ -85,7 +105,12 @@ class Display(AbstractContextManager["Display"]):
         self._units[job.run_key] = job.setting.federation.rounds + self._ended[job.run_key]
         if outcome != "ok":
             self._outcomes["diverged as intended" if by_adversary else counted(outcome)] += 1
-            self._failure(job, key, f"{outcome}, as the adversary intended" if by_adversary else outcome, reason)
+            self._failure(
+                job,
+                key,
+                f"{outcome}, as the adversary intended" if by_adversary else outcome,
+                reason,
+            )
         self._update()
 
     def _failure(self, job: Job, key: str, outcome: str, reason: str) -> None:
@@ -96,7 +121,9 @@ class Display(AbstractContextManager["Display"]):
         cell = next(cell for cell in job.cells if cell.key == key)
         log = job.log_path
         where = f"records/{job.stem}.json" + (f" and logs/{log.name}" if log.exists() else "")
-        self._print(f"{outcome}: {job.title}, {cell.attack.label}: {clipped(reason, 300)}; see {where}")
+        self._print(
+            f"{outcome}: {job.title}, {cell.attack.label}: {clipped(reason, 300)}; see {where}"
+        )
 
     def _finished(self, job: Job) -> None:
         self._running.pop(job.run_key, None)
@@ -113,21 +140,36 @@ class Display(AbstractContextManager["Display"]):
         self._bar.update(self._task, completed=sum(self._units.values()), counts=self._counts())
 
     def _counts(self) -> str:
-        return ", ".join([f"{self.done}/{self.cells} cells", *(f"{n} {what}" for what, n in self._outcomes.items())])
+        return ", ".join(
+            [
+                f"{self.done}/{self.cells} cells",
+                *(f"{n} {what}" for what, n in self._outcomes.items()),
+            ]
+        )
 
     def _draw(self) -> None:
         self._drawn = self._now()
         height = max(self.console.size.height - 4, 1)
         lines = [f"  {job.title}  {state}" for job, state in self._running.values()]
-        shown = lines if len(lines) <= height else [*lines[: height - 1], f"  and {len(lines) - height + 1} more"]
+        shown = (
+            lines
+            if len(lines) <= height
+            else [*lines[: height - 1], f"  and {len(lines) - height + 1} more"]
+        )
         text = "\n".join(map(printable, shown))
         if self._live is not None:
-            self._live.update(Group(self._bar, Text(text, no_wrap=True, overflow="ellipsis")), refresh=True)
+            self._live.update(
+                Group(self._bar, Text(text, no_wrap=True, overflow="ellipsis")), refresh=True
+            )
 
     def _log(self, text: str) -> None:
         self._logged = self._now()
         task = self._bar.tasks[0]
-        left = f", about {_clock(task.time_remaining)} left" if task.time_remaining and self.done < self.cells else ""
+        left = (
+            f", about {_clock(task.time_remaining)} left"
+            if task.time_remaining and self.done < self.cells
+            else ""
+        )
         self._print(f"[{self._counts()}; {_clock(task.elapsed or 0)}{left}] {text}")
 
     def _print(self, text: str) -> None:
@@ -137,4 +179,8 @@ class Display(AbstractContextManager["Display"]):
 def _clock(seconds: float) -> str:
     """``1:02:03``, ``2:03``."""
     minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+    return (
+        f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+        if minutes >= 60
+        else f"{minutes}:{rest:02d}"
+    )

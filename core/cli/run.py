@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedbench.core.cli.leaderboard import reports_named, write_reports
-from fedbench.core.cli.options import ONLY, debug_and_quiet, overrides_option, parse_only, suite_argument
+from fedbench.core.cli.options import (
+    ONLY,
+    debug_and_quiet,
+    overrides_option,
+    parse_only,
+    suite_argument,
+)
 from fedbench.core.cli.output import cause, clipped, counted, quiet, say, show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.discovery import of_leaderboard
@@ -46,35 +52,85 @@ _LOST = "it has no new record: its process was ended, or the results folder was 
 @click.command(epilog=_EPILOG)
 @suite_argument
 @overrides_option
-@click.option("--only", multiple=True, metavar="KIND=NAME,...",
-              help=f"Run a part: {', '.join(ONLY)}. Several values of one kind add up. Does not change any key, and of settings "
-                   "without such a part no data have to be there. By default all; of a suite that a results folder stored, the "
-                   "part that was run.")
-@click.option("--results", type=click.Path(path_type=Path), help="Results folder.  [default: results/<suite>]")
-@click.option("--workers", type=click.IntRange(1),
-              help="Runs side by side, one thread each; same results.  "
-                   "[default: the cores; with ray, as many as fit]")
-@click.option("--device", default="auto", show_default=True,
-              help="auto, cpu, cuda or cuda:N; with ray, auto is cuda where limits.gpus is above 0.")
-@click.option("--executor", type=click.Choice([LOCAL, RAY]), default=LOCAL, show_default=True,
-              help="The executor of the runs: this machine, or a Ray cluster (pip install 'fedbench-privacy[ray]'), where each "
-                   "takes limits.cpus, limits.gpus and limits.memory_gb of a node; same results.")
-@click.option("--ray-address", metavar="HOST:PORT",
-              help="The cluster's head; auto: one on this machine.  [default: RAY_ADDRESS, else a cluster that runs here, else "
-                   "one for this command alone]")
-@click.option("--part", metavar="I/N",
-              help="Run part I of N, every N-th run: jobs of a scheduler share a results folder, or have one each. The "
-                   "part that finishes last writes the board.")
-@click.option("--rerun", type=click.Choice(["missing", "failed", "always", "never"]), default="missing", show_default=True,
-              help="Which cells to compute: those without a record, also failed ones, all of them again, or none.")
-@click.option("--dry-run", is_flag=True, help="Print the plan with the number of runs and cells; compute nothing.")
-@click.option("--verify", type=click.IntRange(1), metavar="N",
-              help="Then train N runs of the plan, chosen by their keys, a second time and compare the bits; the board marks "
-                   "rows that are not repeatable.")
-@click.option("--plots/--no-plots", default=True, show_default=True, help="Draw ROC curves and trade-offs beside the board.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="KIND=NAME,...",
+    help=f"Run a part: {', '.join(ONLY)}. Several values of one kind add up. Does not change any "
+    "key, and of settings "
+    "without such a part no data have to be there. By default all; of a suite that a results "
+    "folder stored, the "
+    "part that was run.",
+)
+@click.option(
+    "--results", type=click.Path(path_type=Path), help="Results folder.  [default: results/<suite>]"
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Runs side by side, one thread each; same results.  "
+    "[default: the cores; with ray, as many as fit]",
+)
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="auto, cpu, cuda or cuda:N; with ray, auto is cuda where limits.gpus is above 0.",
+)
+@click.option(
+    "--executor",
+    type=click.Choice([LOCAL, RAY]),
+    default=LOCAL,
+    show_default=True,
+    help="The executor of the runs: this machine, or a Ray cluster (pip install "
+    "'fedbench-privacy[ray]'), where each "
+    "takes limits.cpus, limits.gpus and limits.memory_gb of a node; same results.",
+)
+@click.option(
+    "--ray-address",
+    metavar="HOST:PORT",
+    help="The cluster's head; auto: one on this machine.  [default: RAY_ADDRESS, else a cluster "
+    "that runs here, else "
+    "one for this command alone]",
+)
+@click.option(
+    "--part",
+    metavar="I/N",
+    help="Run part I of N, every N-th run: jobs of a scheduler share a results folder, or have one "
+    "each. The "
+    "part that finishes last writes the board.",
+)
+@click.option(
+    "--rerun",
+    type=click.Choice(["missing", "failed", "always", "never"]),
+    default="missing",
+    show_default=True,
+    help="Which cells to compute: those without a record, also failed ones, all of them again, or "
+    "none.",
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the plan with the number of runs and cells; compute nothing.",
+)
+@click.option(
+    "--verify",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Then train N runs of the plan, chosen by their keys, a second time and compare the bits; "
+    "the board marks "
+    "rows that are not repeatable.",
+)
+@click.option(
+    "--plots/--no-plots",
+    default=True,
+    show_default=True,
+    help="Draw ROC curves and trade-offs beside the board.",
+)
 @debug_and_quiet
 def command(**asked: Any) -> None:
-    """Train every defense x setting x seed of SUITE once, let every attack judge it, write the leaderboard.
+    """Train every defense x setting x seed of SUITE once, let every attack judge it, write the
+    leaderboard.
 
     SUITE is a file, or the name of a shipped suite (`fedbench list suites`).
     """
@@ -84,13 +140,26 @@ def command(**asked: Any) -> None:
 
 
 def run_suite(
-    suite: str, overrides: tuple[str, ...] = (), only: tuple[str, ...] = (), results: Path | None = None, *,
-    workers: int | None = None, device: str = "auto", executor: str = LOCAL, ray_address: str | None = None,
-    part: str | None = None, rerun: str = "missing", dry_run: bool = False, verify: int | None = None, plots: bool = True,
-) -> tuple[Path, bool]:  # fmt: skip
-    """Compute what is missing of a suite and write its board, as the options of `fedbench run` say. Prints what it does.
+    suite: str,
+    overrides: tuple[str, ...] = (),
+    only: tuple[str, ...] = (),
+    results: Path | None = None,
+    *,
+    workers: int | None = None,
+    device: str = "auto",
+    executor: str = LOCAL,
+    ray_address: str | None = None,
+    part: str | None = None,
+    rerun: str = "missing",
+    dry_run: bool = False,
+    verify: int | None = None,
+    plots: bool = True,
+) -> tuple[Path, bool]:
+    """Compute what is missing of a suite and write its board, as the options of `fedbench run` say.
+    Prints what it does.
 
-    Returns (the results folder, whether no cell failed and those verified are repeatable). Raises ``UserError``.
+    Returns (the results folder, whether no cell failed and those verified are repeatable). Raises
+    ``UserError``.
     """
     from fedbench.core.run.local import start_early
 
@@ -104,7 +173,10 @@ def run_suite(
     plan, whole = plan_part(suite, overrides, only, results, device, executor)
     if not only and plan.asked.only:
         said = " --only ".join(plan.asked.only)
-        say(f"note: the part that was run of this stored suite: --only {said}; a copy of the file elsewhere runs whole")
+        say(
+            f"note: the part that was run of this stored suite: --only {said}; a copy of the file "
+            "elsewhere runs whole"
+        )
     wanted = whole.part(*share) if share else whole
     folder = _folder(plan.suite, results)
     for note in plan.notes:
@@ -121,11 +193,21 @@ def run_suite(
             store.sweep()
         runs_on = executor_of(executor, workers, ray_address)
         failures = _compute(plan, wanted, store, rerun, runs_on)
-        repeatable = verify is None or of_leaderboard("verify")(folder, wanted.jobs, verify, runs_on)
-        missing = sum(len(job.cells) for job in whole.jobs if not store.path(job.stem).exists()) if share else 0
-        del plan, whole, wanted  # of many cells they are large, and a board is made in a copy of this process
+        repeatable = verify is None or of_leaderboard("verify")(
+            folder, wanted.jobs, verify, runs_on
+        )
+        missing = (
+            sum(len(job.cells) for job in whole.jobs if not store.path(job.stem).exists())
+            if share
+            else 0
+        )
+        # of many cells they are large, and a board is made in a copy of this process
+        del plan, whole, wanted
         if missing:
-            say(f"{missing} cells of other parts have no record yet: the part that finishes last writes the board")
+            say(
+                f"{missing} cells of other parts have no record yet: the part that finishes last "
+                "writes the board"
+            )
         elif any(store.records.glob("*.json")):
             write_reports(folder, reports, plots)
         failures.show(store.logs)
@@ -139,23 +221,38 @@ def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _
 
     found = recorded(wanted.jobs, store)
     jobs = seed_by_seed(pending(wanted.jobs, found, rerun))
-    if others := other_cpus(wanted.jobs, found):  # records of one key agree bit by bit on one type of CPU only
-        what = "what is computed now may differ from them in the last digits" if jobs else "nothing is computed anew"
+    # records of one key agree bit by bit on one type of CPU only
+    if others := other_cpus(wanted.jobs, found):
+        what = (
+            "what is computed now may differ from them in the last digits"
+            if jobs
+            else "nothing is computed anew"
+        )
         say(
-            f"note: some of these records were made on another type of CPU ({'; '.join(others)}): {what}, and the board says "
+            f"note: some of these records were made on another type of CPU ({'; '.join(others)}): "
+            f"{what}, and the board says "
             "so. For the same bits throughout use one type of CPU, or --rerun always here"
         )
     _print_stale(jobs, {state.stem for state in found}, store)
-    store.set_manifest(plan.and_left_out(store.marker()["cells"]), plan.title, plan.published, plan.analyses, plan.asked)
+    store.set_manifest(
+        plan.and_left_out(store.marker()["cells"]),
+        plan.title,
+        plan.published,
+        plan.analyses,
+        plan.asked,
+    )
     reported = execute(jobs, executor, wanted.suite, store.root, found)
-    lost = {cell.stem for job in jobs for cell in job.cells if cell.key not in reported}  # its earlier record is no result of now
+    # its earlier record is no result of now
+    lost = {cell.stem for job in jobs for cell in job.cells if cell.key not in reported}
     states = recorded(wanted.jobs, store) if jobs else found
     ended = {state.stem: state for state in states if state.stem not in lost}
     return failures_of(wanted.jobs, ended, {cell.stem for job in jobs for cell in job.cells})
 
 
 def _print_stale(jobs: Sequence[Any], found: Collection[str], store: Any) -> None:
-    """Print why cells that have an earlier record are computed anew. ``found``: the names of those that have a record."""
+    """Print why cells that have an earlier record are computed anew. ``found``: the names of those
+    that have a record.
+    """
     from fedbench.core.run.resume import why_stale
 
     if lines := why_stale(jobs, found, store):
@@ -163,11 +260,16 @@ def _print_stale(jobs: Sequence[Any], found: Collection[str], store: Any) -> Non
 
 
 def plan_part(
-    suite: str, overrides: tuple[str, ...], only: tuple[str, ...], results: Path | None = None, device: str = "auto",
+    suite: str,
+    overrides: tuple[str, ...],
+    only: tuple[str, ...],
+    results: Path | None = None,
+    device: str = "auto",
     executor: str = LOCAL,
-) -> tuple[Any, Any]:  # fmt: skip
-    """(the plan of a suite, the part of it that ``only`` says); of a suite that a results folder stored, by default the part that
-    was run. Raises ``UserError``."""
+) -> tuple[Any, Any]:
+    """(the plan of a suite, the part of it that ``only`` says); of a suite that a results folder
+    stored, by default the part that was run. Raises ``UserError``.
+    """
     from fedbench.core.store.plans import only_of
 
     only = only or only_of(suite)
@@ -178,11 +280,16 @@ def plan_part(
 
 
 def build_plan(
-    suite: str, overrides: tuple[str, ...], results: Path | None, device: str, only: Mapping[str, set[str]] | None = None,
+    suite: str,
+    overrides: tuple[str, ...],
+    results: Path | None,
+    device: str,
+    only: Mapping[str, set[str]] | None = None,
     executor: str = LOCAL,
 ) -> Any:
-    """The plan of a suite, or of those of its settings in which something of ``only`` (kind -> names) runs; raises ``UserError``
-    with every mistake found."""
+    """The plan of a suite, or of those of its settings in which something of ``only`` (kind ->
+    names) runs; raises ``UserError`` with every mistake found.
+    """
     from fedbench.core.process.ask import ask
     from fedbench.core.registry.components import Registry
     from fedbench.core.run.plan import plan_json, plan_of, settings_asked
@@ -196,9 +303,14 @@ def build_plan(
         loaded, resolved = load_and_check(suite, registry, overrides)
         settings = settings_asked(resolved, only or {})
         where = device_of(device, executor, loaded.spec.limits)
-        return plan_json(make_plan(loaded, resolved, registry, _folder(loaded.spec.name, results), where, settings))
+        return plan_json(
+            make_plan(
+                loaded, resolved, registry, _folder(loaded.spec.name, results), where, settings
+            )
+        )
 
-    return plan_of(ask(plan))  # other people's classes are imported and made there, never in the process that writes
+    # other people's classes are imported and made there, never in the process that writes
+    return plan_of(ask(plan))
 
 
 def _folder(suite: str, results: Path | None) -> Path:
@@ -212,19 +324,50 @@ def _print_plan(plan: Any, folder: Path) -> None:
     store = Results(folder)
     cells = [c for job in plan.jobs for c in job.cells]
     done = {state.stem for state in recorded(plan.jobs, store)}
-    say(f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {len(done)} of them recorded in {folder}")
+    say(
+        f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {len(done)} of them recorded in "
+        f"{folder}"
+    )
     _print_stale(plan.jobs, done, store)
     say(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
-    for line in dict.fromkeys(f"coalition {j.coalition} of {j.setting.name}: {j.who}" for j in plan.jobs if j.coalitions):
+    for line in dict.fromkeys(
+        f"coalition {j.coalition} of {j.setting.name}: {j.who}" for j in plan.jobs if j.coalitions
+    ):
         say(clipped(line, 10_000))
-    show_table(["setting", "coalition", "defense", "adversary", "seed", "clients", "rounds", "targets", "cells", "to do"], [
-        (j.setting.name, j.coalition, j.defense.label, j.attacker.label if j.attacker else "", j.seed, j.clients,
-         j.setting.federation.rounds, len(j.targets), len(j.cells), sum(c.stem not in done for c in j.cells))
-        for j in plan.jobs
-    ])  # fmt: skip
+    show_table(
+        [
+            "setting",
+            "coalition",
+            "defense",
+            "adversary",
+            "seed",
+            "clients",
+            "rounds",
+            "targets",
+            "cells",
+            "to do",
+        ],
+        [
+            (
+                j.setting.name,
+                j.coalition,
+                j.defense.label,
+                j.attacker.label if j.attacker else "",
+                j.seed,
+                j.clients,
+                j.setting.federation.rounds,
+                len(j.targets),
+                len(j.cells),
+                sum(c.stem not in done for c in j.cells),
+            )
+            for j in plan.jobs
+        ],
+    )
 
 
-def execute(jobs: list[Any], executor: Any, suite: str, folder: Path, found: Sequence[Any]) -> set[str]:
+def execute(
+    jobs: list[Any], executor: Any, suite: str, folder: Path, found: Sequence[Any]
+) -> set[str]:
     """Returns the keys of the cells that were reported as done."""
     from rich.console import Console
 
@@ -234,17 +377,24 @@ def execute(jobs: list[Any], executor: Any, suite: str, folder: Path, found: Seq
     kept = sum(state.stem not in anew for state in found)
     display = Display(Console(soft_wrap=True, quiet=quiet()), jobs, suite)
     before = f"; {kept} of {kept + display.cells} cells were done before" if kept else ""
-    say(f"{suite}: {len(jobs)} runs with {display.cells} cells to compute, {side_by_side(executor)} -> {folder}{before}")
+    say(
+        f"{suite}: {len(jobs)} runs with {display.cells} cells to compute, "
+        f"{side_by_side(executor)} -> {folder}{before}"
+    )
     done = "cells are done and kept"
     try:
         with display, without_main():
             executor.execute(jobs, display.watcher())
     except KeyboardInterrupt:
-        say(f"interrupted: {display.done} of {display.cells} {done}; the same command goes on from here")
+        say(
+            f"interrupted: {display.done} of {display.cells} {done}; the same command goes on from "
+            "here"
+        )
         raise
     except OSError as error:
         raise UserError(
-            f"{error.filename or folder}: {error.strerror}; {display.done} of {display.cells} {done}: make room, then the same "
+            f"{error.filename or folder}: {error.strerror}; {display.done} of {display.cells} "
+            f"{done}: make room, then the same "
             "command goes on from here"
         ) from error
     return display.reported
@@ -252,7 +402,9 @@ def execute(jobs: list[Any], executor: Any, suite: str, folder: Path, found: Seq
 
 @contextmanager
 def without_main() -> Iterator[None]:
-    """Hide the module that was started: multiprocessing would run a user's script again in every worker."""
+    """Hide the module that was started: multiprocessing would run a user's script again in every
+    worker.
+    """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -263,9 +415,10 @@ def without_main() -> Iterator[None]:
 
 @dataclass
 class _Failures:
-    """Cells without a score by cause: (outcome, run, attack, reason) of each. ``counts``: those to try again by outcome, with
-    ``lost`` for no record; ``intended``: cells that an adversary made diverge; ``complaints``: mistakes of plugins that cost no
-    score."""
+    """Cells without a score by cause: (outcome, run, attack, reason) of each. ``counts``: those to
+    try again by outcome, with ``lost`` for no record; ``intended``: cells that an adversary made
+    diverge; ``complaints``: mistakes of plugins that cost no score.
+    """
 
     causes: dict[tuple[str, str], list[tuple[str, ...]]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -274,25 +427,41 @@ class _Failures:
 
     def add(self, outcome: str, job: Any, cell: Any, reason: str) -> None:
         """A cell without a score."""
-        self.causes.setdefault(cause(outcome, reason), []).append((outcome, job.title, cell.attack.label, clipped(reason)))
+        self.causes.setdefault(cause(outcome, reason), []).append(
+            (outcome, job.title, cell.attack.label, clipped(reason))
+        )
 
     def show(self, logs: Path) -> None:
         """Print a row a cause."""
         if self.causes:
             rows = [(len(alike), *alike[0]) for alike in self.causes.values()]
-            show_table(["cells", "outcome", "first run", "attack", "reason"], rows, title="cells without a score", failure=True)
+            show_table(
+                ["cells", "outcome", "first run", "attack", "reason"],
+                rows,
+                title="cells without a score",
+                failure=True,
+            )
         if self.complaints:
             found = [(n, clipped(c)) for c, n in sorted(self.complaints.items())]
             show_table(["cells", "complaint"], found, title="cost no score")
         if self.intended:
-            say(f"{self.intended} cells diverged as the adversary inside intended: results, no failures")
+            say(
+                f"{self.intended} cells diverged as the adversary inside intended: results, no "
+                "failures"
+            )
         if self.counts:
             where = f"; tracebacks are in {logs}" if logs.exists() and any(logs.iterdir()) else ""
             counts = ", ".join(f"{n} {counted(outcome)}" for outcome, n in self.counts.items())
-            say(f"cells without a score: {counts}. Fix the cause, then run again with --rerun failed{where}", failure=True)
+            say(
+                f"cells without a score: {counts}. Fix the cause, then run again with --rerun "
+                f"failed{where}",
+                failure=True,
+            )
 
 
-def failures_of(jobs: Sequence[Any], ended: Mapping[str, Any], computed: Collection[str]) -> _Failures:
+def failures_of(
+    jobs: Sequence[Any], ended: Mapping[str, Any], computed: Collection[str]
+) -> _Failures:
     found = _Failures()
     for job, cell in ((one, cell) for one in jobs for cell in one.cells):
         state = ended.get(cell.stem)
@@ -308,7 +477,7 @@ def failures_of(jobs: Sequence[Any], ended: Mapping[str, Any], computed: Collect
     return found
 
 
-# -- executor, device and part of a plan ----------------------------------------------------------------------------------
+# -- executor, device and part of a plan -----------------------------------------------------------
 
 
 def executor_of(name: str, workers: int | None, address: str | None) -> Executor:
@@ -330,7 +499,9 @@ def side_by_side(executor: Executor) -> str:
 
 
 def device_of(wanted: str, executor: str, limits: Any) -> str:
-    """The device of a plan: that of this machine, or the one that every run gets of its node. Raises ``UserError``."""
+    """The device of a plan: that of this machine, or the one that every run gets of its node.
+    Raises ``UserError``.
+    """
     if executor == RAY:
         return _device_of_nodes(wanted, limits.gpus)
     import torch
@@ -338,8 +509,13 @@ def device_of(wanted: str, executor: str, limits: Any) -> str:
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     device = _parsed(wanted)
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise UserError(f"--device {wanted}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu")
+    if device.type == "cuda" and (
+        not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()
+    ):
+        raise UserError(
+            f"--device {wanted}: this machine has {torch.cuda.device_count()} CUDA devices; use "
+            "--device cpu"
+        )
     return "cpu" if device.type == "cpu" else wanted
 
 
@@ -348,9 +524,14 @@ def _device_of_nodes(wanted: str, gpus: float) -> str:
         return "cuda" if gpus else "cpu"
     device = _parsed(wanted)
     if device.index is not None:
-        raise UserError(f"--device {wanted}: Ray gives every run a GPU of its node; write --device cuda")
+        raise UserError(
+            f"--device {wanted}: Ray gives every run a GPU of its node; write --device cuda"
+        )
     if device.type == "cuda" and not gpus:
-        raise UserError("--device cuda: the suite asks for no GPU; add --set limits.gpus=1, or a fraction of one")
+        raise UserError(
+            "--device cuda: the suite asks for no GPU; add --set limits.gpus=1, or a fraction of "
+            "one"
+        )
     return device.type
 
 
@@ -360,7 +541,9 @@ def _parsed(wanted: str) -> Any:
     try:
         device = torch.device(wanted)
     except RuntimeError as error:
-        raise UserError(f"--device {wanted}: not a device; use auto, cpu, cuda or cuda:N") from error
+        raise UserError(
+            f"--device {wanted}: not a device; use auto, cpu, cuda or cuda:N"
+        ) from error
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"--device {wanted}: only cpu and cuda are supported")
     return device
@@ -375,5 +558,8 @@ def parse_part(text: str | None) -> tuple[int, int] | None:
         raise UserError(f"--part {text}: expected I/N, for example 2/8: the second of eight parts")
     i, n = int(found[1]), int(found[2])
     if not 1 <= i <= n <= _MOST_PARTS:
-        raise UserError(f"--part {text}: there is no such part; I goes from 1 to N, and N is {_MOST_PARTS:,} at most")
+        raise UserError(
+            f"--part {text}: there is no such part; I goes from 1 to N, and N is {_MOST_PARTS:,} "
+            "at most"
+        )
     return i, n

@@ -19,18 +19,27 @@ if TYPE_CHECKING:
     from fedbench.core.store.record import Record
 
 
-@click.command(epilog=examples(
-    "fedbench show results/partial_defense                      every record",
-    "fedbench show results/partial_defense cofedmid--fedmia-ii  all with the text in their name",
-    "fedbench show results/partial_defense 4f21c0 --history     a key's first letters will do",
-    "fedbench show results/partial_defense 4f21c0 --json        of several, an array",
-))  # fmt: skip
+@click.command(
+    epilog=examples(
+        "fedbench show results/partial_defense                      every record",
+        "fedbench show results/partial_defense cofedmid--fedmia-ii  all with the text in their "
+        "name",
+        "fedbench show results/partial_defense 4f21c0 --history     a key's first letters will do",
+        "fedbench show results/partial_defense 4f21c0 --json        of several, an array",
+    )
+)
 @results_argument
 @click.argument("cell", required=False, shell_complete=complete.cells)
-@click.option("--history", is_flag=True, help="The cell's rounds: accuracy and training loss of the global model.")
+@click.option(
+    "--history",
+    is_flag=True,
+    help="The cell's rounds: accuracy and training loss of the global model.",
+)
 @json_option
 def command(results: Path, cell: str | None, history: bool, as_json: bool) -> None:
-    """Show the record of CELL (part of its name, or of its key) in RESULTS; of several, a line each."""
+    """Show the record of CELL (part of its name, or of its key) in RESULTS; of several, a line
+    each.
+    """
     found = find(results.absolute(), cell)
     if as_json:
         records = [json.loads(loaded.record.model_dump_json()) for loaded in found]
@@ -38,16 +47,23 @@ def command(results: Path, cell: str | None, history: bool, as_json: bool) -> No
     elif len(found) == 1:
         _print(found[0])
         if history:
-            rows = [(row.round, f"{row.accuracy:.4f}", _number(row.train_loss)) for row in found[0].record.history]
+            rows = [
+                (row.round, f"{row.accuracy:.4f}", _number(row.train_loss))
+                for row in found[0].record.history
+            ]
             show_table(("round", "test accuracy", "training loss"), rows)
     elif history:
-        raise UserError(f"--history shows one cell, but {len(found)} contain '{cell or ''}': name one of them")
+        raise UserError(
+            f"--history shows one cell, but {len(found)} contain '{cell or ''}': name one of them"
+        )
     else:
         _list(found)
 
 
 def find(root: Path, cell: str | None) -> list[LoadedRecord]:
-    """The records with ``cell`` in their name or, if there are none, at the start of their key. Raises ``UserError`` for none."""
+    """The records with ``cell`` in their name or, if there are none, at the start of their key.
+    Raises ``UserError`` for none.
+    """
     from fedbench.core.store.reading import load_records
 
     everything = load_records(opened(root).root, arrays=False)  # only the records are shown
@@ -55,7 +71,9 @@ def find(root: Path, cell: str | None) -> list[LoadedRecord]:
     found = found or [r for r in everything if r.record.key.startswith(cell or "")]
     if not found:
         near = ", ".join(by_nearness(cell or "", [r.stem for r in everything])[:3])
-        raise UserError(f"no record in {root} has '{cell}' in its name or key; the nearest are {near}")
+        raise UserError(
+            f"no record in {root} has '{cell}' in its name or key; the nearest are {near}"
+        )
     return found
 
 
@@ -64,7 +82,9 @@ def _list(found: list[LoadedRecord]) -> None:
     rows = []
     for loaded in found:
         mix = loaded.record.pooled.get("mix")
-        scores = ("", "") if mix is None else (_number(mix.value("auc")), _number(mix.value("tf01")))
+        scores = (
+            ("", "") if mix is None else (_number(mix.value("auc")), _number(mix.value("tf01")))
+        )
         rows.append([loaded.record.outcome, *scores, loaded.stem, clipped(loaded.record.reason)])
     show_table(["outcome", "AUC", "TF01 %", "cell", "reason"], rows)
 
@@ -85,7 +105,8 @@ def _print(loaded: LoadedRecord) -> None:
         f"run {record.run_key}",
         f"defense {record.defense.label} {record.defense.params}",
         f"attack  {record.attack.label} {record.attack.params} (view: {record.view})",
-        f"setting {record.setting}, coalition {record.coalition} {_members(record)}, seed {record.seed}",
+        f"setting {record.setting}, coalition {record.coalition} {_members(record)}, seed "
+        f"{record.seed}",
     ]
     if record.utility:
         last = f"{record.utility.accuracy:.4f} after the last round, n={record.utility.n_test}"
@@ -100,13 +121,21 @@ def _print(loaded: LoadedRecord) -> None:
     if rows:
         names = [f"{m.title} {m.unit}".rstrip() for m in METRICS]
         show_table(("target", "group", *names, "members", "non-members"), rows)
-    _say([*(f"fact {name}: {value}" for name, value in record.facts.items()), *_findings(record), *_origin(record)])
+    _say(
+        [
+            *(f"fact {name}: {value}" for name, value in record.facts.items()),
+            *_findings(record),
+            *_origin(record),
+        ]
+    )
 
 
 def _members(record: Record) -> str:
     """Of several coalitions, each one's."""
     several = record.described.get("coalitions")
-    return ", ".join(map(str, several.values())) if isinstance(several, dict) else str(record.members)
+    return (
+        ", ".join(map(str, several.values())) if isinstance(several, dict) else str(record.members)
+    )
 
 
 def _findings(record: Record) -> list[str]:
@@ -116,7 +145,10 @@ def _findings(record: Record) -> list[str]:
         for name, n in found.numbers.items():
             error = "" if n.error is None else f" (standard error {_number(n.error)})"
             lines.append(f"{label} {name}: {_number(n.value)} {n.unit}".rstrip() + error)
-        lines += [f"{label} {name}: an array, {unit or 'without unit'}" for name, unit in found.arrays.items()]
+        lines += [
+            f"{label} {name}: an array, {unit or 'without unit'}"
+            for name, unit in found.arrays.items()
+        ]
     return lines
 
 
@@ -124,9 +156,11 @@ def _origin(record: Record) -> list[str]:
     m, p = record.measured, record.provenance
     commit = f"{(p.git_commit or 'wheel')[:12]}{' dirty' if p.git_dirty else ''}"
     return [
-        f"measured {m.started}: wall {m.wall_s} s, CPU {m.cpu_s} s (training {m.train_cpu_s}, signals {m.signals_cpu_s}, "
+        f"measured {m.started}: wall {m.wall_s} s, CPU {m.cpu_s} s (training {m.train_cpu_s}, "
+        f"signals {m.signals_cpu_s}, "
         f"attack {m.attack_cpu_s}), peak {m.peak_memory_mb} MB",
-        f"fedbench {p.fedbench} ({commit}), Python {p.python}, torch {p.torch}, {p.cpu}, {p.device}, {p.dtype}, "
+        f"fedbench {p.fedbench} ({commit}), Python {p.python}, torch {p.torch}, {p.cpu}, "
+        f"{p.device}, {p.dtype}, "
         f"{p.threads} thread",
     ]
 

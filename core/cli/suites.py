@@ -33,26 +33,44 @@ if TYPE_CHECKING:
     from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 
 
-@click.command(epilog=examples(
-    "fedbench validate my_suite.yaml",
-    "fedbench validate suites/*.yaml",
-    "fedbench validate partial_defense --set settings.0.federation.rounds=5",
-    "fedbench validate papers/fedmia_table1 --only setting=cifar100-alexnet",
-))  # fmt: skip
+@click.command(
+    epilog=examples(
+        "fedbench validate my_suite.yaml",
+        "fedbench validate suites/*.yaml",
+        "fedbench validate partial_defense --set settings.0.federation.rounds=5",
+        "fedbench validate papers/fedmia_table1 --only setting=cifar100-alexnet",
+    )
+)
 @suites_argument
 @overrides_option
-@click.option("--data/--no-data", default=True, show_default=True,
-              help="Also load the data: partitions, audit sets, whether the model fits. All that `run` would refuse.")
-@click.option("--only", multiple=True, metavar="KIND=NAME,...",
-              help=f"Load no data but that of settings with such a part, as `fedbench run --only` would: {', '.join(ONLY)}.")
+@click.option(
+    "--data/--no-data",
+    default=True,
+    show_default=True,
+    help="Also load the data: partitions, audit sets, whether the model fits. All that `run` would "
+    "refuse.",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="KIND=NAME,...",
+    help="Load no data but that of settings with such a part, as `fedbench run --only` would: "
+    f"{', '.join(ONLY)}.",
+)
 @json_option
 @debug_and_quiet
-def validate(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool, only: tuple[str, ...], as_json: bool) -> None:
+def validate(
+    suites: tuple[str, ...],
+    overrides: tuple[str, ...],
+    data: bool,
+    only: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Check suites without running them.
 
-    SUITE is a file or the name of a shipped suite. It checks the fields of the file, names of components and their parameters,
-    coalitions, and then what needs the data, for every setting with data on this machine. All mistakes are printed at
-    once, one a line, with the place.
+    SUITE is a file or the name of a shipped suite. It checks the fields of the file, names of
+    components and their parameters, coalitions, and then what needs the data, for every setting
+    with data on this machine. All mistakes are printed at once, one a line, with the place.
     """
     from fedbench.core.process.ask import ask_each
     from fedbench.core.registry.components import Registry
@@ -62,7 +80,8 @@ def validate(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool, on
     if data:
         import fedbench.core.run.planner  # noqa: F401 - imported once, not in every process
     found: list[dict[str, Any]] = []
-    # In a process of their own: plugins may print, hang or leave, and only what they were asked for comes back.
+    # In a process of their own: plugins may print, hang or leave, and only what they were asked for
+    # comes back.
     answers = ask_each(suites, lambda suite: _facts(suite, registry, overrides, data, parts))
     for suite, answer in zip(suites, answers, strict=True):
         try:
@@ -81,15 +100,23 @@ def validate(suites: tuple[str, ...], overrides: tuple[str, ...], data: bool, on
 
 
 def _facts(
-    suite: str, registry: Registry, overrides: tuple[str, ...], data: bool, only: Mapping[str, set[str]]
+    suite: str,
+    registry: Registry,
+    overrides: tuple[str, ...],
+    data: bool,
+    only: Mapping[str, set[str]],
 ) -> dict[str, Any]:
     """What is known of a suite without a mistake, as JSON values."""
     loaded, resolved, notes = check(suite, registry, overrides, data, only)
     return {
-        "suite": str(loaded.path), "settings": len(loaded.spec.settings), "defenses": len(resolved.defenses),
-        "attacks": len(resolved.attacks), "seeds": len(loaded.spec.all_seeds),
-        "most_cells": loaded.spec.n_cells(len(resolved.floors)), "notes": [*_groups(resolved), *notes],
-    }  # fmt: skip
+        "suite": str(loaded.path),
+        "settings": len(loaded.spec.settings),
+        "defenses": len(resolved.defenses),
+        "attacks": len(resolved.attacks),
+        "seeds": len(loaded.spec.all_seeds),
+        "most_cells": loaded.spec.n_cells(len(resolved.floors)),
+        "notes": [*_groups(resolved), *notes],
+    }
 
 
 _COUNTED = ("settings", "defenses", "attacks", "seeds")
@@ -98,15 +125,25 @@ _COUNTED = ("settings", "defenses", "attacks", "seeds")
 def _line(facts: Mapping[str, Any]) -> str:
     """What is printed of a suite without a mistake."""
     counts = [f"{facts[what]:,} {what[:-1] if facts[what] == 1 else what}" for what in _COUNTED]
-    return "; ".join([f"{facts['suite']}: ok: {', '.join(counts)}, up to {facts['most_cells']:,} cells", *facts["notes"]])
+    return "; ".join(
+        [
+            f"{facts['suite']}: ok: {', '.join(counts)}, up to {facts['most_cells']:,} cells",
+            *facts["notes"],
+        ]
+    )
 
 
 def check(
-    suite: str, registry: Registry, overrides: tuple[str, ...] = (), data: bool = True,
+    suite: str,
+    registry: Registry,
+    overrides: tuple[str, ...] = (),
+    data: bool = True,
     only: Mapping[str, set[str]] | None = None,
-) -> tuple[LoadedSuite, Resolved, list[str]]:  # fmt: skip
-    """The suite, its components, and notes on its data; raises ``UserError`` with every mistake, with ``data``
-    those of the plan too, of the settings in which something of ``only`` (kind -> names) runs."""
+) -> tuple[LoadedSuite, Resolved, list[str]]:
+    """The suite, its components, and notes on its data; raises ``UserError`` with every mistake,
+    with ``data`` those of the plan too, of the settings in which something of ``only`` (kind ->
+    names) runs.
+    """
     from fedbench.core.run.checks import misspelt_in
     from fedbench.core.spec.resolve import load_and_check
 
@@ -122,7 +159,9 @@ def check(
         absent = _absent(loaded, settings)
         here = {s.spec.name for s in settings if s.dataset.name not in absent}
         try:
-            notes += make_plan(loaded, resolved, registry, Path(), "cpu", here).notes if here else []
+            notes += (
+                make_plan(loaded, resolved, registry, Path(), "cpu", here).notes if here else []
+            )
         except UserError as exc:
             mistakes += exc.messages
         notes += [f"data not checked: {', '.join(absent)} not on this machine"] if absent else []
@@ -150,25 +189,39 @@ def _groups(resolved: Resolved) -> Iterable[str]:
     """The members of each group, of coalitions with several groups."""
     from fedbench.core.spec.setting import groups_of
 
-    several = (coalition for setting in resolved.settings for coalition in setting.coalitions if coalition.groups)
-    return dict.fromkeys(f"coalition '{c.name}': {' and '.join(str(list(group)) for group in groups_of(c))}" for c in several)
+    several = (
+        coalition
+        for setting in resolved.settings
+        for coalition in setting.coalitions
+        if coalition.groups
+    )
+    return dict.fromkeys(
+        f"coalition '{c.name}': {' and '.join(str(list(group)) for group in groups_of(c))}"
+        for c in several
+    )
 
 
-# -- schema -------------------------------------------------------------------------------------------------------------------
+# -- schema ----------------------------------------------------------------------------------------
 
 
-@click.command(epilog=examples(
-    "fedbench schema                              of everything that is installed",
-    "fedbench schema --output suite.schema.json   beside your suites; their first line:",
-    "  # yaml-language-server: $schema=suite.schema.json",
-))  # fmt: skip
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead.")
+@click.command(
+    epilog=examples(
+        "fedbench schema                              of everything that is installed",
+        "fedbench schema --output suite.schema.json   beside your suites; their first line:",
+        "  # yaml-language-server: $schema=suite.schema.json",
+    )
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead."
+)
 @click.option("--built-in", is_flag=True, help="Without what other packages provide.")
 def schema(output: Path | None, built_in: bool) -> None:
-    """Print the JSON schema (draft 2020-12) of suites, with the parameters of every installed component.
+    """Print the JSON schema (draft 2020-12) of suites, with the parameters of every installed
+    component.
 
-    An editor that knows it completes names and parameters, shows ranges and defaults, and underlines mistakes. It is no
-    substitute for `fedbench validate`, which also knows what fields have to do with each other, and the data.
+    An editor that knows it completes names and parameters, shows ranges and defaults, and
+    underlines mistakes. It is no substitute for `fedbench validate`, which also knows what fields
+    have to do with each other, and the data.
     """
     from fedbench.core.registry.components import Registry
     from fedbench.core.store.files import write_atomically
@@ -182,17 +235,27 @@ def schema(output: Path | None, built_in: bool) -> None:
 
 
 def schema_text(registry: Registry, built_in: bool) -> str:
-    """The schema as JSON. Components with parameters that cannot be described are named on stderr, and not checked."""
+    """The schema as JSON. Components with parameters that cannot be described are named on stderr,
+    and not checked.
+    """
     from fedbench.core.process.ask import ask_each
     from fedbench.core.spec.schema import KINDS, suite_schema
     from fedbench.core.spec.suite import SuiteSpec
 
     described: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {kind: {} for kind in KINDS}
-    wanted = [c for kind in KINDS for c in registry.components(kind) if c.distribution == DISTRIBUTION or not built_in]
+    wanted = [
+        c
+        for kind in KINDS
+        for c in registry.components(kind)
+        if c.distribution == DISTRIBUTION or not built_in
+    ]
     for found, answer in zip(wanted, ask_each(wanted, _params), strict=True):
         if answer.error is not None:
             say(f"{answer.error}: any parameters will do", err=True)
-        described[found.kind][found.name] = found.component.summary, json.loads(answer.value or "{}")
+        described[found.kind][found.name] = (
+            found.component.summary,
+            json.loads(answer.value or "{}"),
+        )
     return json.dumps(suite_schema(SuiteSpec, described), indent=1) + "\n"
 
 

@@ -1,1 +1,3 @@
-"""The plugin contract: the only part of the harness that plugins import (through ``fedbench.core``)."""
+"""The plugin contract: the only part of the harness that plugins import (through
+``fedbench.core``).
+"""

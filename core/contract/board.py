@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Interval:
-    """``mean`` +- ``half_width`` over ``n`` values; ``between``: whether the spread between the values was used.
+    """``mean`` +- ``half_width`` over ``n`` values; ``between``: whether the spread between the
+    values was used.
 
     ``ends``: (low, high) of one that is not symmetric; ``half_width`` is then half of its length.
     """
@@ -50,7 +51,9 @@ class Words:
 
 @dataclass(frozen=True)
 class Quote:
-    """Text from a record or a plugin: one line, cut at ``limit`` characters, escaped for the report's format."""
+    """Text from a record or a plugin: one line, cut at ``limit`` characters, escaped for the
+    report's format.
+    """
 
     text: str
     limit: int = 200
@@ -76,9 +79,11 @@ class Shortfall:
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """A number in a table. ``mean``: None where it does not apply; ``half_width``: of its 95 % interval, None or NaN if
-    unknown; ``ends``: of an asymmetric interval, printed instead; ``n``: number of values, if other than the section's;
-    ``best``: best of its column; ``suffix``: text after the number, e.g. its attack; ``outcomes``: seeds without a score."""
+    """A number in a table. ``mean``: None where it does not apply; ``half_width``: of its 95 %
+    interval, None or NaN if unknown; ``ends``: of an asymmetric interval, printed instead; ``n``:
+    number of values, if other than the section's; ``best``: best of its column; ``suffix``: text
+    after the number, e.g. its attack; ``outcomes``: seeds without a score.
+    """
 
     mean: float | None
     half_width: float | None = None
@@ -90,8 +95,9 @@ class Value:
 
 
 def value(found: Interval | None, suffix: Text = ()) -> Value:
-    """An interval as a number of a table, without its width where that leaves out the variance of training; None: it does not
-    apply."""
+    """An interval as a number of a table, without its width where that leaves out the variance of
+    training; None: it does not apply.
+    """
     if found is None:
         return Value(mean=None)
     if not found.between:
@@ -105,8 +111,10 @@ Content = Value | Text | None
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """``unit``: of the printed number, which is the value times ``scale``; ``direction``: which values are better for the
-    defender; ``digits``: decimals; ``signed``: print a plus; ``align``: left for text, right for numbers."""
+    """``unit``: of the printed number, which is the value times ``scale``; ``direction``: which
+    values are better for the defender; ``digits``: decimals; ``signed``: print a plus; ``align``:
+    left for text, right for numbers.
+    """
 
     name: Text
     unit: str = ""
@@ -119,8 +127,10 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """``title`` and, in the same sentence, a ``caption``; rows of one ``Content`` a column; ``footnotes`` below. ``empty``:
-    the text that a board shows instead of a table in which no cell can hold a number."""
+    """``title`` and, in the same sentence, a ``caption``; rows of one ``Content`` a column;
+    ``footnotes`` below. ``empty``: the text that a board shows instead of a table in which no cell
+    can hold a number.
+    """
 
     title: str
     caption: Text = ()
@@ -154,8 +164,9 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure that is drawn if the report has figures. ``kind``: a word for file names; ``title``: what it shows;
-    ``draw``: from a :class:`Style` to a matplotlib figure."""
+    """A figure that is drawn if the report has figures. ``kind``: a word for file names; ``title``:
+    what it shows; ``draw``: from a :class:`Style` to a matplotlib figure.
+    """
 
     kind: str
     title: str
@@ -172,14 +183,18 @@ class Image:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Placeholder for the generic table of the findings under ``label``: a row a defense, a column a number."""
+    """Placeholder for the generic table of the findings under ``label``: a row a defense, a column
+    a number.
+    """
 
     label: str
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Collapsible ``blocks`` under a ``summary`` of one line. A report that cannot fold writes both one after the other."""
+    """Collapsible ``blocks`` under a ``summary`` of one line. A report that cannot fold writes both
+    one after the other.
+    """
 
     summary: Text
     blocks: tuple[Block, ...]
@@ -197,7 +212,9 @@ def opened(blocks: Iterable[Block]) -> list[Block]:
 
 
 class Style(Protocol):
-    """Colours, dashes and markers of a board's figures; the i-th defense has the same in all of them."""
+    """Colours, dashes and markers of a board's figures; the i-th defense has the same in all of
+    them.
+    """
 
     def colour(self, i: int) -> str:
         """Distinguishable with common colour blindness."""

@@ -1,4 +1,6 @@
-"""Base classes of components: typed parameters, and the interfaces of data sets, models, signals and reports."""
+"""Base classes of components: typed parameters, and the interfaces of data sets, models, signals
+and reports.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,22 @@ if TYPE_CHECKING:
 
 
 class Params(BaseModel):
-    """Base of every component's nested ``Params``: unknown fields forbidden, values immutable and finite.
+    """Base of every component's nested ``Params``: unknown fields forbidden, values immutable and
+    finite.
 
     Give every field a ``description`` with its unit, and a range (``ge=``, ``le=``, ``Literal``).
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True
+    )
 
 
 class Configured:
     """Base of every component: an object with typed parameters.
 
-    ``Component(**values)`` validates the values (raises ``pydantic.ValidationError``); ``self.params`` holds them.
+    ``Component(**values)`` validates the values (raises ``pydantic.ValidationError``);
+    ``self.params`` holds them.
     """
 
     # A component's own ``class Params(Params)`` shadows this one; its fields differ, hence ``Any``.
@@ -38,19 +44,20 @@ class Configured:
         self.params = type(self).Params(**values)
 
 
-# --- data sets and models ---------------------------------------------------------------------------------------------
+# --- data sets and models -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
     """Three disjoint splits and the facts about them.
 
-    ``*_x``: [n, *input_shape] float32, integer tokens, or uint8 images [n, channels, height, width] with ``mean`` and
-    ``std`` (one value a channel, in units of 0..1): those stay uint8 on the device and are normalised there.
-    ``*_y``: [n] int64 class ids from 0 to ``n_classes`` - 1.
-    ``train`` is divided among the clients; ``test`` measures utility and nothing else; ``holdout`` has the
-    distribution of ``train`` (label noise included) and is never trained on: the audit's outside non-members.
-    ``*_canary``: [n] bool, deliberately mislabelled samples; all False where the dataset plants none.
+    ``*_x``: [n, *input_shape] float32, integer tokens, or uint8 images [n, channels, height, width]
+    with ``mean`` and ``std`` (one value a channel, in units of 0..1): those stay uint8 on the
+    device and are normalised there. ``*_y``: [n] int64 class ids from 0 to ``n_classes`` - 1.
+    ``train`` is divided among the clients; ``test`` measures utility and nothing else; ``holdout``
+    has the distribution of ``train`` (label noise included) and is never trained on: the audit's
+    outside non-members. ``*_canary``: [n] bool, deliberately mislabelled samples; all False where
+    the dataset plants none.
     """
 
     train_x: np.ndarray
@@ -103,7 +110,9 @@ class Dataset(Configured):
 
     @classmethod
     def here(cls) -> str | bool:
-        """Whether the data can be used on this machine without a download; a string says in which form."""
+        """Whether the data can be used on this machine without a download; a string says in which
+        form.
+        """
         return True
 
     def load(self, seed: int) -> Data:
@@ -114,34 +123,40 @@ class Dataset(Configured):
 class Model(Configured):
     """Base of a model plugin: an architecture by name.
 
-    Row i of the logits belongs to sample i. In eval mode it depends on no other sample and on no random number, and the
-    input is not changed; this is checked on samples of the data set before training. A module may permute axes internally;
-    a recurrent or attention layer on [B, T, d] needs ``batch_first=True``.
+    Row i of the logits belongs to sample i. In eval mode it depends on no other sample and on no
+    random number, and the input is not changed; this is checked on samples of the data set before
+    training. A module may permute axes internally; a recurrent or attention layer on [B, T, d]
+    needs ``batch_first=True``.
 
-    Per-sample gradients (gradient signals, dp-sgd) are then exact for any architecture, and fastest for chains of linear,
-    convolutional, normalisation and embedding layers with the samples on the first axis. A model that `vmap` does not
-    support, such as one with recurrent layers, takes one backward pass a sample; its records have a note."""
+    Per-sample gradients (gradient signals, dp-sgd) are then exact for any architecture, and fastest
+    for chains of linear, convolutional, normalisation and embedding layers with the samples on the
+    first axis. A model that `vmap` does not support, such as one with recurrent layers, takes one
+    backward pass a sample; its records have a note.
+    """
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         """A fresh module: [B, *input_shape] -> logits [B, n_classes].
 
-        The engine seeds torch's generator before the call, so ordinary initialisers are reproducible.
-        Raises ``UserError`` when the architecture does not fit the input.
+        The engine seeds torch's generator before the call, so ordinary initialisers are
+        reproducible. Raises ``UserError`` when the architecture does not fit the input.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not implement build(input_shape, n_classes)")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not implement build(input_shape, n_classes)"
+        )
 
 
-# --- signals ----------------------------------------------------------------------------------------------------------
+# --- signals --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Probe:
     """One model in front of one batch of candidates.
 
-    ``model``: in eval mode, with the uploaded parameters; ``update``: [P] uploaded minus received parameters;
-    ``x``: [n, *input]; ``y``: [n]; ``logits``: [n, C] of ``model`` on ``x``. Where a defense answers the queries of a global
-    model, ``logits`` and the output of ``model`` without gradients are its answers. Gradients are disabled. All fields are
-    copies, made anew for each batch.
+    ``model``: in eval mode, with the uploaded parameters; ``update``: [P] uploaded minus received
+    parameters; ``x``: [n, *input]; ``y``: [n]; ``logits``: [n, C] of ``model`` on ``x``. Where a
+    defense answers the queries of a global model, ``logits`` and the output of ``model`` without
+    gradients are its answers. Gradients are disabled. All fields are copies, made anew for each
+    batch.
     """
 
     model: nn.Module
@@ -153,8 +168,9 @@ class Probe:
     def normalise(self, x: torch.Tensor) -> torch.Tensor:
         """[n, *input]: byte images as normalised floats, anything else unchanged.
 
-        The model gives the same output for both, so a signal may perturb the floats. A probe made by hand has no
-        normalisation."""
+        The model gives the same output for both, so a signal may perturb the floats. A probe made
+        by hand has no normalisation.
+        """
         return x
 
 
@@ -167,24 +183,28 @@ class Signal(Configured):
     vector: bool = False
 
     def measure(self, probe: Probe) -> torch.Tensor:
-        """[n] float32 on the device of ``probe.y``, finite wherever the logits are; un-augmented inputs, eval mode.
+        """[n] float32 on the device of ``probe.y``, finite wherever the logits are; un-augmented
+        inputs, eval mode.
 
         Of a ``vector`` signal [n, d], d >= 1 the same in every call of a run.
 
-        If it raises or returns anything else, it is not called again in this run; the cells that need it fail with the
-        reason."""
+        If it raises or returns anything else, it is not called again in this run; the cells that
+        need it fail with the reason.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not implement measure(probe)")
 
 
-# --- reports ----------------------------------------------------------------------------------------------------------
+# --- reports --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A table for a terminal: plain text, not escaped for any markup. ``headers``: one a column; ``rows``: one text a column.
+    """A table for a terminal: plain text, not escaped for any markup. ``headers``: one a column;
+    ``rows``: one text a column.
 
-    ``headings``: one a row; rows with the same heading are grouped below it, and long texts are shortened in the middle to
-    fit 100 columns or the terminal. ``notes``: lines below the table."""
+    ``headings``: one a row; rows with the same heading are grouped below it, and long texts are
+    shortened in the middle to fit 100 columns or the terminal. ``notes``: lines below the table.
+    """
 
     headers: list[str]
     rows: list[list[str]]
@@ -196,7 +216,8 @@ class Report(Configured):
     """Base of a report plugin; ``fedbench leaderboard RESULTS --report NAME`` calls it."""
 
     def write(self, results: Path, plots: bool = True) -> Path:
-        """Write the report into ``results``/leaderboard, each file whole or not at all; the file to open.
+        """Write the report into ``results``/leaderboard, each file whole or not at all; the file to
+        open.
 
         Raises ``UserError`` for records that cannot be used; then nothing is written.
         """

@@ -19,7 +19,9 @@ class BatchStatistics(UserError, ValueError):
 
 
 class SkipCell(Exception):
-    """Raised by an attack (or for it) when a cell does not apply; the reason is printed and recorded."""
+    """Raised by an attack (or for it) when a cell does not apply; the reason is printed and
+    recorded.
+    """
 
 
 class Diverged(Exception):

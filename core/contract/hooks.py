@@ -1,4 +1,6 @@
-"""Hooks announce components; classes do the work. Nothing here imports torch, so `fedbench list` stays quick."""
+"""Hooks announce components; classes do the work. Nothing here imports torch, so `fedbench list`
+stays quick.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from dataclasses import dataclass
 import pluggy
 
 PROJECT = "fedbench"  # what is imported and typed, and the group of entry points
-DISTRIBUTION = "fedbench-privacy"  # what pip installs: `fedbench` on the package index is another project's
+# what pip installs: `fedbench` on the package index is another project's
+DISTRIBUTION = "fedbench-privacy"
 CONTRACT_VERSION = 5  # raised when a plugin written for an older contract could give another answer
 
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -19,9 +22,10 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 class Component:
     """An announcement: what a plugin provides and where its class lives.
 
-    ``name`` is kebab-case and unique over all installed packages; ``target`` is ``"package.module:Class"``;
-    ``summary`` is one line; ``paper`` is a short citation (authors, venue, year), empty where there is none.
-    ``floor``: a defense that every board has as a row without being named; of the built-in ones alone.
+    ``name`` is kebab-case and unique over all installed packages; ``target`` is
+    ``"package.module:Class"``; ``summary`` is one line; ``paper`` is a short citation (authors,
+    venue, year), empty where there is none. ``floor``: a defense that every board has as a row
+    without being named; of the built-in ones alone.
     """
 
     name: str
@@ -32,7 +36,9 @@ class Component:
 
 
 class Hooks:
-    """What an entry point of the group ``fedbench`` may implement; each hook yields :class:`Component` records."""
+    """What an entry point of the group ``fedbench`` may implement; each hook yields
+    :class:`Component` records.
+    """
 
     @hookspec
     def fedbench_defenses(self) -> Iterable[Component]:

@@ -1,5 +1,6 @@
-"""What an analysis reads of one section of a board: a row per defense, an entry per attack, numbers over seeds and
-targets."""
+"""What an analysis reads of one section of a board: a row per defense, an entry per attack, numbers
+over seeds and targets.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClientGroup:
-    """A group of clients of the setting: its name and how many ``clients`` there are, in consecutive blocks of ids."""
+    """A group of clients of the setting: its name and how many ``clients`` there are, in
+    consecutive blocks of ids.
+    """
 
     name: str
     clients: int
 
 
 class AuditedRound(Protocol):
-    """One audited round of a run; ``clusters``, ``moved`` and ``group_accuracy`` where the run has several models or
-    groups."""
+    """One audited round of a run; ``clusters``, ``moved`` and ``group_accuracy`` where the run has
+    several models or groups.
+    """
 
     @property
     def round(self) -> int: ...
@@ -54,10 +58,14 @@ class Entry(Protocol):
         """Every seed and every target of the section has a score."""
 
     def interval(self, metric: str, group: Group = "mix") -> Interval | None:
-        """Mean of a metric over seeds x targets with its 95 % interval; None where it does not apply."""
+        """Mean of a metric over seeds x targets with its 95 % interval; None where it does not
+        apply.
+        """
 
     def attack_accuracy(self, best: bool = False) -> Interval | None:
-        """(TPR + TNR) / 2 of what the attack decides in the last round, or in the labelled best one; fractions."""
+        """(TPR + TNR) / 2 of what the attack decides in the last round, or in the labelled best
+        one; fractions.
+        """
 
     def of_group(self, groups: Sequence[ClientGroup], g: int) -> Entry:
         """The same with the targets of the g-th group alone."""
@@ -112,7 +120,9 @@ class Sweep:
     undefended: Mapping[str, np.ndarray]
     """attack -> [k, 2], the undefended point or nothing"""
     hypervolumes: Mapping[str, float]
-    """attack -> area between the front (undefended point included) and (1, 1); larger = better defense, weaker attack"""
+    """attack -> area between the front (undefended point included) and (1, 1); larger = better
+    defense, weaker attack
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +148,9 @@ class RowSummary:
     contribution: Interval | None = None
     """test accuracy minus that with members that upload nothing, paired by seed, a fraction"""
     runtime: Interval | None = None
-    """CPU time of the training over the placebo's or, without one to compare with, the undefended run's; None across different
-    machines, and where they were busy"""
+    """CPU time of the training over the placebo's or, without one to compare with, the undefended
+    run's; None across different machines, and where they were busy
+    """
     mean: Interval | None = None
     """mean AUC over the attacks that count"""
     largest: tuple[str, float] | None = None
@@ -213,17 +224,19 @@ class Section(Protocol):
         """One per pair of labels that both have a row in this section."""
 
 
-# --- losses over the rounds -------------------------------------------------------------------------------------------
+# --- losses over the rounds -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Courses:
-    """The courses of a loss over ``rounds`` [R], of the defense ``label`` and one ``part`` of the samples (``PARTS``).
+    """The courses of a loss over ``rounds`` [R], of the defense ``label`` and one ``part`` of the
+    samples (``PARTS``).
 
     ``sides``: name (``SIDES``) -> [S, R], means over clients, a row a seed.
     """
 
-    SIDES: ClassVar = ("members", "inside", "outside")  # inside: trained on by other clients; outside: by none
+    # inside: trained on by other clients; outside: by none
+    SIDES: ClassVar = ("members", "inside", "outside")
     PARTS: ClassVar = ("clean", "canary")
 
     label: str
@@ -233,10 +246,14 @@ class Courses:
 
     @classmethod
     def of(cls, section: Section, label: str, defenses: tuple[str, ...] = ()) -> list[Courses]:
-        """From the findings of the analysis ``label`` for every row, or for ``defenses``; means over the defending
-        clients."""
+        """From the findings of the analysis ``label`` for every row, or for ``defenses``; means
+        over the defending clients.
+        """
         shown = [row for row in section.rows if not defenses or row.label in defenses]
-        every = {row.label: [f for s in section.seeds if (f := row.findings(label, s)) is not None] for row in section.rows}
+        every = {
+            row.label: [f for s in section.seeds if (f := row.findings(label, s)) is not None]
+            for row in section.rows
+        }
         if not any(every.values()):
             return []
         clients = _about([f for found in every.values() for f in found])
@@ -247,9 +264,16 @@ class Courses:
                 if found and len({len(f["rounds"]) for f in found}) == 1:
                     rounds = found[0]["rounds"]
                     sides = {
-                        side: np.array([cls.over_clients(f[f"{part} {side}"].reshape(len(rounds), -1), clients) for f in found])
+                        side: np.array(
+                            [
+                                cls.over_clients(
+                                    f[f"{part} {side}"].reshape(len(rounds), -1), clients
+                                )
+                                for f in found
+                            ]
+                        )
                         for side in cls.SIDES
-                    }  # fmt: skip
+                    }
                     out.append(cls(row.label, part, rounds, sides))
         return out
 
@@ -268,7 +292,7 @@ def _about(found: list[Findings]) -> np.ndarray:
     return np.asarray(defends if defends.any() else ~defends)
 
 
-# --- choice of strengths ----------------------------------------------------------------------------------------------
+# --- choice of strengths --------------------------------------------------------------------------
 
 
 _ROUNDING = 1e-9  # tolerance: a mean equal to the limit must not fall below it by rounding
@@ -276,8 +300,9 @@ _ROUNDING = 1e-9  # tolerance: a mean equal to the limit must not fall below it 
 
 @dataclass(frozen=True, kw_only=True)
 class Strengths:
-    """The strengths of one ``family`` on the tuning seeds, and the labels of two of them, ``matched`` and ``best``; None
-    where none qualifies."""
+    """The strengths of one ``family`` on the tuning seeds, and the labels of two of them,
+    ``matched`` and ``best``; None where none qualifies.
+    """
 
     family: str
     strengths: tuple[RowSummary, ...]
@@ -286,14 +311,18 @@ class Strengths:
 
     @classmethod
     def chosen(cls, tuning: Section, within: float) -> list[Strengths]:
-        """One per family, chosen on the section ``tuning`` alone; ``within``: points of accuracy that a matched strength
-        may lose.
+        """One per family, chosen on the section ``tuning`` alone; ``within``: points of accuracy
+        that a matched strength may lose.
 
-        ``matched``: the lowest worst-case AUC among the strengths with a mean delta-accuracy of at least ``-within`` points.
-        ``best``: the largest :meth:`area`. A strength qualifies if all its cells have scores on the tuning seeds; ties go to
-        the more accurate one, then to the first label.
+        ``matched``: the lowest worst-case AUC among the strengths with a mean delta-accuracy of at
+        least ``-within`` points. ``best``: the largest :meth:`area`. A strength qualifies if all
+        its cells have scores on the tuning seeds; ties go to the more accurate one, then to the
+        first label.
         """
-        return [cls._of_family(name, labels, tuning, within) for name, labels in tuning.families().items()]
+        return [
+            cls._of_family(name, labels, tuning, within)
+            for name, labels in tuning.families().items()
+        ]
 
     @classmethod
     def unknown(cls, family: str) -> Strengths:
@@ -301,14 +330,27 @@ class Strengths:
         return cls(family=family, strengths=(), matched=None, best=None)
 
     @classmethod
-    def _of_family(cls, name: str, labels: tuple[str, ...], tuning: Section, within: float) -> Strengths:
+    def _of_family(
+        cls, name: str, labels: tuple[str, ...], tuning: Section, within: float
+    ) -> Strengths:
         strengths = tuple(s for label in sorted(labels) if (s := tuning.summary(label)) is not None)
-        known = [s for s in strengths if s.complete and s.worst is not None and s.accuracy is not None]
-        near = [s for s in known if s.delta_accuracy is not None and 100 * s.delta_accuracy.mean >= -within - _ROUNDING]
-        matched = min(near, key=lambda s: (cls.advantage(s), -cls.accuracy(s), s.label), default=None)
+        known = [
+            s for s in strengths if s.complete and s.worst is not None and s.accuracy is not None
+        ]
+        near = [
+            s
+            for s in known
+            if s.delta_accuracy is not None and 100 * s.delta_accuracy.mean >= -within - _ROUNDING
+        ]
+        matched = min(
+            near, key=lambda s: (cls.advantage(s), -cls.accuracy(s), s.label), default=None
+        )
         best = min(known, key=lambda s: (-cls.area(s), -cls.accuracy(s), s.label), default=None)
         return cls(
-            family=name, strengths=strengths, matched=matched.label if matched else None, best=best.label if best else None
+            family=name,
+            strengths=strengths,
+            matched=matched.label if matched else None,
+            best=best.label if best else None,
         )
 
     @staticmethod
@@ -325,9 +367,10 @@ class Strengths:
 
     @staticmethod
     def area(row: RowSummary) -> float:
-        """(1 - advantage) x accuracy: the hypervolume of the one point (advantage, test error) with the reference (1, 1).
+        """(1 - advantage) x accuracy: the hypervolume of the one point (advantage, test error) with
+        the reference (1, 1).
 
-        FedMIA's measure of a front (CVPR 2025, appendix, definition 1), for a front of one point: it needs no weight between
-        privacy and utility.
+        FedMIA's measure of a front (CVPR 2025, appendix, definition 1), for a front of one point:
+        it needs no weight between privacy and utility.
         """
         return (1 - Strengths.advantage(row)) * Strengths.accuracy(row)

@@ -1,4 +1,6 @@
-"""Checks of what a phase returns, by the column ``returns`` of the table of phases: type, shape, dtype and device."""
+"""Checks of what a phase returns, by the column ``returns`` of the table of phases: type, shape,
+dtype and device.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def vector(answer: Any, shape: torch.Size, like: torch.Tensor) -> Fits:
 
 
 def _tensor(answer: Any, shape: list[Any], like: torch.Tensor, of: str, who: str = "") -> Fits:
-    """``shape``: None where any length will do. ``of``: floats, int64 or bool. ``who``: the field of a larger answer."""
+    """``shape``: None where any length will do. ``of``: floats, int64 or bool. ``who``: the field
+    of a larger answer.
+    """
     lead = f"{who} that is " if who else ""
     words = f"a tensor of shape [{', '.join('n' if n is None else str(n) for n in shape)}]"
     if not isinstance(answer, torch.Tensor) or answer.dim() != len(shape):
@@ -46,8 +50,14 @@ def _tensor(answer: Any, shape: list[Any], like: torch.Tensor, of: str, who: str
     if answer.layout != torch.strided:
         return Misfit(f"{lead}a sparse tensor", "a dense one")
     if not (answer.is_floating_point() if of == "floats" else answer.dtype == getattr(torch, of)):
-        return Misfit(f"{lead}a tensor of {str(answer.dtype).removeprefix('torch.')}", f"{words} of {of}")
-    return None if answer.device == like.device else Misfit(f"{lead}a tensor on {answer.device}", f"one on {like.device}")
+        return Misfit(
+            f"{lead}a tensor of {str(answer.dtype).removeprefix('torch.')}", f"{words} of {of}"
+        )
+    return (
+        None
+        if answer.device == like.device
+        else Misfit(f"{lead}a tensor on {answer.device}", f"one on {like.device}")
+    )
 
 
 def _first(checks: list[Fits]) -> Fits:
@@ -55,7 +65,11 @@ def _first(checks: list[Fits]) -> Fits:
 
 
 def _nothing(answer: Any, *args: Any) -> Fits:
-    return None if answer is None else Misfit(found(answer), "None: what this phase returns is used nowhere")
+    return (
+        None
+        if answer is None
+        else Misfit(found(answer), "None: what this phase returns is used nowhere")
+    )
 
 
 def _scalar(answer: Any, *args: Any) -> Fits:
@@ -63,7 +77,11 @@ def _scalar(answer: Any, *args: Any) -> Fits:
         return Misfit(found(answer), "a tensor with one element")
     if misfit := _tensor(answer, list(answer.shape), args[0], "floats"):
         return misfit
-    return None if answer.requires_grad else Misfit("a loss without a gradient", "one that is computed from the logits")
+    return (
+        None
+        if answer.requires_grad
+        else Misfit("a loss without a gradient", "one that is computed from the logits")
+    )
 
 
 def _index(answer: Any, models: Any, *args: Any) -> Fits:
@@ -80,24 +98,38 @@ def _values(answer: MemberData, data: MemberData, classes: int) -> Fits:
     """Values that no model can be trained on; called once a client."""
     for name in ("x", "soft"):
         part = getattr(answer, name)
-        if part is not None and part is not getattr(data, name) and not bool(torch.isfinite(part).all()):
+        if (
+            part is not None
+            and part is not getattr(data, name)
+            and not bool(torch.isfinite(part).all())
+        ):
             return Misfit(f"data.{name} with values that are not finite", "finite ones")
     if answer.y is data.y or not len(answer.y):
         return None
     low, high = (int(end) for end in answer.y.aminmax())
-    return None if low >= 0 and high < classes else Misfit(f"data.y from {low} to {high}", f"labels in 0..{classes - 1}")
+    return (
+        None
+        if low >= 0 and high < classes
+        else Misfit(f"data.y from {low} to {high}", f"labels in 0..{classes - 1}")
+    )
 
 
 def _kinds(answer: Any, data: MemberData, ctx: Any) -> Fits:
     if not isinstance(answer, MemberData):
         return Misfit(found(answer), "MemberData")
     n = len(answer.y) if isinstance(answer.y, torch.Tensor) and answer.y.dim() == 1 else None
-    return _first([
-        _tensor(answer.y, [None], data.y, "int64", "data.y"),
-        _tensor(answer.x, [None, *data.x.shape[1:]], data.x, _kind(answer.x, data.x), "data.x"),
-        None if answer.soft is None else _tensor(answer.soft, [n, ctx.federation.n_classes], data.x, "floats", "data.soft"),
-        None if answer.held_out is None else _tensor(answer.held_out, [n], data.x, "bool", "data.held_out"),
-    ])  # fmt: skip
+    return _first(
+        [
+            _tensor(answer.y, [None], data.y, "int64", "data.y"),
+            _tensor(answer.x, [None, *data.x.shape[1:]], data.x, _kind(answer.x, data.x), "data.x"),
+            None
+            if answer.soft is None
+            else _tensor(answer.soft, [n, ctx.federation.n_classes], data.x, "floats", "data.soft"),
+            None
+            if answer.held_out is None
+            else _tensor(answer.held_out, [n], data.x, "bool", "data.held_out"),
+        ]
+    )
 
 
 def _kind(x: Any, before: torch.Tensor) -> str:
@@ -115,12 +147,19 @@ def _selection(answer: Any, ctx: Any) -> Fits:
     if misfit := _tensor(answer.index, [None], like, "int64", "an index"):
         return misfit
     if len(answer.index) and not (int(answer.index.min()) >= 0 and int(answer.index.max()) < n):
-        return Misfit(f"an index from {int(answer.index.min())} to {int(answer.index.max())}", f"positions in 0..{n - 1}")
+        return Misfit(
+            f"an index from {int(answer.index.min())} to {int(answer.index.max())}",
+            f"positions in 0..{n - 1}",
+        )
     if misfit := _flag(answer.flag, len(answer.index)):
         return misfit
     if answer.batches is not None and not (type(answer.batches) is int and answer.batches >= 0):
         return Misfit(f"batches that are {found(answer.batches)}", "None, or an integer >= 0")
-    return None if type(answer.poisson) is bool else Misfit(f"poisson that is {found(answer.poisson)}", "True or False")
+    return (
+        None
+        if type(answer.poisson) is bool
+        else Misfit(f"poisson that is {found(answer.poisson)}", "True or False")
+    )
 
 
 def _batch(answer: Any, batch: Batch, ctx: Any) -> Fits:
@@ -130,14 +169,22 @@ def _batch(answer: Any, batch: Batch, ctx: Any) -> Fits:
         return misfit
     if answer.x.dtype != batch.x.dtype or not len(answer.x):
         what = str(answer.x.dtype).removeprefix("torch.") if len(answer.x) else "an empty tensor"
-        return Misfit(f"batch.x that is {what}", f"samples of {str(batch.x.dtype).removeprefix('torch.')}")
+        return Misfit(
+            f"batch.x that is {what}", f"samples of {str(batch.x.dtype).removeprefix('torch.')}"
+        )
     n, classes = len(answer.x), ctx.federation.n_classes
-    return _first([
-        _labels(answer.y, n, batch.y, classes),
-        None if answer.index is batch.index else _tensor(answer.index, [n], batch.y, "int64", "batch.index"),
-        None if answer.soft is None else _tensor(answer.soft, [n, classes], batch.x, "floats", "batch.soft"),
-        _flag(answer.flag, n),
-    ])  # fmt: skip
+    return _first(
+        [
+            _labels(answer.y, n, batch.y, classes),
+            None
+            if answer.index is batch.index
+            else _tensor(answer.index, [n], batch.y, "int64", "batch.index"),
+            None
+            if answer.soft is None
+            else _tensor(answer.soft, [n, classes], batch.x, "floats", "batch.soft"),
+            _flag(answer.flag, n),
+        ]
+    )
 
 
 def _labels(y: Any, n: int, before: torch.Tensor, classes: int) -> Fits:
@@ -146,20 +193,32 @@ def _labels(y: Any, n: int, before: torch.Tensor, classes: int) -> Fits:
     if misfit := _tensor(y, [n], before, "int64", "batch.y"):
         return misfit
     low, high = (int(end) for end in y.aminmax())
-    return None if low >= 0 and high < classes else Misfit(f"batch.y from {low} to {high}", f"labels in 0..{classes - 1}")
+    return (
+        None
+        if low >= 0 and high < classes
+        else Misfit(f"batch.y from {low} to {high}", f"labels in 0..{classes - 1}")
+    )
 
 
 def _flag(flag: Any, n: int) -> Fits:
     """Flags of any type, one a sample."""
     fits = flag is None or (isinstance(flag, torch.Tensor) and flag.dim() > 0 and len(flag) == n)
-    return None if fits else Misfit(f"a flag that is {found(flag)}", f"None, or one of each of the {n} samples")
+    return (
+        None
+        if fits
+        else Misfit(f"a flag that is {found(flag)}", f"None, or one of each of the {n} samples")
+    )
 
 
 def _facts(answer: Any, *args: Any) -> Fits:
-    expected = "a mapping from short names to finite numbers, short texts, or short lists of one of these"
+    expected = (
+        "a mapping from short names to finite numbers, short texts, or short lists of one of these"
+    )
     if not isinstance(answer, Mapping):
         return Misfit(found(answer), expected)
-    wrong = [(k, v) for k, v in answer.items() if not (type(k) is str and is_fact(k) and is_fact(v))]
+    wrong = [
+        (k, v) for k, v in answer.items() if not (type(k) is str and is_fact(k) and is_fact(v))
+    ]
     bad = [f"{k!r:.60} is {type(v).__name__} {v!r:.60}" for k, v in wrong]
     if bad:
         return Misfit(found(answer), f"{expected}, of Python's own types; {bad[0]}")
@@ -172,8 +231,12 @@ def _same_shape(answer: Any, rows: torch.Tensor, ctx: Any) -> Fits:
     """Non-finite rows are a divergence, handled by the loop; a non-finite answer is refused here."""
     if misfit := vector(answer, rows.shape, rows):
         return misfit
-    non_finite = isinstance(ctx, AnswerContext) and bool((torch.isfinite(rows) & ~torch.isfinite(answer.to(rows))).any())
-    return Misfit("logits that are not finite", "finite ones, as it was given") if non_finite else None
+    non_finite = isinstance(ctx, AnswerContext) and bool(
+        (torch.isfinite(rows) & ~torch.isfinite(answer.to(rows))).any()
+    )
+    return (
+        Misfit("logits that are not finite", "finite ones, as it was given") if non_finite else None
+    )
 
 
 CHECKS: dict[Returns, Callable[..., Fits]] = {
@@ -183,7 +246,9 @@ CHECKS: dict[Returns, Callable[..., Fits]] = {
     "selection": _selection,
     "index": _index,
     "scalar": _scalar,
-    "vector or nothing": lambda answer, batch, ctx: None if answer is None else vector(answer, ctx.params.shape, ctx.params),
+    "vector or nothing": lambda answer, batch, ctx: (
+        None if answer is None else vector(answer, ctx.params.shape, ctx.params)
+    ),
     "same shape": _same_shape,
     "step": lambda answer, rows, weights, ctx: vector(answer, rows.shape[1:], rows),
     "facts": _facts,

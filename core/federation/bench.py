@@ -1,4 +1,6 @@
-"""Training outside the clients' loop, with the federation's own optimiser: an adversary's updates, a server's models."""
+"""Training outside the clients' loop, with the federation's own optimiser: an adversary's updates,
+a server's models.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,28 @@ _MOST_BYTES = 4 * 2**30
 
 
 class Bench:
-    """Trainer from the parameters ``start`` [P], ``buffers`` [B] and ``counts`` [I] in one round, by default the present counts.
+    """Trainer from the parameters ``start`` [P], ``buffers`` [B] and ``counts`` [I] in one round,
+    by default the present counts.
 
-    Every update is parameters after minus ``start``, with a fresh optimiser; the engine overwrites the module's
-    parameters before the next client trains. The caller seeds torch's global generators (dropout).
+    Every update is parameters after minus ``start``, with a fresh optimiser; the engine overwrites
+    the module's parameters before the next client trains. The caller seeds torch's global
+    generators (dropout).
     """
 
     def __init__(
-        self, setup: Setup, start: torch.Tensor, buffers: torch.Tensor, round: int, counts: torch.Tensor | None = None
+        self,
+        setup: Setup,
+        start: torch.Tensor,
+        buffers: torch.Tensor,
+        round: int,
+        counts: torch.Tensor | None = None,
     ) -> None:
         self._setup, self._flat, self._start, self._buffers = setup, setup.flat, start, buffers
         self._counts = setup.flat.counts if counts is None else counts
         self._lr = lr_at(setup.config, round)
-        self._optimizer = make_optimizer(setup.config.optimizer, setup.flat.params[None], setup.flat.grad[None])
+        self._optimizer = make_optimizer(
+            setup.config.optimizer, setup.flat.params[None], setup.flat.grad[None]
+        )
 
     def _load(self, training: bool) -> None:
         self._flat.load(self._start, self._buffers, self._counts)
@@ -51,9 +62,15 @@ class Bench:
         return self._flat.params - self._start
 
     def train(
-        self, x: torch.Tensor, y: torch.Tensor, epochs: int = 1, shuffle: torch.Generator | None = None
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        epochs: int = 1,
+        shuffle: torch.Generator | None = None,
     ) -> torch.Tensor:
-        """[P]: passes over the samples in batches of the federation's size, in their order or shuffled."""
+        """[P]: passes over the samples in batches of the federation's size, in their order or
+        shuffled.
+        """
         self._load(training=True)
         chain = Chain.of(self._flat, x)
         size, order = self._setup.config.batch_size, torch.arange(len(y), device=y.device)
@@ -69,11 +86,15 @@ class Bench:
         width = self._start.numel()
         if (size := 4 * len(y) * width) > _MOST_BYTES:
             raise UserError(
-                f"one update for each of {len(y)} samples of {width} parameters takes {size / 2**30:.0f} GiB: "
+                f"one update for each of {len(y)} samples of {width} parameters takes "
+                f"{size / 2**30:.0f} GiB: "
                 "lower adversary.mask_set or take a smaller model"
             )
         self._load(training=False)
-        rows = [gradient_rows(self._flat.module, a, b) for a, b in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True)]
+        rows = [
+            gradient_rows(self._flat.module, a, b)
+            for a, b in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True)
+        ]
         return self._optimizer.first_steps(rows[0] if len(rows) == 1 else torch.cat(rows), self._lr)
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,12 @@
-"""Train the clients of a round: those with a small model of stackable layers many at once, in lock step, all others in turn.
+"""Train the clients of a round: those with a small model of stackable layers many at once, in lock
+step, all others in turn.
 
-A client's shuffle, random numbers, optimiser and phases are its own, so that its result depends on who is in its group by
-rounding alone, and on the number of workers not at all. Measured on two cores with AVX-512 and 2 MiB of L2 cache
-(docs/performance.md): a step of ten small networks takes half of the time of ten steps; from about 2^18 parameters on, and for
-convolutions, one client at a time is faster, since its parameters stay in the cache."""
+A client's shuffle, random numbers, optimiser and phases are its own, so that its result depends on
+who is in its group by rounding alone, and on the number of workers not at all. Measured on two
+cores with AVX-512 and 2 MiB of L2 cache (docs/performance.md): a step of ten small networks takes
+half of the time of ten steps; from about 2^18 parameters on, and for convolutions, one client at a
+time is faster, since its parameters stay in the cache.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,11 @@ MOST_ELEMENTS = 2**19
 """parameters of the models of a group together"""
 MOST_CLIENTS = 64
 """of a group"""
-_STEPS = 32  # steps stacked at once: a whole epoch, padded to the largest client, may be many times the clients' data
-_SAMPLE = 1024  # parameters of a client that are compared to find writes past torch's version counters
+# steps stacked at once: a whole epoch, padded to the largest client, may be many times the clients'
+# data
+_STEPS = 32
+# parameters of a client that are compared to find writes past torch's version counters
+_SAMPLE = 1024
 
 
 class Cohort:
@@ -45,19 +51,30 @@ class Cohort:
 
     @property
     def note(self) -> str:
-        """Why clients are trained one by one though their model is small; empty where they are not, or where that is as fast."""
+        """Why clients are trained one by one though their model is small; empty where they are not,
+        or where that is as fast.
+        """
         flat, chain = self._setup.flat, self._chain()
-        if not self._size or flat.params.device.type != "cpu" or (chain is not None and not chain.draws):
+        if (
+            not self._size
+            or flat.params.device.type != "cpu"
+            or (chain is not None and not chain.draws)
+        ):
             return ""
         return f"clients were trained one by one, slower than together: {obstacle(flat.module)}"
 
     def train(self, turns: Sequence[Turn]) -> Iterator[Turn]:
-        """Train all, in any order. Yields each client when it is trained: the module then holds its model, and torch's global
-        generator its state."""
+        """Train all, in any order. Yields each client when it is trained: the module then holds its
+        model, and torch's global generator its state.
+        """
         acts, chain = self.trainer.phases, self._chain()
         together: list[Turn] = []
         for turn in turns:
-            if chain is None or not chain.stackable or (turn.context is not None and acts["local_train"]):
+            if (
+                chain is None
+                or not chain.stackable
+                or (turn.context is not None and acts["local_train"])
+            ):
                 self.trainer.train(turn)
                 yield turn
             else:
@@ -70,10 +87,13 @@ class Cohort:
 
     def _together(self, chain: Chain, turns: Sequence[Turn]) -> Iterator[Turn]:
         acts = self.trainer.phases
-        # members with these phases may have larger batches, to which the other clients' would be padded
+        # members with these phases may have larger batches, to which the other clients' would be
+        # padded
         apart = acts["transform"] or acts["local_step"]
         # a `prepare` may return images as floats, which cannot be stacked with bytes
-        kinds = [(bool(apart and turn.context is not None), str(turn.data.x.dtype)) for turn in turns]
+        kinds = [
+            (bool(apart and turn.context is not None), str(turn.data.x.dtype)) for turn in turns
+        ]
         for kind in sorted(set(kinds)):
             mine = [turn for turn, its in zip(turns, kinds, strict=True) if its == kind]
             mine.sort(key=lambda turn: -len(turn.data.y))  # clients of similar size together
@@ -83,13 +103,21 @@ class Cohort:
 
 
 class Group:
-    """Up to ``size`` clients in lock step, each with a row of the parameters [G, P] and of their gradients."""
+    """Up to ``size`` clients in lock step, each with a row of the parameters [G, P] and of their
+    gradients.
+    """
 
     def __init__(self, trainer: LocalTrainer, size: int) -> None:
         self._trainer, self._setup, self._flat = trainer, trainer.setup, trainer.flat
-        self._params, self._grads = (self._flat.params.new_zeros(size, self._flat.params.numel()) for _ in range(2))
-        self._views, self._gradients = ([self._flat.views(row) for row in rows] for rows in (self._params, self._grads))
-        self._optimizer = make_optimizer(self._setup.config.optimizer, self._params, self._grads, trainer.states)
+        self._params, self._grads = (
+            self._flat.params.new_zeros(size, self._flat.params.numel()) for _ in range(2)
+        )
+        self._views, self._gradients = (
+            [self._flat.views(row) for row in rows] for rows in (self._params, self._grads)
+        )
+        self._optimizer = make_optimizer(
+            self._setup.config.optimizer, self._params, self._grads, trainer.states
+        )
         self._phases, self._tools = trainer.phases, GroupTools(self._flat, self._params)
 
     def train(self, chain: Chain, turns: Sequence[Turn]) -> Iterator[Turn]:
@@ -145,16 +173,25 @@ class Group:
                 self._optimizer.step(lr_at(config, turns[0].round), learnt)
 
     def _stacked(self, first: int, m: int) -> Stack:
-        """The batches of ``m`` clients from step ``first`` on, [m, S, B, ...]; what is past a client's own is a copy of one of
-        its samples."""
-        drawn, width = [own[first : first + _STEPS] for own in self._drawn[:m]], max(len(p) for own in self._drawn for p in own)
-        sizes, data = [[len(pick) for pick in own] for own in drawn], [turn.data for turn in self._turns]
+        """The batches of ``m`` clients from step ``first`` on, [m, S, B, ...]; what is past a
+        client's own is a copy of one of its samples.
+        """
+        drawn, width = (
+            [own[first : first + _STEPS] for own in self._drawn[:m]],
+            max(len(p) for own in self._drawn for p in own),
+        )
+        sizes, data = (
+            [[len(pick) for pick in own] for own in drawn],
+            [turn.data for turn in self._turns],
+        )
         steps = max(map(len, sizes))
         shape = m, steps * width
         counts = torch.tensor([own + [0] * (steps - len(own)) for own in sizes])[..., None]
         weight = (torch.arange(width) < counts) / counts.clamp_min(1).to(self._params)
         x, y = data[0].x.new_empty(*shape, *data[0].x.shape[1:]), data[0].y.new_empty(shape)
-        soft = next((d.soft.new_empty(*shape, d.soft.shape[1]) for d in data if d.soft is not None), None)
+        soft = next(
+            (d.soft.new_empty(*shape, d.soft.shape[1]) for d in data if d.soft is not None), None
+        )
         for i, (turn, own) in enumerate(zip(self._turns, drawn, strict=False)):
             if not own:
                 x[i], y[i] = 0, 0
@@ -163,7 +200,11 @@ class Group:
             torch.index_select(turn.data.x, 0, index, out=x[i])
             torch.index_select(turn.data.y, 0, index, out=y[i])
             if soft is not None:
-                soft[i] = one_hot(y[i], soft.shape[2]) if turn.data.soft is None else turn.data.soft[index]
+                soft[i] = (
+                    one_hot(y[i], soft.shape[2])
+                    if turn.data.soft is None
+                    else turn.data.soft[index]
+                )
         x, y = (t.unflatten(1, (steps, width)) for t in (x, y))
         return Stack(x, y, None if soft is None else soft.unflatten(1, (steps, width)), weight)
 
@@ -172,7 +213,13 @@ class Group:
         pick, turn = self._drawn[i][s], self._turns[i]
         n, own = len(pick), turn.selection
         soft = None if turn.data.soft is None or data.soft is None else data.soft[i, :n]
-        return Batch(data.x[i, :n], data.y[i, :n], own.index[pick], soft, None if own.flag is None else own.flag[pick])
+        return Batch(
+            data.x[i, :n],
+            data.y[i, :n],
+            own.index[pick],
+            soft,
+            None if own.flag is None else own.flag[pick],
+        )
 
     # a step
 
@@ -182,33 +229,53 @@ class Group:
         batches = {i: self._batch(i, s, data) for i in active if i in self._contexts}
         if batches and self._phases["transform"]:
             full = {i: batch for i, batch in batches.items() if len(batch.index)}
-            batches |= {i: self._phase(i, "transform", batch, self._contexts[i]) for i, batch in full.items()}
+            batches |= {
+                i: self._phase(i, "transform", batch, self._contexts[i])
+                for i, batch in full.items()
+            }
             data = _restacked(batches, len(data.y), data)
         own: dict[int, torch.Tensor] = {}
         if batches and self._phases["local_step"]:
             self._tools.begin(self._of_first(len(data.y)), data, batches)
-            answers = {i: self._phase(i, "local_step", batch, self._contexts[i]) for i, batch in batches.items()}
+            answers = {
+                i: self._phase(i, "local_step", batch, self._contexts[i])
+                for i, batch in batches.items()
+            }
             own = {i: gradient for i, gradient in answers.items() if gradient is not None}
-            self._tools.begin(self._chain, data, {})  # from here on the gradients are overwritten: each call computes its own
+            # from here on the gradients are overwritten: each call computes its own
+            self._tools.begin(self._chain, data, {})
         rest = [i for i in active if i not in own and len(self._drawn[i][s])]
         if rest:
             graphs = {i: batches[i] for i in rest if i in batches and has_graph(batches[i])}
             self._descend(data, {i: batches[i] for i in rest if i in batches and i not in graphs})
             for i, batch in graphs.items():
                 rows = self._grads[i], self._gradients[i]
-                self._as(i, self._trainer.by_autograd, batch, self._contexts[i], self._turns[i].where, *rows)
+                self._as(
+                    i,
+                    self._trainer.by_autograd,
+                    batch,
+                    self._contexts[i],
+                    self._turns[i].where,
+                    *rows,
+                )
         for i, gradient in own.items():
             self._grads[i].copy_(gradient)
         return [*own, *rest]
 
     def _descend(self, data: Stack, batches: dict[int, Batch]) -> None:
-        """The gradients of the mean cross-entropy, and of the loss of the members that have ``batches``."""
+        """The gradients of the mean cross-entropy, and of the loss of the members that have
+        ``batches``.
+        """
         chain, others = self._of_first(len(data.y)), {}
         logits = run_model(chain.forward, data.x, where=f"round {self._turns[0].round}")
-        g = run_model(of_logits, logits, data.target, data.weight, where=f"round {self._turns[0].round}")
+        g = run_model(
+            of_logits, logits, data.target, data.weight, where=f"round {self._turns[0].round}"
+        )
         for i, batch in batches.items() if self._phases["loss"] else ():
             n = len(batch.x)
-            g[i, :n], others[i] = self._as(i, self._trainer.of_loss, logits[i, :n], batch, self._contexts[i])
+            g[i, :n], others[i] = self._as(
+                i, self._trainer.of_loss, logits[i, :n], batch, self._contexts[i]
+            )
         chain.backward(g)
         for i, of_parameters in others.items():
             add_to(self._gradients[i], of_parameters)
@@ -221,8 +288,10 @@ class Group:
 
 
 class Stack(NamedTuple):
-    """Batches of many clients: ``x`` [..., B, *input], ``y`` [..., B], ``soft`` [..., B, C] or None, and the ``weight``
-    [..., B] of each sample in its client's mean: 0 of those that only fill up."""
+    """Batches of many clients: ``x`` [..., B, *input], ``y`` [..., B], ``soft`` [..., B, C] or
+    None, and the ``weight`` [..., B] of each sample in its client's mean: 0 of those that only fill
+    up.
+    """
 
     x: torch.Tensor
     y: torch.Tensor
@@ -236,15 +305,26 @@ class Stack(NamedTuple):
 
     def of_step(self, s: int, m: int) -> Stack:
         """Step ``s`` of the first ``m`` clients."""
-        return Stack(self.x[:m, s], self.y[:m, s], None if self.soft is None else self.soft[:m, s], self.weight[:m, s])
+        return Stack(
+            self.x[:m, s],
+            self.y[:m, s],
+            None if self.soft is None else self.soft[:m, s],
+            self.weight[:m, s],
+        )
 
 
 class GroupTools(MemberTools):
-    """A member's tools in a group. The clipped gradients of a step are computed for the whole group when its first member asks;
-    alone for a member that asks for another bound, or has changed its parameters, samples or layers since the step began."""
+    """A member's tools in a group. The clipped gradients of a step are computed for the whole group
+    when its first member asks; alone for a member that asks for another bound, or has changed its
+    parameters, samples or layers since the step began.
+    """
 
     def __init__(self, flat: FlatModel, params: torch.Tensor) -> None:
-        self._flat, self._params, self._sample = flat, params, params[:, :: max(1, params.shape[1] // _SAMPLE)]
+        self._flat, self._params, self._sample = (
+            flat,
+            params,
+            params[:, :: max(1, params.shape[1] // _SAMPLE)],
+        )
         self._batches, self._versions = dict[int, Batch](), dict[int, tuple[int, int]]()
 
     def show(self, row: int) -> None:
@@ -264,7 +344,9 @@ class GroupTools(MemberTools):
     ) -> torch.Tensor:
         """As ``numerics.gradients.clipped_gradient``."""
         batch = self._batches.get(self._row)
-        of_step = batch is not None and x is batch.x and y is _target(batch) and views == 1 and bound > 0
+        of_step = (
+            batch is not None and x is batch.x and y is _target(batch) and views == 1 and bound > 0
+        )
         if not of_step or bound != (self._bound or bound) or self._chain.hooked():
             return clipped_gradient(model, x, y, bound, views)
         if not self._bound:
@@ -306,7 +388,14 @@ def _restacked(batches: dict[int, Batch], m: int, before: Stack) -> Stack:
     """Transformed batches of ``m`` clients; the others have no weight."""
     width, first = max(len(b.x) for b in batches.values()), next(iter(batches.values()))
     x, y = first.x.new_zeros(m, width, *first.x.shape[1:]), first.y.new_zeros(m, width)
-    soft = next((b.soft.new_zeros(m, width, b.soft.shape[1]) for b in batches.values() if b.soft is not None), None)
+    soft = next(
+        (
+            b.soft.new_zeros(m, width, b.soft.shape[1])
+            for b in batches.values()
+            if b.soft is not None
+        ),
+        None,
+    )
     weight = before.weight.new_zeros(m, width)
     for i, b in batches.items():
         n = len(b.x)

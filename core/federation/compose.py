@@ -19,11 +19,25 @@ from fedbench.core.contract.contexts import (
     ReportContext,
     ServerContext,
 )
-from fedbench.core.contract.defense import LONGEST_FACT, REMARKS, Defense, FactValue, innermost, overrides, voids
+from fedbench.core.contract.defense import (
+    LONGEST_FACT,
+    REMARKS,
+    Defense,
+    FactValue,
+    innermost,
+    overrides,
+    voids,
+)
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.contract.samples import Batch, MemberData, Selection
-from fedbench.core.federation.guard import Delegating, call_phase, remarks_of, require_served, where_of
+from fedbench.core.federation.guard import (
+    Delegating,
+    call_phase,
+    remarks_of,
+    require_served,
+    where_of,
+)
 from fedbench.core.numerics.rng import key_for
 
 Facts = Mapping[str, FactValue]
@@ -37,9 +51,11 @@ def allied(groups: Sequence[tuple[int, ...]], make: Callable[[], Defense]) -> De
 class Coalitions(Delegating, Defense):
     """Calls every phase on the instance of the coalition that the context belongs to.
 
-    The round loop calls member phases with the member's context and coordinator phases once per coalition, each with its own
-    context, memory and key (``Parties``). Server phases are those of the first instance; so is the answer of a global model,
-    unless it serves no member of the first coalition."""
+    The round loop calls member phases with the member's context and coordinator phases once per
+    coalition, each with its own context, memory and key (``Parties``). Server phases are those of
+    the first instance; so is the answer of a global model, unless it serves no member of the first
+    coalition.
+    """
 
     def __init__(self, groups: Sequence[tuple[int, ...]], make: Callable[[], Defense]) -> None:
         super().__init__()
@@ -47,8 +63,14 @@ class Coalitions(Delegating, Defense):
         self.parts = tuple(make() for _ in self.groups)
         first = self.parts[0]
         self.least_members = first.least_members
-        self.n_models, self.least_share, self.root_samples = first.n_models, first.least_share, first.root_samples
-        self._of = {k: part for group, part in zip(self.groups, self.parts, strict=True) for k in group}
+        self.n_models, self.least_share, self.root_samples = (
+            first.n_models,
+            first.least_share,
+            first.root_samples,
+        )
+        self._of = {
+            k: part for group, part in zip(self.groups, self.parts, strict=True) for k in group
+        }
         for name in PHASES:
             if overrides(first, name):  # the others are plain FedAvg's, at no cost
                 setattr(self, name, partial(self._ask, name))
@@ -71,8 +93,10 @@ class Coalitions(Delegating, Defense):
 
 
 def merged(reports: Sequence[Facts]) -> dict[str, FactValue]:
-    """The facts of all coalitions as facts of one run: a fact with one value in all of them once, any other per coalition,
-    with the prefix ``group 1``, ``group 2``, ... ``remarks`` become one list."""
+    """The facts of all coalitions as facts of one run: a fact with one value in all of them once,
+    any other per coalition, with the prefix ``group 1``, ``group 2``, ... ``remarks`` become one
+    list.
+    """
     together: dict[str, FactValue] = {}
     for g, facts in enumerate(reports, 1):
         for name, value in facts.items():
@@ -100,14 +124,18 @@ def _same(a: FactValue, b: FactValue) -> bool:
 Context = TypeVar("Context", MemberContext, CoalitionContext, ServerContext)
 
 
-# --- several defenses -------------------------------------------------------------------------------------------------
+# --- several defenses -----------------------------------------------------------------------------
 
 
 def still_held_out(data: MemberData, before: MemberData) -> MemberData:
-    """``data``, which a defense made of ``before``, with the samples held out in ``before`` still held out."""
+    """``data``, which a defense made of ``before``, with the samples held out in ``before`` still
+    held out.
+    """
     if before.held_out is None:
         return data
-    return replace(data, held_out=before.held_out if data.held_out is None else before.held_out | data.held_out)
+    return replace(
+        data, held_out=before.held_out if data.held_out is None else before.held_out | data.held_out
+    )
 
 
 def composed(parts: Sequence[Defense]) -> Defense:
@@ -116,29 +144,46 @@ def composed(parts: Sequence[Defense]) -> Defense:
 
 
 class Composite(Delegating, Defense):
-    """Applies ``parts`` in their order, in every phase, as the table of phases says its answers combine.
+    """Applies ``parts`` in their order, in every phase, as the table of phases says its answers
+    combine.
 
-    Chained: each part gets the result of the one before (``ctx.params`` in ``protect`` stays the model as trained).
-    Every: one after the other. Exclusive: the one part that overrides it. Merged: see ``_select`` and ``_report``.
-    Every part has its own memory and key; the first part has the keys it would have alone, so that a composite of one gives
-    the same bits as that defense. Raises ``UserError`` for parts that cannot be combined.
+    Chained: each part gets the result of the one before (``ctx.params`` in ``protect`` stays the
+    model as trained). Every: one after the other. Exclusive: the one part that overrides it.
+    Merged: see ``_select`` and ``_report``. Every part has its own memory and key; the first part
+    has the keys it would have alone, so that a composite of one gives the same bits as that
+    defense. Raises ``UserError`` for parts that cannot be combined.
     """
 
     def __init__(self, parts: Sequence[Defense]) -> None:
         super().__init__()
         if not parts:
-            raise UserError("a list of defenses needs at least one; `none` is the defense that does nothing")
+            raise UserError(
+                "a list of defenses needs at least one; `none` is the defense that does nothing"
+            )
         self.parts = tuple(parts)
-        self.n_models = 0 if any(part.n_models == 0 for part in parts) else max(part.n_models for part in parts)
+        self.n_models = (
+            0 if any(part.n_models == 0 for part in parts) else max(part.n_models for part in parts)
+        )
         self.least_members = max(part.least_members for part in parts)
         self.least_share = max(part.least_share for part in parts)
         self.root_samples = max(part.root_samples for part in parts)
         self._owners = {name: self._owner(name) for name in phases(combines=("exclusive",))}
         self._shown: dict[int | None, tuple[Any, list[Any]]] = {}
-        ways: dict[str, Callable[..., Any]] = {"chained": self._chain, "every": self._each, "exclusive": self._one}
-        special = {"prepare": self._prepare, "select": self._select, "local_step": self._local_step, "report": self._report}
+        ways: dict[str, Callable[..., Any]] = {
+            "chained": self._chain,
+            "every": self._each,
+            "exclusive": self._one,
+        }
+        special = {
+            "prepare": self._prepare,
+            "select": self._select,
+            "local_step": self._local_step,
+            "report": self._report,
+        }
         for name, row in PHASES.items():  # a phase added to the table is one that composites have
-            setattr(self, name, special[name] if name in special else partial(ways[row.combines], name))
+            setattr(
+                self, name, special[name] if name in special else partial(ways[row.combines], name)
+            )
 
     # parts and their contexts
 
@@ -148,15 +193,19 @@ class Composite(Delegating, Defense):
     def _owner(self, name: str) -> int | None:
         acting = self._acting(name)
         if len(acting) > 1:
-            raise UserError(f"{self._names(acting)} cannot be combined: each replaces '{name}'; keep one of them")
+            raise UserError(
+                f"{self._names(acting)} cannot be combined: each replaces '{name}'; keep one of "
+                "them"
+            )
         return acting[0] if acting else None
 
     def _names(self, which: Sequence[int]) -> str:
         return " and ".join(f"'{type(self.parts[i]).__name__}' (number {i + 1})" for i in which)
 
     def _view(self, i: int, ctx: Any) -> Any:
-        """The context of part ``i``; the same object for the same ``ctx``, so that its generator continues while other members
-        train in turn with this one."""
+        """The context of part ``i``; the same object for the same ``ctx``, so that its generator
+        continues while other members train in turn with this one.
+        """
         who = ctx.client if isinstance(ctx, MemberContext) else None
         if who not in self._shown or self._shown[who][0] is not ctx:
             view = _answering if isinstance(ctx, AnswerContext) else _private
@@ -173,7 +222,11 @@ class Composite(Delegating, Defense):
 
     def remarks(self, federation: Federation) -> list[str]:
         """Every part's, led by its class."""
-        return [f"{type(part).__name__}: {text}" for part in self.parts for text in remarks_of(part, federation)]
+        return [
+            f"{type(part).__name__}: {text}"
+            for part in self.parts
+            for text in remarks_of(part, federation)
+        ]
 
     # the ways to combine
 
@@ -189,7 +242,11 @@ class Composite(Delegating, Defense):
     def _one(self, name: str, *args: Any) -> Any:
         """The result of the only part that overrides the phase, or plain FedAvg's."""
         i = self._owners[name]
-        return getattr(Defense, name)(self, *args) if i is None else self._ask(name, i, *args[:-1], ctx=args[-1])
+        return (
+            getattr(Defense, name)(self, *args)
+            if i is None
+            else self._ask(name, i, *args[:-1], ctx=args[-1])
+        )
 
     # phases with their own rule
 
@@ -197,20 +254,27 @@ class Composite(Delegating, Defense):
         """Chained; samples that one part holds out stay held out."""
         for i in self._acting("prepare"):
             view = replace(self._view(i, ctx), data=data)
-            data = still_held_out(call_phase(self.parts[i], "prepare", data, view, where=where_of(ctx)), data)
+            data = still_held_out(
+                call_phase(self.parts[i], "prepare", data, view, where=where_of(ctx)), data
+            )
         return data
 
     def _select(self, ctx: MemberContext) -> Selection | None:
-        """The samples that every part selects, in the order (and as often as) the last one has them.
+        """The samples that every part selects, in the order (and as often as) the last one has
+        them.
 
-        Each part selects by itself, from all samples. At most one may set flags, and they go with their samples. Batches
-        are drawn by Poisson sampling if a part requires it; then no other part may leave out samples, which would change
-        its rate."""
+        Each part selects by itself, from all samples. At most one may set flags, and they go with
+        their samples. Batches are drawn by Poisson sampling if a part requires it; then no other
+        part may leave out samples, which would change its rate.
+        """
         answers = [(i, self._ask("select", i, ctx=ctx)) for i in self._acting("select")]
         chosen = [(i, selection) for i, selection in answers if selection is not None]
         flagged = [(i, s) for i, s in chosen if s.flag is not None]
         if len(flagged) > 1:
-            raise UserError(f"{self._names([i for i, _ in flagged])} cannot be combined: each flags the selected samples")
+            raise UserError(
+                f"{self._names([i for i, _ in flagged])} cannot be combined: each flags the "
+                "selected samples"
+            )
         if not chosen:
             return None
         if len(self.parts) == 1:
@@ -220,8 +284,10 @@ class Composite(Delegating, Defense):
             if s.poisson and not torch.equal(s.index.sort().values, found.index.sort().values):
                 others = self._names([j for j, _ in chosen if j != i])
                 raise UserError(
-                    f"{self._names([i])} draws batches by Poisson sampling from {len(s.index)} samples, and with {others} "
-                    f"{len(found.index)} are left: each would be drawn at another rate than it counts on; keep one of them"
+                    f"{self._names([i])} draws batches by Poisson sampling from {len(s.index)} "
+                    f"samples, and with {others} "
+                    f"{len(found.index)} are left: each would be drawn at another rate than it "
+                    "counts on; keep one of them"
                 )
         return found
 
@@ -230,19 +296,27 @@ class Composite(Delegating, Defense):
         step, loss = self._owners["local_step"], self._owners["loss"]
         if gradient is not None and step is not None and loss is not None and step != loss:
             raise UserError(
-                f"{self._names([step, loss])} cannot be combined: the first computes gradients itself, "
+                f"{self._names([step, loss])} cannot be combined: the first computes gradients "
+                "itself, "
                 "so the loss of the second would never be used"
             )
         return gradient
 
     def _report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """Every part's facts; a name that two of them use is led by the part's class and number. ``remarks`` are one list."""
+        """Every part's facts; a name that two of them use is led by the part's class and number.
+        ``remarks`` are one list.
+        """
         reports = []
         for i in self._acting("report"):
             facts = call_phase(self.parts[i], "report", _share(i, ctx), where=where_of(ctx))
             reports.append((f"{type(self.parts[i]).__name__} {i + 1}", self._proven(i, facts)))
         names = Counter(name for _, facts in reports for name in facts)
-        own = {(f"{who}: {n}" if names[n] > 1 else n): v for who, facts in reports for n, v in facts.items() if n != REMARKS}
+        own = {
+            (f"{who}: {n}" if names[n] > 1 else n): v
+            for who, facts in reports
+            for n, v in facts.items()
+            if n != REMARKS
+        }
         return own | remarks_together(facts for _, facts in reports)
 
     def _proven(self, i: int, facts: Facts) -> Facts:
@@ -252,14 +326,21 @@ class Composite(Delegating, Defense):
         if "epsilon" not in facts or not why:
             return facts
         said = f"{type(self.parts[i]).__name__} states no epsilon here: {'; '.join(why)}."
-        kept = {name: value for name, value in facts.items() if not name.startswith(("epsilon", "delta"))}
+        kept = {
+            name: value
+            for name, value in facts.items()
+            if not name.startswith(("epsilon", "delta"))
+        }
         return kept | remarks_together([facts, {REMARKS: said}])
 
 
 def _share(i: int, ctx: ReportContext) -> ReportContext:
     """``ctx`` with part ``i``'s own memories."""
     return replace(
-        ctx, coalition=_own(i, ctx.coalition), of_member=_owns(i, ctx.of_member), of_server=_owns(i, ctx.of_server)
+        ctx,
+        coalition=_own(i, ctx.coalition),
+        of_member=_owns(i, ctx.of_member),
+        of_server=_owns(i, ctx.of_server),
     )
 
 
@@ -291,8 +372,12 @@ def _key_of(i: int, key: int) -> int:
     return key if i == 0 else key_for(key, _memory_of(i))
 
 
-def _intersection(selections: list[Selection], data: MemberData, flagged: Selection | None) -> Selection:
-    """The last selection's samples that are in all the others and not held out, with the flags of ``flagged``."""
+def _intersection(
+    selections: list[Selection], data: MemberData, flagged: Selection | None
+) -> Selection:
+    """The last selection's samples that are in all the others and not held out, with the flags of
+    ``flagged``.
+    """
     index = selections[-1].index
     wanted = torch.ones(len(data.y), dtype=torch.bool, device=index.device)
     if data.held_out is not None:

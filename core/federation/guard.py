@@ -1,4 +1,6 @@
-"""Call a plugin's phase, watch what it was handed, and check what it returns. Errors name plugin, phase, client and round."""
+"""Call a plugin's phase, watch what it was handed, and check what it returns. Errors name plugin,
+phase, client and round.
+"""
 
 from __future__ import annotations
 
@@ -34,20 +36,30 @@ from fedbench.core.words import describe_error, one_line
 # tensors that a plugin may write to: the parameters it trains, and copies made for the adversary
 OWN = {(MemberContext, "params"), (Knowledge, "start"), (Knowledge, "own"), (Knowledge, "honest")}
 # the attributes of modules and tensors in which torch keeps hooks
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_post_accumulate_grad_hooks",
+)
 _SAMPLE = 1024  # elements of a fingerprint, spread over the tensor
 
 
 # global settings of torch: a plugin that changes one would change the other clients' training
 SETTINGS: dict[str, Callable[[], Any]] = {
-    "default dtype": torch.get_default_dtype, "grad mode": torch.is_grad_enabled, "number of threads": torch.get_num_threads,
-    "deterministic mode": torch.get_deterministic_debug_mode, "autocast": lambda: torch.is_autocast_enabled("cpu"),
-}  # fmt: skip
+    "default dtype": torch.get_default_dtype,
+    "grad mode": torch.is_grad_enabled,
+    "number of threads": torch.get_num_threads,
+    "deterministic mode": torch.get_deterministic_debug_mode,
+    "autocast": lambda: torch.is_autocast_enabled("cpu"),
+}
 
 
 class Checks:
-    """CPU and wall seconds that the checks of this module took in this process: no cost of a defense. None are counted on a GPU,
-    where a check waits for the training's own kernels."""
+    """CPU and wall seconds that the checks of this module took in this process: no cost of a
+    defense. None are counted on a GPU, where a check waits for the training's own kernels.
+    """
 
     cpu_s = wall_s = 0.0
 
@@ -64,35 +76,60 @@ def _check() -> Iterator[None]:
 
 
 class Watch:
-    """Detects writes to the tensors of ``context`` and of ``also`` (name -> tensor). ``closely``: also writes past
-    torch's counters, and for the member's module, which all clients train in."""
+    """Detects writes to the tensors of ``context`` and of ``also`` (name -> tensor). ``closely``:
+    also writes past torch's counters, and for the member's module, which all clients train in.
+    """
 
     @_check()
-    def __init__(self, context: Any, also: Mapping[str, torch.Tensor] = MappingProxyType({}), closely: bool = True) -> None:
+    def __init__(
+        self,
+        context: Any,
+        also: Mapping[str, torch.Tensor] = MappingProxyType({}),
+        closely: bool = True,
+    ) -> None:
         self._tensors = [*_handed(context), *also.items()]
         self._versions = [t._version for _, t in self._tensors]
         self._fingerprints = [_first_fingerprint(t) for _, t in self._tensors] if closely else []
-        self._module = context.model if closely and isinstance(context, MemberContext | Knowledge) else None
+        self._module = (
+            context.model if closely and isinstance(context, MemberContext | Knowledge) else None
+        )
         self._structure = _structure(self._module) if closely else []
         self._settings = [get() for get in SETTINGS.values()]
 
     def changed(self) -> list[str]:
         """Names of the changed tensors."""
-        found = [n for (n, t), version in zip(self._tensors, self._versions, strict=True) if t._version != version]
+        found = [
+            n
+            for (n, t), version in zip(self._tensors, self._versions, strict=True)
+            if t._version != version
+        ]
         if self._fingerprints:
             now = [(n, _fingerprint(t)) for n, t in self._tensors]
-            found += [n for (n, is_), was in zip(now, self._fingerprints, strict=True) if n not in found and is_ != was]
+            found += [
+                n
+                for (n, is_), was in zip(now, self._fingerprints, strict=True)
+                if n not in found and is_ != was
+            ]
         if self._module is not None and _structure(self._module) != self._structure:
-            found.append("its model: modules, tensors, hooks, requires_grad or settings (load parameters into it instead)")
+            found.append(
+                "its model: modules, tensors, hooks, requires_grad or settings (load parameters "
+                "into it instead)"
+            )
         return found
 
     def settings_changed(self) -> list[str]:
         """Names of the changed global settings of torch."""
-        return [name for (name, get), was in zip(SETTINGS.items(), self._settings, strict=True) if get() != was]
+        return [
+            name
+            for (name, get), was in zip(SETTINGS.items(), self._settings, strict=True)
+            if get() != was
+        ]
 
 
 def _handed(context: Any) -> list[tuple[str, torch.Tensor]]:
-    """Every tensor in the fields of a context and of its data, except those that the plugin may write to."""
+    """Every tensor in the fields of a context and of its data, except those that the plugin may
+    write to.
+    """
     found: list[tuple[str, torch.Tensor]] = []
     for field, name in _names(type(context)):  # type: ignore[arg-type]
         value = getattr(context, field)
@@ -109,17 +146,24 @@ _DATA = tuple(field.name for field in fields(MemberData))
 
 @cache
 def _names(kind: type) -> list[tuple[str, str]]:
-    """(field, name in messages) of a context class, without the fields that the plugin may write to."""
+    """(field, name in messages) of a context class, without the fields that the plugin may write
+    to.
+    """
     lead = "knowledge" if issubclass(kind, Knowledge) else "ctx"
-    return [(field.name, f"{lead}.{field.name}") for field in fields(kind) if (kind, field.name) not in OWN]
+    return [
+        (field.name, f"{lead}.{field.name}")
+        for field in fields(kind)
+        if (kind, field.name) not in OWN
+    ]
 
 
 _memo: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor -> its fingerprint
 
 
 def _first_fingerprint(t: torch.Tensor) -> tuple[Any, ...]:
-    """The fingerprint from the first time that the tensor was handed out. The engine never writes to these tensors, so a
-    later write from another client's phase is found, too."""
+    """The fingerprint from the first time that the tensor was handed out. The engine never writes
+    to these tensors, so a later write from another client's phase is found, too.
+    """
     if t not in _memo:
         _memo[t] = _fingerprint(t)
     known: tuple[Any, ...] = _memo[t]
@@ -134,11 +178,15 @@ def _fingerprint(t: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _structure(module: nn.Module | None) -> list[Any]:
-    """The module's parts, tensors, ``requires_grad``, numbers of hooks, and settings of torch's own layers (momentum, dropout
-    rate); a plugin's own layers may keep counters."""
+    """The module's parts, tensors, ``requires_grad``, numbers of hooks, and settings of torch's own
+    layers (momentum, dropout rate); a plugin's own layers may keep counters.
+    """
     if module is None:
         return []
-    tensors = [(t.data_ptr(), t.requires_grad, _hooks(t)) for t in (*module.parameters(), *module.buffers())]
+    tensors = [
+        (t.data_ptr(), t.requires_grad, _hooks(t))
+        for t in (*module.parameters(), *module.buffers())
+    ]
     modules = list(module.modules())
     hooks = [_hooks(m) for m in modules]
     settings = [_settings_of(m) for m in modules if type(m).__module__.startswith("torch.nn.")]
@@ -153,10 +201,14 @@ def _hooks(of: Any) -> list[int]:
 
 def _settings_of(layer: nn.Module) -> list[tuple[str, Any]]:
     plain = int, float, str, type(None)
-    return [(name, value) for name, value in vars(layer).items() if name != "training" and isinstance(value, plain)]
+    return [
+        (name, value)
+        for name, value in vars(layer).items()
+        if name != "training" and isinstance(value, plain)
+    ]
 
 
-# --- calls ------------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 _LONGEST_REMARK, _MOST_REMARKS = 400, 20  # characters of a remark, remarks of a defense
@@ -171,12 +223,15 @@ class PhaseRefusal(UserError):
 
 
 class Delegating:
-    """Base of the engine's own defenses that delegate every phase to their parts through ``call_phase``."""
+    """Base of the engine's own defenses that delegate every phase to their parts through
+    ``call_phase``.
+    """
 
 
 def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
-    """``plugin.phase(*args)``. Its exceptions become a :class:`PhaseError` with ``where``, its ``UserError`` a
-    :class:`PhaseRefusal`; errors of nested phases pass unchanged."""
+    """``plugin.phase(*args)``. Its exceptions become a :class:`PhaseError` with ``where``, its
+    ``UserError`` a :class:`PhaseRefusal`; errors of nested phases pass unchanged.
+    """
     try:
         return getattr(plugin, phase)(*args)
     except (PhaseRefusal, SkipCell, Diverged, PhaseError):
@@ -205,57 +260,81 @@ def require_nothing(defense: Defense, answer: object) -> None:
 
 
 def remarks_of(defense: Defense, federation: Federation) -> list[str]:
-    """A defense's remarks on a federation, each on one line of bounded length, without duplicates. Raises ``UserError`` if
-    ``remarks`` returns anything but texts."""
+    """A defense's remarks on a federation, each on one line of bounded length, without duplicates.
+    Raises ``UserError`` if ``remarks`` returns anything but texts.
+    """
     answer: object = defense.remarks(federation)
     texts = list(answer) if isinstance(answer, list | tuple) else [None]
     if not all(isinstance(text, str) for text in texts):
-        raise UserError(f"{type(defense).__name__}.remarks returned {found(answer)}; expected a list of texts")
-    return list(dict.fromkeys(one_line(text, _LONGEST_REMARK) for text in map(str, texts)))[:_MOST_REMARKS]
+        raise UserError(
+            f"{type(defense).__name__}.remarks returned {found(answer)}; expected a list of texts"
+        )
+    return list(dict.fromkeys(one_line(text, _LONGEST_REMARK) for text in map(str, texts)))[
+        :_MOST_REMARKS
+    ]
 
 
-def call_for_rows(plugin: Any, phase: str, like: torch.Tensor, *args: Any, where: str) -> torch.Tensor:
-    """Call a phase of an adversary that returns rows of the shape of ``like``, and check that it wrote to nothing it may
-    not."""
+def call_for_rows(
+    plugin: Any, phase: str, like: torch.Tensor, *args: Any, where: str
+) -> torch.Tensor:
+    """Call a phase of an adversary that returns rows of the shape of ``like``, and check that it
+    wrote to nothing it may not.
+    """
     watch = Watch(args[-1])
     out: torch.Tensor = call(plugin, phase, *args, where=where)
     require_untouched(watch, type(plugin).__name__, phase, where)
     if misfit := vector(out, like.shape, like):
-        raise PhaseError(f"{type(plugin).__name__}.{phase} ({where}) returned {misfit.found}; expected {misfit.expected}")
+        raise PhaseError(
+            f"{type(plugin).__name__}.{phase} ({where}) returned {misfit.found}; expected "
+            f"{misfit.expected}"
+        )
     return out.detach()
 
 
 def call_phase(defense: Defense, name: str, *args: Any, where: str) -> Any:
-    """Call a phase of a defense and check its return value against the table of phases; the context is the last argument.
+    """Call a phase of a defense and check its return value against the table of phases; the context
+    is the last argument.
 
-    Raises :class:`PhaseError` for a wrong return value, also if a tensor of the engine was written to; ``LookupError`` for
-    an unknown phase."""
+    Raises :class:`PhaseError` for a wrong return value, also if a tensor of the engine was written
+    to; ``LookupError`` for an unknown phase.
+    """
     row = phase(name)
     if isinstance(defense, Delegating):
         return call(defense, row.name, *args, where=where)
-    watch = Watch(args[-1], {_READ[name]: args[0]} if name in _READ else {}, closely=row.stage != "batch")
+    watch = Watch(
+        args[-1], {_READ[name]: args[0]} if name in _READ else {}, closely=row.stage != "batch"
+    )
     answer = call(defense, row.name, *args, where=where)
     require_untouched(watch, type(defense).__name__, row.name, where)
     with _check():
         misfit = CHECKS[row.returns](answer, *args)
     if misfit:
-        raise PhaseError(f"{type(defense).__name__}.{row.name} ({where}) returned {misfit.found}; expected {misfit.expected}")
+        raise PhaseError(
+            f"{type(defense).__name__}.{row.name} ({where}) returned {misfit.found}; expected "
+            f"{misfit.expected}"
+        )
     return answer.detach() if row.returns in _ROWS and answer is not None else answer
 
 
-_READ = {"assign": "models", "answer": "logits"}  # phases with a first argument that is the engine's own -> its name in messages
-_ROWS = ("vector or nothing", "same shape", "step")  # copied into the engine's tensors, without their graph
+# phases with a first argument that is the engine's own -> its name in messages
+_READ = {"assign": "models", "answer": "logits"}
+# copied into the engine's tensors, without their graph
+_ROWS = ("vector or nothing", "same shape", "step")
 
 
 @_check()
 def require_untouched(watch: Watch, who: str, phase: str, where: str) -> None:
-    """Raise :class:`PhaseError` where plugin ``who`` wrote to what is watched, or changed torch's settings."""
+    """Raise :class:`PhaseError` where plugin ``who`` wrote to what is watched, or changed torch's
+    settings.
+    """
     if changed := watch.changed():
         around = " or a phase of a batch inside it" if phase == "local_train" else ""
         remedy = "it is read-only: work on a copy, e.g. .clone()"
         raise PhaseError(f"{who}.{phase}{around} ({where}) changed {', '.join(changed)}; {remedy}")
     if changed := watch.settings_changed():
-        remedy = "all clients train in the same process: restore the setting, e.g. by a `with` block"
+        remedy = (
+            "all clients train in the same process: restore the setting, e.g. by a `with` block"
+        )
         raise PhaseError(f"{who}.{phase} ({where}) changed torch's {', '.join(changed)}; {remedy}")
 
 
@@ -265,7 +344,9 @@ def backward(loss: torch.Tensor, defense: Defense, where: str) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
     except Exception as error:
         part = next(iter(acting(defense, "loss")), defense)
-        raise PhaseError(f"{type(part).__name__}.loss ({where}): its gradient: {describe_error(error)}") from error
+        raise PhaseError(
+            f"{type(part).__name__}.loss ({where}): its gradient: {describe_error(error)}"
+        ) from error
 
 
 def forward(module: nn.Module, x: torch.Tensor, where: str) -> torch.Tensor:
@@ -281,7 +362,9 @@ def run_model(work: Callable[..., Any], *args: torch.Tensor, where: str) -> Any:
         raise PhaseError(f"the model ({where}): {describe_error(error)}") from error
 
 
-def where_of(ctx: MemberContext | CoalitionContext | ServerContext | AnswerContext | ReportContext) -> str:
+def where_of(
+    ctx: MemberContext | CoalitionContext | ServerContext | AnswerContext | ReportContext,
+) -> str:
     """The place of a phase, for messages."""
     if isinstance(ctx, ReportContext):
         return "after the last round"

@@ -1,4 +1,6 @@
-"""Local training of one client: its epochs and batches, the phases of a defense around them, and the samples that it used."""
+"""Local training of one client: its epochs and batches, the phases of a defense around them, and
+the samples that it used.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,15 @@ class Used:
     """The samples that one client used in one round. ``seen``: whether there are any."""
 
     def __init__(self, like: torch.Tensor) -> None:
-        self.now, self.flagged = (torch.zeros(len(like), dtype=torch.bool, device=like.device) for _ in range(2))
+        self.now, self.flagged = (
+            torch.zeros(len(like), dtype=torch.bool, device=like.device) for _ in range(2)
+        )
         self.seen = False
 
     def add(self, index: torch.Tensor, flag: torch.Tensor | None = None) -> None:
-        """Samples of batches: ``index`` [m] positions in the client's data; ``flag`` [m, ...] or None."""
+        """Samples of batches: ``index`` [m] positions in the client's data; ``flag`` [m, ...] or
+        None.
+        """
         if len(index):
             self.seen = True
             self.now[index] = True
@@ -52,8 +58,9 @@ class Used:
 
 
 class Usage:
-    """Counts of used samples in one training. A sample is used in a round if it was in at least one batch, and flagged if
-    it was there with a true flag of its ``Selection``."""
+    """Counts of used samples in one training. A sample is used in a round if it was in at least one
+    batch, and flagged if it was there with a true flag of its ``Selection``.
+    """
 
     def __init__(self, clients: Sequence[MemberData]) -> None:
         self._used = [torch.zeros(len(d.y), dtype=torch.int32, device=d.y.device) for d in clients]
@@ -66,20 +73,32 @@ class Usage:
         return Used(self._used[client])
 
     def end(self, round: int, client: int, used: Used, known: bool) -> None:
-        """The client's round ends. ``known``: False where it trained on samples that were not recorded."""
+        """The client's round ends. ``known``: False where it trained on samples that were not
+        recorded.
+        """
         self._used[client] += used.now
         self._flagged[client] += used.flagged
-        self._rounds.setdefault(round, {})[client] = (used.now.sum(), used.flagged.sum()) if known else None
+        self._rounds.setdefault(round, {})[client] = (
+            (used.now.sum(), used.flagged.sum()) if known else None
+        )
         if not known:
             self._unknown.add(client)
 
     def of_client(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """([n_k] rounds in which each sample was used, [n_k] flagged), int32; ``UNKNOWN`` throughout where one round is."""
+        """([n_k] rounds in which each sample was used, [n_k] flagged), int32; ``UNKNOWN``
+        throughout where one round is.
+        """
         counts = self._used[k].cpu().numpy(), self._flagged[k].cpu().numpy()
-        return counts if k not in self._unknown else (np.full_like(counts[0], UNKNOWN), np.full_like(counts[1], UNKNOWN))
+        return (
+            counts
+            if k not in self._unknown
+            else (np.full_like(counts[0], UNKNOWN), np.full_like(counts[1], UNKNOWN))
+        )
 
     def of_rounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """([T, K] how many samples each client used in each round, [T, K] flagged), int32; 0 of who was absent."""
+        """([T, K] how many samples each client used in each round, [T, K] flagged), int32; 0 of who
+        was absent.
+        """
         found = np.zeros((2, max(self._rounds, default=0), len(self._used)), np.int32)
         for t, clients in self._rounds.items():
             for k, counts in clients.items():
@@ -87,17 +106,20 @@ class Usage:
         return found[0], found[1]
 
 
-# --- local epochs and batches -----------------------------------------------------------------------------------------
+# --- local epochs and batches ---------------------------------------------------------------------
 
 
 class Epochs:
     """The standard local training of one member in one round (``contract.contexts.LocalTraining``).
 
-    ``run(n, e)`` trains epoch ``e`` of ``count`` in the ``n``-th pass; ``restart()`` loads what the round began with. The
-    caller may stop after any epoch. Open only while ``local_train`` runs, and not during an epoch: the phases of a batch
-    cannot train."""
+    ``run(n, e)`` trains epoch ``e`` of ``count`` in the ``n``-th pass; ``restart()`` loads what the
+    round began with. The caller may stop after any epoch. Open only while ``local_train`` runs, and
+    not during an epoch: the phases of a batch cannot train.
+    """
 
-    def __init__(self, count: int, run: Callable[[int, int], None], restart: Callable[[], None]) -> None:
+    def __init__(
+        self, count: int, run: Callable[[int, int], None], restart: Callable[[], None]
+    ) -> None:
         self._count, self._run, self._restart = count, run, restart
         self._pass, self._next, self._open = 0, 0, False
 
@@ -116,7 +138,9 @@ class Epochs:
         return self._iterate()
 
     def restart(self) -> None:
-        """As :meth:`MemberContext.restart` says; raises ``RuntimeError`` outside of ``local_train``."""
+        """As :meth:`MemberContext.restart` says; raises ``RuntimeError`` outside of
+        ``local_train``.
+        """
         self._require_open("restart")
         self._restart()
         self._begin_pass()
@@ -138,14 +162,17 @@ class Epochs:
 
     def _require_open(self, asked: str) -> None:
         if not self._open:
-            raise RuntimeError(f"ctx.{asked}() is available in local_train only, between its epochs")
+            raise RuntimeError(
+                f"ctx.{asked}() is available in local_train only, between its epochs"
+            )
 
 
 def picks(selection: Selection, size: int, shuffle: torch.Generator) -> list[torch.Tensor]:
     """One epoch's batches of about ``size``, as positions in ``selection.index``.
 
-    Shuffled: every sample once, the last batch may be smaller. Poisson: ceil(n / size) batches, each holding every sample
-    independently with probability size / n, in ascending order; a batch may be empty.
+    Shuffled: every sample once, the last batch may be smaller. Poisson: ceil(n / size) batches,
+    each holding every sample independently with probability size / n, in ascending order; a batch
+    may be empty.
     """
     n, device = len(selection.index), selection.index.device
     if not selection.poisson:
@@ -154,17 +181,19 @@ def picks(selection: Selection, size: int, shuffle: torch.Generator) -> list[tor
     return [torch.nonzero(mask).reshape(-1).to(device) for mask in drawn]
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True, eq=False)
 class Turn:
-    """The local training of one client in round ``round``. ``row``: its row among the round's updates;
-    ``start`` [P], ``buffers`` [B] and ``counts`` [I]: what it received. ``context``: makes its
-    context for phases of the round; None where the engine trains it plainly.
+    """The local training of one client in round ``round``. ``row``: its row among the round's
+    updates; ``start`` [P], ``buffers`` [B] and ``counts`` [I]: what it received. ``context``: makes
+    its context for phases of the round; None where the engine trains it plainly.
 
-    Set by ``LocalTrainer.begin``: ``ctx``, that context; ``selection``: what it trains on; ``shuffle``: its generator of
-    batches; ``used``: its samples; ``watch``: of what the phases of its batches are handed."""
+    Set by ``LocalTrainer.begin``: ``ctx``, that context; ``selection``: what it trains on;
+    ``shuffle``: its generator of batches; ``used``: its samples; ``watch``: of what the phases of
+    its batches are handed.
+    """
 
     round: int
     row: int
@@ -187,16 +216,24 @@ class Turn:
 
 
 class LocalTrainer:
-    """Trains a client in the module, through its flat vectors; ``cohort.py`` trains many at once with its help."""
+    """Trains a client in the module, through its flat vectors; ``cohort.py`` trains many at once
+    with its help.
+    """
 
     def __init__(self, setup: Setup) -> None:
         self.setup, self.flat, self.states = setup, setup.flat, dict[int, State]()
-        self.optimizer = make_optimizer(setup.config.optimizer, self.flat.params[None], self.flat.grad[None], self.states)
+        self.optimizer = make_optimizer(
+            setup.config.optimizer, self.flat.params[None], self.flat.grad[None], self.states
+        )
         self.usage = Usage(setup.clients)
         self.phases = {name: overrides(setup.defense, name) for name in PHASES}
-        self.by_batch = any(self.phases[name] for name in phases(party=("member",), stage=("batch",)))
+        self.by_batch = any(
+            self.phases[name] for name in phases(party=("member",), stage=("batch",))
+        )
         self.of_upload = tuple(name for name in phases(stage=("upload",)) if self.phases[name])
-        self.defended = self.by_batch or any(self.phases[name] for name in phases(party=("member",), stage=("round",)))
+        self.defended = self.by_batch or any(
+            self.phases[name] for name in phases(party=("member",), stage=("round",))
+        )
 
     def train(self, turn: Turn) -> None:
         """The client's whole training; the module then holds its model."""
@@ -206,7 +243,11 @@ class LocalTrainer:
         self.begin(turn)
         if turn.ctx is not None and self.phases["local_train"] and len(turn.selection.index):
             key = key_for(self.setup.seed, "defense:local_train", turn.round, turn.client)
-            epochs = Epochs(self.setup.config.local_epochs, lambda n, e: self._epoch(turn, n, e), lambda: self._restart(turn))
+            epochs = Epochs(
+                self.setup.config.local_epochs,
+                lambda n, e: self._epoch(turn, n, e),
+                lambda: self._restart(turn),
+            )
             with epochs.open():
                 ctx = replace(turn.ctx, key=key, training=epochs)
                 call_phase(self.setup.defense, "local_train", ctx, where=turn.where)
@@ -224,13 +265,21 @@ class LocalTrainer:
         self.optimizer.restart()
 
     def begin(self, turn: Turn) -> None:
-        """Key the client's random numbers, and ask a member for its selection. The module holds what it received."""
+        """Key the client's random numbers, and ask a member for its selection. The module holds
+        what it received.
+        """
         self.flat.module.train()
         self.key_module(turn.round, turn.client)
         turn.used = self.usage.begin(turn.client)
-        turn.shuffle = torch.Generator().manual_seed(key_for(self.setup.seed, "shuffle", turn.round, turn.client) >> 1)
+        turn.shuffle = torch.Generator().manual_seed(
+            key_for(self.setup.seed, "shuffle", turn.round, turn.client) >> 1
+        )
         turn.ctx = turn.context() if turn.context is not None else None
-        turn.selection = Selection(turn.data.trainable) if turn.ctx is None else self._selected(turn.ctx, turn.where)
+        turn.selection = (
+            Selection(turn.data.trainable)
+            if turn.ctx is None
+            else self._selected(turn.ctx, turn.where)
+        )
         if turn.ctx is not None and self.by_batch:
             turn.watch = Watch(turn.ctx)
 
@@ -239,35 +288,50 @@ class LocalTrainer:
         chosen = call_phase(defense, "select", ctx, where=where) if self.phases["select"] else None
         selection = Selection(ctx.data.trainable) if chosen is None else chosen
         if ctx.data.held_out is not None and bool(ctx.data.held_out[selection.index].any()):
-            # held-out samples leave the audit: training on them would be a leak that is not measured
-            raise PhaseError(f"{type(defense).__name__}.select ({where}) selected samples that `prepare` held out")
+            # held-out samples leave the audit: training on them would be a leak that is not
+            # measured
+            raise PhaseError(
+                f"{type(defense).__name__}.select ({where}) selected samples that `prepare` held "
+                "out"
+            )
         self.flat.module.train()
         return selection
 
     def end(self, turn: Turn) -> None:
-        """Count the client's samples, which are known unless a ``local_train`` changed the model without the standard batches,
-        and check that the phases of a batch wrote to nothing else."""
+        """Count the client's samples, which are known unless a ``local_train`` changed the model
+        without the standard batches, and check that the phases of a batch wrote to nothing else.
+        """
         if turn.watch is not None:
-            require_untouched(turn.watch, type(self.setup.defense).__name__, "local_train", turn.where)
-        known = turn.used.seen or not self.phases["local_train"] or torch.equal(self.flat.params, turn.start)
+            require_untouched(
+                turn.watch, type(self.setup.defense).__name__, "local_train", turn.where
+            )
+        known = (
+            turn.used.seen
+            or not self.phases["local_train"]
+            or torch.equal(self.flat.params, turn.start)
+        )
         self.usage.end(turn.round, turn.client, turn.used, known or turn.ctx is None)
 
     def key_module(self, round: int, client: int, purpose: str = "module") -> None:
-        """Seed torch's global generators (dropout, third-party code), so that results do not depend on the order of
-        clients."""
+        """Seed torch's global generators (dropout, third-party code), so that results do not depend
+        on the order of clients.
+        """
         key = key_for(self.setup.seed, purpose, round, client) >> 1
         torch.random.default_generator.manual_seed(key)
         if self.flat.params.is_cuda:
             torch.cuda.manual_seed_all(key)
 
     def context_of_epoch(self, turn: Turn, n: int, e: int) -> MemberContext | None:
-        """Of epoch ``e`` of the ``n``-th pass over this round's epochs, which has draws of its own; None without phases of a
-        batch."""
+        """Of epoch ``e`` of the ``n``-th pass over this round's epochs, which has draws of its own;
+        None without phases of a batch.
+        """
         if turn.ctx is None or not self.by_batch:
             return None
         purpose = f"defense:pass{n}:epoch{e}" if n else f"defense:epoch{e}"
         key = key_for(self.setup.seed, purpose, turn.round, turn.client)
-        return replace(turn.ctx, key=key, epoch=(turn.round - 1) * self.setup.config.local_epochs + e)
+        return replace(
+            turn.ctx, key=key, epoch=(turn.round - 1) * self.setup.config.local_epochs + e
+        )
 
     def drawn(self, turn: Turn) -> list[torch.Tensor]:
         """One epoch's batches, as positions in the selection, which count as used."""
@@ -278,21 +342,27 @@ class LocalTrainer:
         drawn = picks(selection, config.batch_size, turn.shuffle)[: min(most, default=None)]
         if drawn:
             pick = torch.cat(drawn)
-            turn.used.add(selection.index[pick], None if selection.flag is None else selection.flag[pick])
+            turn.used.add(
+                selection.index[pick], None if selection.flag is None else selection.flag[pick]
+            )
         return drawn
 
     def _epoch(self, turn: Turn, n: int, e: int) -> None:
         ctx, lr = self.context_of_epoch(turn, n, e), lr_at(self.setup.config, turn.round)
-        chain = Chain.of(self.flat, turn.data.x)  # a `local_train` may have changed the model's layers for a while
+        # a `local_train` may have changed the model's layers for a while
+        chain = Chain.of(self.flat, turn.data.x)
         for batch in _batches(self.flat.module, turn.data, turn.selection, self.drawn(turn)):
             if self._gradient(batch, ctx, chain, turn.where):
                 self.optimizer.step(lr)
 
-    def _gradient(self, batch: Batch, ctx: MemberContext | None, chain: Chain | None, where: str) -> bool:
+    def _gradient(
+        self, batch: Batch, ctx: MemberContext | None, chain: Chain | None, where: str
+    ) -> bool:
         """Fill ``flat.grad`` with that of a batch; False where there is nothing to learn from."""
         size, own = len(batch.index), None
         if ctx is not None:
-            self.flat.bind_grad((None,) * len(self.flat.trainable))  # a phase sees no gradients but its own, as in a group
+            # a phase sees no gradients but its own, as in a group
+            self.flat.bind_grad((None,) * len(self.flat.trainable))
         if ctx is not None and self.phases["transform"] and size:
             batch = call_phase(self.setup.defense, "transform", batch, ctx, where=where)
         if ctx is not None and self.phases["local_step"]:
@@ -305,15 +375,24 @@ class LocalTrainer:
         elif chain is None or (lossy and chain.draws) or has_graph(batch):
             self.by_autograd(batch, ctx, where, self.flat.grad, self.flat.gradients)
         elif ctx is None or not lossy:
-            run_model(chain.gradient, batch.x, batch.y if batch.soft is None else batch.soft, where=where)
+            run_model(
+                chain.gradient, batch.x, batch.y if batch.soft is None else batch.soft, where=where
+            )
         else:
-            at_logits, others = self.of_loss(run_model(chain.forward, batch.x, where=where), batch, ctx)
+            at_logits, others = self.of_loss(
+                run_model(chain.forward, batch.x, where=where), batch, ctx
+            )
             chain.backward(at_logits)
             add_to(self.flat.gradients, others)
         return True
 
     def by_autograd(
-        self, batch: Batch, ctx: MemberContext | None, where: str, grad: torch.Tensor, gradients: Sequence[torch.Tensor]
+        self,
+        batch: Batch,
+        ctx: MemberContext | None,
+        where: str,
+        grad: torch.Tensor,
+        gradients: Sequence[torch.Tensor],
     ) -> None:
         """Fill ``grad`` [P], of which ``gradients`` are the views, through a graph of the module."""
         logits, defense = forward(self.flat.module, batch.x, where), self.setup.defense
@@ -332,7 +411,9 @@ class LocalTrainer:
     def of_loss(
         self, logits: torch.Tensor, batch: Batch, ctx: MemberContext
     ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-        """([B, C] the gradient of the defense's loss at ``logits``, and that of each parameter past the logits, if any)."""
+        """([B, C] the gradient of the defense's loss at ``logits``, and that of each parameter past
+        the logits, if any).
+        """
         defense, where, leaf = self.setup.defense, where_of(ctx), logits.detach().requires_grad_()
         graph = Graph(self.flat.module, self.flat.trainable, batch.x)
         loss = call_phase(defense, "loss", graph.through(leaf), batch, ctx, where=where)
@@ -340,9 +421,13 @@ class LocalTrainer:
             p.grad = None  # a plugin may have used it
         graph.cut = True
         backward(loss, defense, where)
-        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad, [p.grad for p in self.flat.trainable]
+        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad, [
+            p.grad for p in self.flat.trainable
+        ]
 
-    def upload(self, update: torch.Tensor, context: Callable[[str], MemberContext], causes: Causes) -> torch.Tensor:
+    def upload(
+        self, update: torch.Tensor, context: Callable[[str], MemberContext], causes: Causes
+    ) -> torch.Tensor:
         """The member's update [P] after every phase of stage ``upload``, each with its own context."""
         for name in self.of_upload:
             ctx, was = context(name), finite(update)
@@ -353,8 +438,10 @@ class LocalTrainer:
 
 
 def has_graph(batch: Batch) -> bool:
-    """Whether samples or soft targets of the batch require gradients, since a ``transform`` computed them from the parameters or
-    a ``loss`` differentiates with respect to them: only autograd does that."""
+    """Whether samples or soft targets of the batch require gradients, since a ``transform``
+    computed them from the parameters or a ``loss`` differentiates with respect to them: only
+    autograd does that.
+    """
     return batch.x.requires_grad or (batch.soft is not None and batch.soft.requires_grad)
 
 
@@ -368,14 +455,21 @@ def add_to(gradients: Sequence[torch.Tensor], others: Sequence[torch.Tensor | No
 def _batches(
     module: torch.nn.Module, data: MemberData, selection: Selection, drawn: list[torch.Tensor]
 ) -> Iterator[Batch]:
-    """One epoch's batches, of these positions in the selection; its samples are gathered once, as in the plain loop."""
+    """One epoch's batches, of these positions in the selection; its samples are gathered once, as
+    in the plain loop.
+    """
     if not drawn:
         return
     sizes, pick = [len(part) for part in drawn], torch.cat(drawn)
     index = selection.index[pick]
     parts = (
         (None,) * len(sizes) if t is None else t[where].split(sizes)
-        for t, where in ((data.x, index), (data.y, index), (data.soft, index), (selection.flag, pick))
+        for t, where in (
+            (data.x, index),
+            (data.y, index),
+            (data.soft, index),
+            (selection.flag, pick),
+        )
     )
     for x, y, soft, flag, own in zip(*parts, index.split(sizes), strict=True):
         yield Batch(as_floats(module, x), y, own, soft, flag)

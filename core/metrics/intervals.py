@@ -1,4 +1,6 @@
-"""The uncertainty of a metric: bootstrap over the candidates, and 95 % intervals of a mean over runs."""
+"""The uncertainty of a metric: bootstrap over the candidates, and 95 % intervals of a mean over
+runs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ import numpy as np
 from scipy.special import betaincinv, ndtri, stdtrit
 
 from fedbench.core.contract.board import Interval
-from fedbench.core.metrics.roc import TF01_FPR, TF01_MIN_NONMEMBERS, allowed_false_positives, checked
+from fedbench.core.metrics.roc import (
+    TF01_FPR,
+    TF01_MIN_NONMEMBERS,
+    allowed_false_positives,
+    checked,
+)
 
 ROOM = 128_000_000  # bytes of cached draws; what does not fit is drawn anew each time
 
@@ -19,8 +26,8 @@ ROOM = 128_000_000  # bytes of cached draws; what does not fit is drawn anew eac
 class SharedDraws:
     """Cache of arrays drawn from a keyed generator, by the generator's state and the sizes.
 
-    A second request gets the same read-only array, and the generator is advanced as if it had been drawn: the cache changes
-    no number.
+    A second request gets the same read-only array, and the generator is advanced as if it had been
+    drawn: the cache changes no number.
     """
 
     def __init__(self, room: int = ROOM) -> None:
@@ -28,7 +35,10 @@ class SharedDraws:
         self._drawn: dict[tuple[object, ...], tuple[tuple[np.ndarray, ...], dict[str, Any]]] = {}
 
     def draw(
-        self, rng: np.random.Generator, sizes: tuple[object, ...], make: Callable[[], tuple[np.ndarray, ...]]
+        self,
+        rng: np.random.Generator,
+        sizes: tuple[object, ...],
+        make: Callable[[], tuple[np.ndarray, ...]],
     ) -> tuple[np.ndarray, ...]:
         """What ``make`` draws from ``rng``; ``sizes``: everything else that it depends on."""
         key = (repr(rng.bit_generator.state), *sizes)
@@ -46,10 +56,11 @@ class SharedDraws:
         return arrays
 
 
-# --- bootstrap over the candidates ------------------------------------------------------------------------------------
+# --- bootstrap over the candidates ----------------------------------------------------------------
 
 
-CHUNK = 1_000_000  # resampled candidates held at once; bounds memory, and is part of which draws a seed gives
+# resampled candidates held at once; bounds memory, and is part of which draws a seed gives
+CHUNK = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +77,17 @@ class BootstrapResult:
 
 
 def bootstrap(
-    scores: np.ndarray, member: np.ndarray, rng: np.random.Generator, n: int = 200, kept: SharedDraws | None = None
+    scores: np.ndarray,
+    member: np.ndarray,
+    rng: np.random.Generator,
+    n: int = 200,
+    kept: SharedDraws | None = None,
 ) -> BootstrapResult:
     """Stratified bootstrap of AUC and TF01 with ``n`` replicates (Efron & Tibshirani 1993, ch. 6).
 
-    A resample is how often it holds each candidate, so that a replicate costs one pass over the candidates, no sort, and the
-    resamples do not depend on the scores: ``kept`` holds them for the other attacks on the same candidates.
+    A resample is how often it holds each candidate, so that a replicate costs one pass over the
+    candidates, no sort, and the resamples do not depend on the scores: ``kept`` holds them for the
+    other attacks on the same candidates.
     """
     if n < 2:
         raise ValueError(f"a bootstrap needs at least 2 replicates, got {n}")
@@ -85,27 +101,36 @@ def bootstrap(
 def _replicates(
     scores: np.ndarray, member: np.ndarray, kept: SharedDraws, rng: np.random.Generator, n: int
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """AUC [n] and TF01 [n] in percent on ``n`` resamples: of each resampled member, how many non-members are below it, and
-    whether few enough are not."""
+    """AUC [n] and TF01 [n] in percent on ``n`` resamples: of each resampled member, how many
+    non-members are below it, and whether few enough are not.
+    """
     mine, others = scores[member], scores[~member]
     allowed = allowed_false_positives(len(others), TF01_FPR)
     order = np.argsort(others, kind="stable")
     ascending = others[order]
-    left, right = np.searchsorted(ascending, mine, "left"), np.searchsorted(ascending, mine, "right")
+    left, right = (
+        np.searchsorted(ascending, mine, "left"),
+        np.searchsorted(ascending, mine, "right"),
+    )
     auc, tf01 = np.empty(n), np.empty(n)
     for rows, chosen, other in _resamples(len(mine), len(others), kept, rng, n):
-        below = np.zeros((len(other), len(others) + 1), np.int32)  # [b, k]: resampled non-members among the k lowest
+        # [b, k]: resampled non-members among the k lowest
+        below = np.zeros((len(other), len(others) + 1), np.int32)
         np.cumsum(other.take(order, axis=1), axis=1, out=below[:, 1:])
         under, upto = below.take(left, axis=1), below.take(right, axis=1)
         auc[rows] = np.einsum("bm,bm->b", chosen, 0.5 * (under + upto)) / (len(mine) * len(others))
-        tf01[rows] = 100 * (np.where(len(others) - under <= allowed, chosen, 0).sum(axis=1) / len(mine))
+        tf01[rows] = 100 * (
+            np.where(len(others) - under <= allowed, chosen, 0).sum(axis=1) / len(mine)
+        )
     return auc, tf01 if len(others) >= TF01_MIN_NONMEMBERS else None
 
 
 def _resamples(
     n_members: int, n_nonmembers: int, kept: SharedDraws, rng: np.random.Generator, n: int
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Chunks (rows, members [b, P], non-members [b, N]): how often each candidate is in each resample of its class."""
+    """Chunks (rows, members [b, P], non-members [b, N]): how often each candidate is in each
+    resample of its class.
+    """
     size = max(1, CHUNK // (n_members + n_nonmembers))
     for start in range(0, n, size):
         b = min(size, n - start)
@@ -114,12 +139,16 @@ def _resamples(
         yield slice(start, start + b), chosen, other
 
 
-def _both(rng: np.random.Generator, b: int, n_members: int, n_nonmembers: int) -> tuple[np.ndarray, ...]:
+def _both(
+    rng: np.random.Generator, b: int, n_members: int, n_nonmembers: int
+) -> tuple[np.ndarray, ...]:
     return _drawn(rng, b, n_members), _drawn(rng, b, n_nonmembers)
 
 
 def _drawn(rng: np.random.Generator, b: int, m: int) -> np.ndarray:
-    """[b, m]: ``b`` times ``m`` of ``m`` with replacement, as counts in the smallest whole numbers that hold them."""
+    """[b, m]: ``b`` times ``m`` of ``m`` with replacement, as counts in the smallest whole numbers
+    that hold them.
+    """
     flat = rng.integers(0, m, (b, m)) + m * np.arange(b)[:, None]
     counts = np.bincount(flat.ravel(), minlength=b * m).reshape(b, m)
     return counts.astype(np.min_scalar_type(counts.max()))
@@ -129,7 +158,7 @@ def _se(replicates: np.ndarray) -> float:
     return float(replicates.std(ddof=1))
 
 
-# --- intervals of a mean over runs ------------------------------------------------------------------------------------
+# --- intervals of a mean over runs ----------------------------------------------------------------
 
 
 LEVEL = 0.95
@@ -150,14 +179,18 @@ def _student(freedom: int) -> float:
 
 
 def combined_interval(values: Sequence[float], within_ses: Sequence[float]) -> Interval:
-    """Interval of the mean over seeds x targets, with the within-run standard errors of the same values.
+    """Interval of the mean over seeds x targets, with the within-run standard errors of the same
+    values.
 
-    With at least 2 values: the t interval, never narrower than the within-run one; of a single value: the within-run one
-    and ``between`` False. Within: the mean of n independent values has the error sqrt(sum se^2) / n.
+    With at least 2 values: the t interval, never narrower than the within-run one; of a single
+    value: the within-run one and ``between`` False. Within: the mean of n independent values has
+    the error sqrt(sum se^2) / n.
     """
     v, se = _finite(values, "values"), _finite(within_ses, "within_ses")
     if len(v) != len(se) or len(v) == 0:
-        raise ValueError(f"one standard error a value is needed, got {len(v)} values and {len(se)} errors")
+        raise ValueError(
+            f"one standard error a value is needed, got {len(v)} values and {len(se)} errors"
+        )
     if (se < 0).any():
         raise ValueError("a standard error is negative")
     within = float(ndtri((1 + LEVEL) / 2) * np.sqrt(np.sum(se**2)) / len(v))
@@ -168,7 +201,9 @@ def combined_interval(values: Sequence[float], within_ses: Sequence[float]) -> I
 
 
 def exact_interval(hits: int, of: int) -> tuple[float, float]:
-    """(low, high) of a share, 95 %, of which ``hits`` of ``of`` were counted; never too narrow (Clopper & Pearson, 1934)."""
+    """(low, high) of a share, 95 %, of which ``hits`` of ``of`` were counted; never too narrow
+    (Clopper & Pearson, 1934).
+    """
     if not 0 <= hits <= of or of < 1:
         raise ValueError(f"expected 0 <= hits <= of and of >= 1, got {hits} of {of}")
     tail = (1 - LEVEL) / 2

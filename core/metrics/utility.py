@@ -14,7 +14,8 @@ ROUNDS = 3  # audited ones, the last, that an accuracy is the mean of: a single 
 
 
 def run_accuracy(by_round: Sequence[float]) -> float:
-    """Test accuracy of a run: the mean over its last three audited rounds, over all where it has fewer.
+    """Test accuracy of a run: the mean over its last three audited rounds, over all where it has
+    fewer.
 
     ``by_round``: test accuracy of the global model after each audited round, at least one.
     """
@@ -22,25 +23,35 @@ def run_accuracy(by_round: Sequence[float]) -> float:
 
 
 def delta_accuracy(
-    values: Sequence[float], defended: Sequence[np.ndarray], undefended: Sequence[np.ndarray], rng: np.random.Generator,
+    values: Sequence[float],
+    defended: Sequence[np.ndarray],
+    undefended: Sequence[np.ndarray],
+    rng: np.random.Generator,
     n: int = 1000,
-) -> Interval:  # fmt: skip
-    """Mean over seeds of accuracy(defended) - accuracy(undefended), a fraction, with its 95 % interval.
+) -> Interval:
+    """Mean over seeds of accuracy(defended) - accuracy(undefended), a fraction, with its 95 %
+    interval.
 
-    ``values``: the difference of the two runs' :func:`run_accuracy`, one a seed. One [n_test] bool array a seed on each side:
-    which test samples the final models classify correctly, in the same order. With two seeds and more it is Student's t over
-    the values, which has the variance of training in it, never narrower than the within-run part. That is estimated from the
-    last round alone, the only one of which records have the answers: a paired bootstrap over test samples with ``n``
-    replicates. Seeds may share one test set, so a sample is drawn for all seeds at once (right for distinct test sets too);
-    sets of unequal size are drawn apart.
+    ``values``: the difference of the two runs' :func:`run_accuracy`, one a seed. One [n_test] bool
+    array a seed on each side: which test samples the final models classify correctly, in the same
+    order. With two seeds and more it is Student's t over the values, which has the variance of
+    training in it, never narrower than the within-run part. That is estimated from the last round
+    alone, the only one of which records have the answers: a paired bootstrap over test samples with
+    ``n`` replicates. Seeds may share one test set, so a sample is drawn for all seeds at once
+    (right for distinct test sets too); sets of unequal size are drawn apart.
     """
     if not len(values) == len(defended) == len(undefended) > 0:
-        raise ValueError(f"one pair a seed is needed, got {len(values)}, {len(defended)} defended, {len(undefended)} undefended")
+        raise ValueError(
+            f"one pair a seed is needed, got {len(values)}, {len(defended)} defended, "
+            f"{len(undefended)} undefended"
+        )
     differences = [_difference(a, b) for a, b in zip(defended, undefended, strict=True)]
     if len({len(d) for d in differences}) == 1:
         se = _bootstrap_se(np.mean(differences, axis=0), rng, n)
     else:
-        se = float(np.sqrt(sum(_bootstrap_se(d, rng, n) ** 2 for d in differences)) / len(differences))
+        se = float(
+            np.sqrt(sum(_bootstrap_se(d, rng, n) ** 2 for d in differences)) / len(differences)
+        )
     # combined_interval divides by sqrt(n): hand it the error a single run would have
     return combined_interval(values, [se * np.sqrt(len(values))] * len(values))
 
@@ -48,23 +59,29 @@ def delta_accuracy(
 def _difference(defended: np.ndarray, undefended: np.ndarray) -> np.ndarray:
     a, b = np.asarray(defended), np.asarray(undefended)
     if a.dtype != bool or b.dtype != bool or a.ndim != 1 or a.shape != b.shape or len(a) == 0:
-        raise ValueError(f"two bool vectors over the same test samples are needed, got {a.shape} and {b.shape}")
+        raise ValueError(
+            f"two bool vectors over the same test samples are needed, got {a.shape} and {b.shape}"
+        )
     difference: np.ndarray = a.astype(np.float64) - b
     return difference
 
 
 def _bootstrap_se(difference: np.ndarray, rng: np.random.Generator, n: int) -> float:
-    """Standard error of the mean: resampling counts of the few distinct values is resampling the samples."""
+    """Standard error of the mean: resampling counts of the few distinct values is resampling the
+    samples.
+    """
     values, counts = np.unique(difference, return_counts=True)
     drawn = rng.multinomial(len(difference), counts / len(difference), size=n)
     return float((drawn @ values / len(difference)).std(ddof=1))
 
 
-# --- privacy against utility ------------------------------------------------------------------------------------------
+# --- privacy against utility ----------------------------------------------------------------------
 
 
 def pareto_front(points: np.ndarray) -> np.ndarray:
-    """[n] bool for points [n, 2], lower is better in both: True where no other point is as good and once better."""
+    """[n] bool for points [n, 2], lower is better in both: True where no other point is as good and
+    once better.
+    """
     p = _checked(points)
     no_worse = (p[:, None] <= p[None]).all(axis=2)
     better = (p[:, None] < p[None]).any(axis=2)
@@ -73,10 +90,11 @@ def pareto_front(points: np.ndarray) -> np.ndarray:
 
 
 def hypervolume(points: np.ndarray) -> float:
-    """Area dominated between the points [n, 2] and (1, 1); larger = better defense. Exact 2-D sweep.
+    """Area dominated between the points [n, 2] and (1, 1); larger = better defense. Exact 2-D
+    sweep.
 
-    FedMIA (Zhu et al., CVPR 2025, appendix, definition 1): a point is (privacy loss, utility loss), e.g. (TF01 as a
-    fraction, test error), with the reference (1, 1). Points beyond it add nothing.
+    FedMIA (Zhu et al., CVPR 2025, appendix, definition 1): a point is (privacy loss, utility loss),
+    e.g. (TF01 as a fraction, test error), with the reference (1, 1). Points beyond it add nothing.
     """
     p = _checked(points)
     p = p[(p < 1).all(axis=1)]

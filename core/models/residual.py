@@ -15,7 +15,9 @@ from fedbench.core.models.sequential import require_images
 
 
 class GlobalMean(nn.Module):
-    """[B, C, H, W] -> [B, C]. Not ``AdaptiveAvgPool2d``: its CUDA backward pass is not deterministic."""
+    """[B, C, H, W] -> [B, C]. Not ``AdaptiveAvgPool2d``: its CUDA backward pass is not
+    deterministic.
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.mean((2, 3))
@@ -33,11 +35,13 @@ class Residual(nn.Module):
         return self.body(x) + self.skip(x)
 
 
-# --- ResNet -----------------------------------------------------------------------------------------------------------
+# --- ResNet ---------------------------------------------------------------------------------------
 
 
 class _ResNet(Model):
-    """3x3 stem, stages of basic blocks, mean, Linear; a stage that has another width than the one before halves the image."""
+    """3x3 stem, stages of basic blocks, mean, Linear; a stage that has another width than the one
+    before halves the image.
+    """
 
     name: ClassVar[str]
     widths: ClassVar[tuple[int, ...]]  # of the stages; the stem has the first
@@ -55,26 +59,38 @@ class _ResNet(Model):
 
     def _block(self, width: int, wider: int) -> Residual:
         stride = 1 if width == wider else 2
-        body = [*self._conv(width, wider, 3, stride), nn.ReLU(inplace=True), *self._conv(wider, wider, 3, 1)]
-        return Residual(nn.Sequential(*body), nn.Sequential(*([] if width == wider else self._shortcut(width, wider))))
+        body = [
+            *self._conv(width, wider, 3, stride),
+            nn.ReLU(inplace=True),
+            *self._conv(wider, wider, 3, 1),
+        ]
+        return Residual(
+            nn.Sequential(*body),
+            nn.Sequential(*([] if width == wider else self._shortcut(width, wider))),
+        )
 
     def _shortcut(self, width: int, wider: int) -> list[nn.Module]:
         return self._conv(width, wider, 1, 2)
 
     def _conv(self, width: int, wider: int, kernel: int, stride: int) -> list[nn.Module]:
-        return [nn.Conv2d(width, wider, kernel, stride, padding=kernel // 2, bias=False), self._norm(wider)]
+        return [
+            nn.Conv2d(width, wider, kernel, stride, padding=kernel // 2, bias=False),
+            self._norm(wider),
+        ]
 
     def _norm(self, channels: int) -> nn.Module:
         return nn.GroupNorm(self.params.groups, channels)
 
 
 class ResNet18(_ResNet):
-    """3x3 stem without pooling, four stages of two basic blocks (64, 128, 256, 512 channels), mean, Linear.
+    """3x3 stem without pooling, four stages of two basic blocks (64, 128, 256, 512 channels), mean,
+    Linear.
 
-    He et al., CVPR 2016, in the shape FedMIA trains (docs/methods/federation.md#models): each stage but the first halves the
-    image; GroupNorm wherever the original has BatchNorm, the 1x1 shortcut included; convolutions without bias; torch's
-    default initialisation. 11,220,132 parameters for 3 channels and 100 classes. The norm adds two parameters a
-    channel whatever the number of groups. Raises ``UserError`` for anything but images of at least 8 x 8.
+    He et al., CVPR 2016, in the shape FedMIA trains (docs/methods/federation.md#models): each stage
+    but the first halves the image; GroupNorm wherever the original has BatchNorm, the 1x1 shortcut
+    included; convolutions without bias; torch's default initialisation. 11,220,132 parameters for 3
+    channels and 100 classes. The norm adds two parameters a channel whatever the number of groups.
+    Raises ``UserError`` for anything but images of at least 8 x 8.
     """
 
     name, widths, blocks = "resnet18", (64, 128, 256, 512), 2
@@ -86,39 +102,54 @@ class ResNet18(_ResNet):
 class ResNet20(_ResNet):
     """3x3 stem (16), three stages of three basic blocks (16, 32, 64 channels), mean, Linear.
 
-    He et al., CVPR 2016, section 4.2, as FedPoisonMIA trains it (docs/methods/federation.md#models): the second and third stage
-    halve the image, convolutions have no bias. The mean is over the whole final map: what an average pool of 8 does for 32x32
-    pixels, of 12 for 48x48, of 24 for 96x96 (FedPoisonMIA's code pools 8 and 16 there, which leaves out the map's right and
-    lower edge). Torch's default initialisation.
+    He et al., CVPR 2016, section 4.2, as FedPoisonMIA trains it
+    (docs/methods/federation.md#models): the second and third stage halve the image, convolutions
+    have no bias. The mean is over the whole final map: what an average pool of 8 does for 32x32
+    pixels, of 12 for 48x48, of 24 for 96x96 (FedPoisonMIA's code pools 8 and 16 there, which leaves
+    out the map's right and lower edge). Torch's default initialisation.
 
-    Shortcuts where the shape changes: ``conv`` is a strided 1x1 convolution and its norm (the paper's option B, and
-    FedPoisonMIA's code), ``identity`` takes every second pixel and adds channels of zeros (option A, the published
-    0.27 M). For 3 channels and 10 classes: identity 269,722 parameters; conv 272,474, which is 16*32 + 32*64 weights and
-    2*(32 + 64) of norm more. GroupNorm has as many as BatchNorm.
+    Shortcuts where the shape changes: ``conv`` is a strided 1x1 convolution and its norm (the
+    paper's option B, and FedPoisonMIA's code), ``identity`` takes every second pixel and adds
+    channels of zeros (option A, the published 0.27 M). For 3 channels and 10 classes: identity
+    269,722 parameters; conv 272,474, which is 16*32 + 32*64 weights and 2*(32 + 64) of norm more.
+    GroupNorm has as many as BatchNorm.
 
-    BatchNorm is the papers' and ties a batch's samples together in training; the models that are judged are in eval mode,
-    on running statistics that are averaged with the clients' updates. FedPoisonMIA's code never leaves training mode.
-    Raises ``UserError`` for anything but images of at least 8 x 8.
+    BatchNorm is the papers' and ties a batch's samples together in training; the models that are
+    judged are in eval mode, on running statistics that are averaged with the clients' updates.
+    FedPoisonMIA's code never leaves training mode. Raises ``UserError`` for anything but images of
+    at least 8 x 8.
     """
 
     name, widths, blocks = "resnet20", (16, 32, 64), 3  # depth 20 = 6 n + 2 with n = 3
 
     class Params(Base):
-        norm: Literal["batch", "group"] = Field("batch", description="batch: BatchNorm, the papers'; group: GroupNorm")
-        groups: Literal[1, 2, 4, 8, 16] = Field(16, description="groups of every GroupNorm; norm: batch has none")
+        norm: Literal["batch", "group"] = Field(
+            "batch", description="batch: BatchNorm, the papers'; group: GroupNorm"
+        )
+        groups: Literal[1, 2, 4, 8, 16] = Field(
+            16, description="groups of every GroupNorm; norm: batch has none"
+        )
         shortcut: Literal["conv", "identity"] = Field(
-            "conv", description="where the shape changes: a strided 1x1 convolution, or every second pixel and zero channels"
+            "conv",
+            description="where the shape changes: a strided 1x1 convolution, or every second pixel "
+            "and zero channels",
         )
 
     def _shortcut(self, width: int, wider: int) -> list[nn.Module]:
-        return [_Subsample(wider - width)] if self.params.shortcut == "identity" else super()._shortcut(width, wider)
+        return (
+            [_Subsample(wider - width)]
+            if self.params.shortcut == "identity"
+            else super()._shortcut(width, wider)
+        )
 
     def _norm(self, channels: int) -> nn.Module:
         return nn.BatchNorm2d(channels) if self.params.norm == "batch" else super()._norm(channels)
 
 
 class _Subsample(nn.Module):
-    """[B, C, H, W] -> [B, C + extra, ceil(H/2), ceil(W/2)]: every second pixel, then channels of zeros."""
+    """[B, C, H, W] -> [B, C + extra, ceil(H/2), ceil(W/2)]: every second pixel, then channels of
+    zeros.
+    """
 
     def __init__(self, extra: int) -> None:
         super().__init__()
@@ -128,7 +159,7 @@ class _Subsample(nn.Module):
         return pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.extra))
 
 
-# --- Wide ResNet ------------------------------------------------------------------------------------------------------
+# --- Wide ResNet ----------------------------------------------------------------------------------
 
 
 _STEM = 16
@@ -138,18 +169,22 @@ _KEPT_STD = 0.8796256610342398  # standard deviation of a standard normal cut at
 
 
 class WideResNet16x4(Model):
-    """3x3 stem (16), three stages of two pre-activation blocks (64, 128, 256 channels), ReLU, norm, mean, Linear.
+    """3x3 stem (16), three stages of two pre-activation blocks (64, 128, 256 channels), ReLU, norm,
+    mean, Linear.
 
-    Zagoruyko and Komodakis, BMVC 2016, with the changes of De et al., arXiv 2204.13650, 2022, that Aerni et al.,
-    CCS 2024, and CoFedMID take over (docs/methods/federation.md#models). A block is ReLU - norm - conv3x3 - ReLU - norm -
-    conv3x3; the second convolution strides. Where the shape changes (the first block of each stage) the skip is ReLU - norm -
-    conv1x1. Norm is GroupNorm with min(groups, channels) groups; convolutions have a bias. 2,751,562 parameters for
-    3 channels and 10 classes. Raises ``UserError`` for anything but images of at least 4 x 4.
+    Zagoruyko and Komodakis, BMVC 2016, with the changes of De et al., arXiv 2204.13650, 2022, that
+    Aerni et al., CCS 2024, and CoFedMID take over (docs/methods/federation.md#models). A block is
+    ReLU - norm - conv3x3 - ReLU - norm - conv3x3; the second convolution strides. Where the shape
+    changes (the first block of each stage) the skip is ReLU - norm - conv1x1. Norm is GroupNorm
+    with min(groups, channels) groups; convolutions have a bias. 2,751,562 parameters for 3 channels
+    and 10 classes. Raises ``UserError`` for anything but images of at least 4 x 4.
     """
 
     class Params(Base):
         groups: Literal[1, 2, 4, 8, 16, 32, 64] = Field(
-            16, description="groups of every GroupNorm, at most one a channel (the first block has 16 channels)"
+            16,
+            description="groups of every GroupNorm, at most one a channel (the first block has 16 "
+            "channels)",
         )
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
@@ -158,9 +193,13 @@ class WideResNet16x4(Model):
         width = _STEM
         for stage, wider in enumerate(_WIDE):
             for block in range(_WIDE_BLOCKS):
-                layers.append(self._block(width, wider, stride=2 if stage > 0 and block == 0 else 1))
+                layers.append(
+                    self._block(width, wider, stride=2 if stage > 0 and block == 0 else 1)
+                )
                 width = wider
-        model = nn.Sequential(*layers, *self._before(width), GlobalMean(), nn.Linear(width, n_classes))
+        model = nn.Sequential(
+            *layers, *self._before(width), GlobalMean(), nn.Linear(width, n_classes)
+        )
         model.apply(_initialise)
         return model
 
@@ -172,14 +211,18 @@ class WideResNet16x4(Model):
         return Residual(nn.Sequential(*body), nn.Sequential(*skip))
 
     def _before(self, width: int) -> list[nn.Module]:
-        """The order of the private variant: ReLU before norm. Not in place, since the skip reads the same input."""
+        """The order of the private variant: ReLU before norm. Not in place, since the skip reads
+        the same input.
+        """
         return [nn.ReLU(), nn.GroupNorm(min(self.params.groups, width), width)]
 
 
 def _initialise(layer: nn.Module) -> None:
-    """Weights from a normal cut at two standard deviations, with variance 1/fan_in after the cut; biases zero.
+    """Weights from a normal cut at two standard deviations, with variance 1/fan_in after the cut;
+    biases zero.
 
-    Aerni et al. cut at the absolute value 2, ten standard deviations or more away: same variance, longer tails.
+    Aerni et al. cut at the absolute value 2, ten standard deviations or more away: same variance,
+    longer tails.
     """
     if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
         std = layer.weight[0].numel() ** -0.5 / _KEPT_STD

@@ -1,1 +1,3 @@
-"""The mathematics under everything: flat vectors, normalisation, precision, per-sample gradients, keyed randomness."""
+"""The mathematics under everything: flat vectors, normalisation, precision, per-sample gradients,
+keyed randomness.
+"""

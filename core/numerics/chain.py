@@ -1,8 +1,11 @@
-"""The gradient of a plain chain of layers without a graph: the kernels that autograd would call, in its order, so its bits.
+"""The gradient of a plain chain of layers without a graph: the kernels that autograd would call, in
+its order, so its bits.
 
-What is saved is the graph of every batch, the zeroing of the gradient and its accumulation, which together take longer than
-the arithmetic of a small model: gradients are written where the optimiser reads them. A chain of ``STACKED`` layers
-takes the batches of many clients at once, each with its own parameters: one kernel call for all of them."""
+What is saved is the graph of every batch, the zeroing of the gradient and its accumulation, which
+together take longer than the arithmetic of a small model: gradients are written where the optimiser
+reads them. A chain of ``STACKED`` layers takes the batches of many clients at once, each with its
+own parameters: one kernel call for all of them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ from fedbench.core.numerics.wrappers import Normalised, as_floats
 
 @contextmanager
 def unfilled() -> Iterator[None]:
-    """Only for a chain's kernels, which write all that they allocate: deterministic mode would fill it with NaN before."""
+    """Only for a chain's kernels, which write all that they allocate: deterministic mode would fill
+    it with NaN before.
+    """
     switch: Any = deterministic  # torch's types do not know its own switch
     before = switch.fill_uninitialized_memory
     switch.fill_uninitialized_memory = False
@@ -34,8 +39,10 @@ def unfilled() -> Iterator[None]:
 
 
 class Chain:
-    """The cross-entropy's gradient of one model on the CPU, or of the models of many clients, into ``grads``: [P], or [G, P].
-    Made by :meth:`of`, anew for every client: it holds the layers as they are then."""
+    """The cross-entropy's gradient of one model on the CPU, or of the models of many clients, into
+    ``grads``: [P], or [G, P]. Made by :meth:`of`, anew for every client: it holds the layers as
+    they are then.
+    """
 
     def __init__(self, module: nn.Module, links: list[Link], grads: torch.Tensor) -> None:
         self._module, self._links, self.grads = module, links, grads
@@ -47,8 +54,9 @@ class Chain:
 
     @classmethod
     def of(cls, flat: FlatModel, like: torch.Tensor) -> Chain | None:
-        """For batches ``like`` this one [B, *input]. None where a layer is not of ``LINKS``, is used twice, hooked, frozen or
-        not on the CPU in full precision: autograd then."""
+        """For batches ``like`` this one [B, *input]. None where a layer is not of ``LINKS``, is
+        used twice, hooked, frozen or not on the CPU in full precision: autograd then.
+        """
         if flat.params.dtype not in (torch.float32, torch.float64):
             return None
         grads = dict(zip(map(id, flat.trainable), flat.gradients, strict=True))
@@ -56,14 +64,28 @@ class Chain:
         return None if links is None else cls(flat.module, links, flat.grad)
 
     def of_clients(self, flat: FlatModel, params: torch.Tensor, grads: torch.Tensor) -> Chain:
-        """The same layers for G clients at once: ``params`` and ``grads`` are [G, P], ``x`` and ``g`` of the methods below
-        [G, B, ...]."""
-        values, views = (dict(zip(map(id, flat.trainable), flat.views(rows), strict=True)) for rows in (params, grads))
-        return Chain(self._module, [
-            type(link)(
-                link.layer, tuple(values[id(p)] for p in own), tuple(views[id(p)] for p in own), link.fresh, clients=True
-            ) for link in self._links for own in [[p for p in link.layer._parameters.values() if p is not None]]
-        ], grads)  # fmt: skip
+        """The same layers for G clients at once: ``params`` and ``grads`` are [G, P], ``x`` and
+        ``g`` of the methods below [G, B, ...].
+        """
+        values, views = (
+            dict(zip(map(id, flat.trainable), flat.views(rows), strict=True))
+            for rows in (params, grads)
+        )
+        return Chain(
+            self._module,
+            [
+                type(link)(
+                    link.layer,
+                    tuple(values[id(p)] for p in own),
+                    tuple(views[id(p)] for p in own),
+                    link.fresh,
+                    clients=True,
+                )
+                for link in self._links
+                for own in [[p for p in link.layer._parameters.values() if p is not None]]
+            ],
+            grads,
+        )
 
     def hooked(self) -> bool:
         """Whether a layer has got a hook, which it does not call."""
@@ -85,33 +107,48 @@ class Chain:
             g = self._links[i].backward(g, i > self._first)
 
     def gradient(self, x: torch.Tensor, target: torch.Tensor) -> None:
-        """Fill them with those of the mean cross-entropy on ``x`` [B, ...] and ``target`` [B] int64 or [B, C] float."""
+        """Fill them with those of the mean cross-entropy on ``x`` [B, ...] and ``target`` [B] int64
+        or [B, C] float.
+        """
         self.backward(of_logits(self.forward(x), target, 1 / max(len(x), 1)))
 
     @unfilled()
     @torch.no_grad()
-    def clipped(self, x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor, bound: float) -> None:
-        """Fill them with the sum over the samples of ``weight`` times the cross-entropy's gradient, clipped to the L2 norm
-        ``bound``; of linear layers only. As ``gradients.clipped_gradient``, of many clients at once."""
+    def clipped(
+        self, x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor, bound: float
+    ) -> None:
+        """Fill them with the sum over the samples of ``weight`` times the cross-entropy's gradient,
+        clipped to the L2 norm ``bound``; of linear layers only. As ``gradients.clipped_gradient``,
+        of many clients at once.
+        """
         g, seen = of_logits(self.forward(x), target, weight), []
         for i in range(len(self._links) - 1, self._first - 1, -1):
             link = self._links[i]
             if isinstance(link, LinearLink):
                 seen.append((link, g, link.squares(g)))
             g = link.down(g) if i > self._first else g
-        factors = clip_factors(sum((squares for _, _, squares in seen), torch.zeros(())), bound).to(g)[..., None]
+        factors = clip_factors(sum((squares for _, _, squares in seen), torch.zeros(())), bound).to(
+            g
+        )[..., None]
         for link, g, _ in seen:
             link.backward(g * factors, False)
 
 
 @torch.no_grad()
 def walked(
-    module: nn.Module, x: torch.Tensor, target: torch.Tensor, grads: dict[int, torch.Tensor] | None = None
+    module: nn.Module,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    grads: dict[int, torch.Tensor] | None = None,
 ) -> list[tuple[nn.Module, torch.Tensor, torch.Tensor]] | None:
-    """Each layer with parameters, its input and the gradient of the summed cross-entropy at its output; None where
-    ``module`` is no chain, or on a GPU. ``target``: [B] int64 or [B, C] float. ``grads``: something for each trainable
-    parameter, by its id, where that is at hand: to look for them takes as long as a small layer."""
-    links = links_of(module, {id(p): p for p in module.parameters()} if grads is None else grads, x.dim() == 2)
+    """Each layer with parameters, its input and the gradient of the summed cross-entropy at its
+    output; None where ``module`` is no chain, or on a GPU. ``target``: [B] int64 or [B, C] float.
+    ``grads``: something for each trainable parameter, by its id, where that is at hand: to look for
+    them takes as long as a small layer.
+    """
+    links = links_of(
+        module, {id(p): p for p in module.parameters()} if grads is None else grads, x.dim() == 2
+    )
     if links is None:
         return None
     g = of_logits(_forward(module, links, x), target, 1.0)
@@ -126,8 +163,10 @@ def walked(
 
 
 def links_of(module: nn.Module, grads: dict[int, torch.Tensor], rows: bool) -> list[Link] | None:
-    """The model as links, with where each parameter's gradient goes, by its id; None where it is no chain of such layers, on
-    the CPU, that reaches all of ``grads``. ``rows``: whether its inputs are [B, d]."""
+    """The model as links, with where each parameter's gradient goes, by its id; None where it is no
+    chain of such layers, on the CPU, that reaches all of ``grads``. ``rows``: whether its inputs
+    are [B, d].
+    """
     layers = _layers(module)
     if layers is None or not grads or len(set(layers)) < len(layers):
         return None
@@ -138,7 +177,9 @@ def links_of(module: nn.Module, grads: dict[int, torch.Tensor], rows: bool) -> l
         known = kind is not None and kind.serves(layer, rows) and not _hooked(layer)
         if kind is None or not known or not all(p is None or _plain(p, grads) for p in own):
             return None
-        links.append(kind(layer, tuple(own), tuple(None if p is None else grads[id(p)] for p in own), fresh))
+        links.append(
+            kind(layer, tuple(own), tuple(None if p is None else grads[id(p)] for p in own), fresh)
+        )
         rows = rows or kind is FlattenLink
         fresh = not kind.keeps_output and kind not in (FlattenLink, DropoutLink)
     ids = [id(p) for link in links for p in link.layer._parameters.values() if p is not None]
@@ -169,14 +210,19 @@ def _forward(module: nn.Module, links: list[Link], x: torch.Tensor) -> torch.Ten
 
 
 @torch.no_grad()
-def of_logits(logits: torch.Tensor, target: torch.Tensor, weight: float | torch.Tensor) -> torch.Tensor:
-    """[..., C]: the gradient, at ``logits``, of the sum of ``weight`` (a number, or [...]) times each row's cross-entropy.
-    ``target``: [...] int64, or [..., C] float. Raises ``RuntimeError`` for a label that is no class."""
+def of_logits(
+    logits: torch.Tensor, target: torch.Tensor, weight: float | torch.Tensor
+) -> torch.Tensor:
+    """[..., C]: the gradient, at ``logits``, of the sum of ``weight`` (a number, or [...]) times
+    each row's cross-entropy. ``target``: [...] int64, or [..., C] float. Raises ``RuntimeError``
+    for a label that is no class.
+    """
     logs = torch._log_softmax(logits, -1, False)
     if isinstance(weight, torch.Tensor):
         weight = weight[..., None]
     if target.is_floating_point():
-        wide = target.to(torch.promote_types(target.dtype, logs.dtype))  # the type of their product, and of its gradient
+        # the type of their product, and of its gradient
+        wide = target.to(torch.promote_types(target.dtype, logs.dtype))
         g = (wide * -weight).to(logs.dtype)
     else:
         g = torch.zeros_like(logs).scatter_(-1, target[..., None], -weight)
@@ -187,7 +233,9 @@ def _layers(module: nn.Module) -> list[nn.Module] | None:
     """The layers in the order of their calls; None where it is unknown."""
     if type(module) is Normalised and not _hooked(module):
         module = module.module
-    return list(_flattened(module)) if type(module) is nn.Sequential and not _hooked(module) else None
+    return (
+        list(_flattened(module)) if type(module) is nn.Sequential and not _hooked(module) else None
+    )
 
 
 def _flattened(module: nn.Sequential) -> Iterator[nn.Module]:
@@ -199,7 +247,9 @@ def _flattened(module: nn.Sequential) -> Iterator[nn.Module]:
 
 
 def _pooled_first(layers: list[nn.Module]) -> list[nn.Module]:
-    """With every ReLU behind the maxima that follow it: the same numbers and gradients, of a quarter of the values."""
+    """With every ReLU behind the maxima that follow it: the same numbers and gradients, of a
+    quarter of the values.
+    """
     out = list(layers)
     for i, pair in enumerate(itertools.pairwise(layers)):
         if [type(layer) for layer in pair] == [nn.ReLU, nn.MaxPool2d]:
@@ -208,16 +258,23 @@ def _pooled_first(layers: list[nn.Module]) -> list[nn.Module]:
 
 
 def _hooked(layer: nn.Module) -> bool:
-    own = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
+    own = (
+        layer._forward_hooks,
+        layer._forward_pre_hooks,
+        layer._backward_hooks,
+        layer._backward_pre_hooks,
+    )
     return any(own) or "forward" in vars(layer) or _has_any_global_hook()
 
 
-# --- logits of a chain for a loss that asks for more ----------------------------------------------------------------------
+# --- logits of a chain for a loss that asks for more ----------------------------------------------
 
 
 class Graph:
-    """Where the logits of a chain come from, for a loss that asks: only a plugin that differentiates with respect to the
-    parameters by itself pays for autograd. ``cut``: whether gradients end at the logits."""
+    """Where the logits of a chain come from, for a loss that asks: only a plugin that
+    differentiates with respect to the parameters by itself pays for autograd. ``cut``: whether
+    gradients end at the logits.
+    """
 
     def __init__(self, module: nn.Module, trainable: list[nn.Parameter], x: torch.Tensor) -> None:
         self._module, self._trainable, self._x, self.cut = module, trainable, x, False

@@ -1,7 +1,9 @@
-"""Products, norms and clipped sums of per-sample gradients, computed layer by layer without the gradients themselves.
+"""Products, norms and clipped sums of per-sample gradients, computed layer by layer without the
+gradients themselves.
 
-One forward and one backward pass give each layer's input and its output's gradient; ``layers`` and ``sums`` have the formulas.
-Models that are no plain chain of known layers take per-sample gradients instead: same result, slower.
+One forward and one backward pass give each layer's input and its output's gradient; ``layers`` and
+``sums`` have the formulas. Models that are no plain chain of known layers take per-sample gradients
+instead: same result, slower.
 """
 
 from __future__ import annotations
@@ -29,16 +31,23 @@ from fedbench.core.numerics.sums import RULES
 from fedbench.core.numerics.tape import Tape, rows_are_samples
 
 CHUNK = 256  # rows (samples times views) of a clipped sum that go through the model at once
-FALLBACK_BUDGET = 2**26  # elements of instantiated gradients held at once by the slow way: 256 MiB in float32
+# elements of instantiated gradients held at once by the slow way: 256 MiB in float32
+FALLBACK_BUDGET = 2**26
 
 Plan = dict[nn.Module, tuple[Callable[..., Any], Directions]]
-"""each layer with trainable parameters -> the formula of its kind, and its parts of the updates or of the result"""
+"""each layer with trainable parameters -> the formula of its kind, and its parts of the updates or
+of the result
+"""
 
 
 def _plan(
-    layers: list[nn.Module], parts: Mapping[int, torch.Tensor], formulas: Mapping[type[nn.Module], Callable[..., Any]]
+    layers: list[nn.Module],
+    parts: Mapping[int, torch.Tensor],
+    formulas: Mapping[type[nn.Module], Callable[..., Any]],
 ) -> Plan | None:
-    """``parts``: parameter id -> its part. None if a layer with trainable parameters has no formula."""
+    """``parts``: parameter id -> its part. None if a layer with trainable parameters has no
+    formula.
+    """
     plan: Plan = {}
     for layer in layers:
         own = {name: parts[id(p)] for name, p in layer._parameters.items() if id(p) in parts}
@@ -52,8 +61,10 @@ def _plan(
 def _layer_gradients(
     model: nn.Module, plan: Plan, parts: dict[int, torch.Tensor], x: torch.Tensor, y: torch.Tensor
 ) -> list[tuple[nn.Module, torch.Tensor, torch.Tensor]] | None:
-    """(layer, its input, the gradient of the summed cross-entropy at its output), in the order of the forward pass; None where
-    the model turns out not to be a plain chain of known layers. ``parts``: as for :func:`_plan`."""
+    """(layer, its input, the gradient of the summed cross-entropy at its output), in the order of
+    the forward pass; None where the model turns out not to be a plain chain of known layers.
+    ``parts``: as for :func:`_plan`.
+    """
     if (seen := walked(model, x, y, parts)) is not None:
         return seen
     before, tape = random_state(x.device), Tape(plan, len(x))
@@ -64,14 +75,18 @@ def _layer_gradients(
         tape.close()
     outputs = None
     if tape.covers(loss):  # one backward pass, to the layers' outputs alone
-        outputs = torch.autograd.grad(loss, list(tape.edges.values()), allow_unused=True) if tape.edges else ()
+        outputs = (
+            torch.autograd.grad(loss, list(tape.edges.values()), allow_unused=True)
+            if tape.edges
+            else ()
+        )
     if outputs is None or any(b is None for b in outputs):  # an output that is an overwritten view
         set_random_state(before)  # later draws must not depend on this attempt
         return None
     return [(layer, a, b) for (layer, a), b in zip(tape.inputs.items(), outputs, strict=True)]
 
 
-# --- features ---------------------------------------------------------------------------------------------------------
+# --- features -------------------------------------------------------------------------------------
 
 
 class GradientFeatures(NamedTuple):
@@ -85,20 +100,28 @@ class GradientFeatures(NamedTuple):
 def gradient_features(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, updates: torch.Tensor, chunk: int = 512
 ) -> GradientFeatures:
-    """Products of each sample's cross-entropy gradient g_i (eval mode) with each update u_k, and their squared norms.
+    """Products of each sample's cross-entropy gradient g_i (eval mode) with each update u_k, and
+    their squared norms.
 
-    ``x``: [N, *input], samples on the first axis; ``y``: [N]; ``updates``: [M, P] in the order of the trainable
-    ``model.parameters()``. The cost hardly depends on M. ``chunk`` samples are taken at once: it changes memory, not results
-    (beyond rounding). The model is left unchanged.
-    Raises ``ValueError`` for updates of another size than the model's and for normalisation by batch statistics.
+    ``x``: [N, *input], samples on the first axis; ``y``: [N]; ``updates``: [M, P] in the order of
+    the trainable ``model.parameters()``. The cost hardly depends on M. ``chunk`` samples are taken
+    at once: it changes memory, not results (beyond rounding). The model is left unchanged. Raises
+    ``ValueError`` for updates of another size than the model's and for normalisation by batch
+    statistics.
     """
     trainable = [p for p in model.parameters() if p.requires_grad]
     sizes = [p.numel() for p in trainable]
     if not sizes or updates.dim() != 2 or updates.shape[1] != sum(sizes):
-        raise ValueError(f"updates have shape {tuple(updates.shape)}; the model has {sum(sizes)} trainable parameters")
+        raise ValueError(
+            f"updates have shape {tuple(updates.shape)}; the model has {sum(sizes)} trainable "
+            "parameters"
+        )
     updates = updates.detach().to(trainable[0])
     dot, sq = updates.new_zeros(len(updates), len(x)), updates.new_zeros(len(x))
-    parts = {id(p): u.unflatten(1, p.shape) for p, u in zip(trainable, updates.split(sizes, dim=1), strict=True)}
+    parts = {
+        id(p): u.unflatten(1, p.shape)
+        for p, u in zip(trainable, updates.split(sizes, dim=1), strict=True)
+    }
     with _eval_mode(model):
         refuse_batch_statistics(model)
         plan = _plan(list(model.modules()), parts, HANDLERS)
@@ -124,7 +147,9 @@ def _sample_wise_features(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(dot [M, n], sq [n]) from instantiated gradients, within the memory budget."""
     step = max(1, FALLBACK_BUDGET // updates.shape[1])
-    grads = (per_sample_gradients(model, a, b) for a, b in zip(x.split(step), y.split(step), strict=True))
+    grads = (
+        per_sample_gradients(model, a, b) for a, b in zip(x.split(step), y.split(step), strict=True)
+    )
     parts = [(updates @ g.T, norms(g).square().to(g)) for g in grads]
     return torch.cat([dot for dot, _ in parts], dim=1), torch.cat([sq for _, sq in parts])
 
@@ -141,27 +166,35 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
             m.training = True
 
 
-# --- clipped sums -----------------------------------------------------------------------------------------------------
+# --- clipped sums ---------------------------------------------------------------------------------
 
 
 def clipped_gradient(
-    model: nn.Module, x: torch.Tensor, y: torch.Tensor, bound: float, views: int = 1, chunk: int = CHUNK
+    model: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    bound: float,
+    views: int = 1,
+    chunk: int = CHUNK,
 ) -> torch.Tensor:
-    """[P]: the sum over the samples of their cross-entropy gradients, each scaled down to at most the L2 norm ``bound``.
+    """[P]: the sum over the samples of their cross-entropy gradients, each scaled down to at most
+    the L2 norm ``bound``.
 
-    At the model's current parameters, in its current mode; P over the trainable ``model.parameters()`` in their order.
-    ``x``: [n * views, *input], the views of a sample adjacent; ``y``: [n * views] labels, or [n * views, C] target
-    probabilities. A sample's gradient is the mean over its views. About ``chunk`` rows are taken at once: it changes memory,
-    not results (beyond rounding, and what a model draws while it trains). The model is left unchanged.
-    Raises ``ValueError`` for a bound that is not positive, for rows that are no whole number of samples, and where batch
-    statistics make a per-sample gradient undefined.
-    Source: ghost clipping (Li et al., ICLR 2022) with the book-keeping of Bu et al. (ICML 2023).
+    At the model's current parameters, in its current mode; P over the trainable
+    ``model.parameters()`` in their order. ``x``: [n * views, *input], the views of a sample
+    adjacent; ``y``: [n * views] labels, or [n * views, C] target probabilities. A sample's gradient
+    is the mean over its views. About ``chunk`` rows are taken at once: it changes memory, not
+    results (beyond rounding, and what a model draws while it trains). The model is left unchanged.
+    Raises ``ValueError`` for a bound that is not positive, for rows that are no whole number of
+    samples, and where batch statistics make a per-sample gradient undefined. Source: ghost clipping
+    (Li et al., ICLR 2022) with the book-keeping of Bu et al. (ICML 2023).
     """
     if not bound > 0:
         raise ValueError(f"a gradient is clipped to a positive norm, not to {bound!r}")
     if views < 1 or len(x) % views:
         raise ValueError(f"{len(x)} rows are no whole number of samples with {views} views each")
-    layers = list(model.modules())  # listed once: for a small model this takes as long as its matrix products
+    # listed once: for a small model this takes as long as its matrix products
+    layers = list(model.modules())
     if any(by_batch_statistics(layer) for layer in layers):
         refuse_batch_statistics(model)
     trainable = _trainable(layers)
@@ -172,7 +205,10 @@ def clipped_gradient(
     if y.is_floating_point():
         y = y.to(total)
     rows = max(1, chunk // views) * views
-    grads = {id(p): part.view(p.shape) for p, part in zip(trainable, total.split_with_sizes(sizes), strict=True)}
+    grads = {
+        id(p): part.view(p.shape)
+        for p, part in zip(trainable, total.split_with_sizes(sizes), strict=True)
+    }
     plan = _plan(layers, grads, RULES)
     if plan is not None and not rows_are_samples(model, plan, x[:rows]):
         plan = None
@@ -188,12 +224,21 @@ def clipped_gradient(
 
 def _trainable(layers: list[nn.Module]) -> list[nn.Parameter]:
     """As ``model.parameters()`` gives them: each once, in the order of the modules."""
-    each = {id(p): p for layer in layers for p in layer._parameters.values() if p is not None and p.requires_grad}
+    each = {
+        id(p): p
+        for layer in layers
+        for p in layer._parameters.values()
+        if p is not None and p.requires_grad
+    }
     return list(each.values())
 
 
 def _add_layer_wise(
-    plan: Plan, seen: list[tuple[nn.Module, torch.Tensor, torch.Tensor]], bound: float, views: int, dtype: torch.dtype
+    plan: Plan,
+    seen: list[tuple[nn.Module, torch.Tensor, torch.Tensor]],
+    bound: float,
+    views: int,
+    dtype: torch.dtype,
 ) -> None:
     """Add one chunk's clipped gradients to the parts of the result in ``plan``."""
     parts = []
@@ -208,7 +253,14 @@ def _add_layer_wise(
         part.add(factors)
 
 
-def _add_sample_wise(model: nn.Module, x: torch.Tensor, y: torch.Tensor, bound: float, views: int, total: torch.Tensor) -> None:
+def _add_sample_wise(
+    model: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    bound: float,
+    views: int,
+    total: torch.Tensor,
+) -> None:
     """The same from instantiated gradients, within the memory budget."""
     step = max(1, FALLBACK_BUDGET // (views * len(total))) * views
     for a, t in zip(x.split(step), y.split(step), strict=True):

@@ -1,8 +1,10 @@
-"""What a layer's parameters add to <g_i, u_k> and |g_i|^2, from its inputs `a` and its outputs' gradients `b`.
+"""What a layer's parameters add to <g_i, u_k> and |g_i|^2, from its inputs `a` and its outputs'
+gradients `b`.
 
-One function a layer kind: ``(layer, a, b, u) -> (dot [M, n], sq [n])`` for n samples and M updates. Only layers with
-several positions a sample instantiate per-sample gradients, a slice of samples at a time.
-Formulas: Goodfellow, arXiv 1510.01799, 2015 (linear norms); Rochette et al., arXiv 1912.06015, 2019 (convolutions).
+One function a layer kind: ``(layer, a, b, u) -> (dot [M, n], sq [n])`` for n samples and M updates.
+Only layers with several positions a sample instantiate per-sample gradients, a slice of samples at
+a time. Formulas: Goodfellow, arXiv 1510.01799, 2015 (linear norms); Rochette et al., arXiv
+1912.06015, 2019 (convolutions).
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from torch.nn.functional import batch_norm, embedding, group_norm, layer_norm, p
 
 from fedbench.core.numerics.flat import norms
 
-# Elements held at once where per-sample gradients are instantiated: on the CPU what stays in its cache. Never fewer
-# than LEAST samples, or reading the updates again for every slice would cost more than the gradients.
+# Elements held at once where per-sample gradients are instantiated: on the CPU what stays in its
+# cache. Never fewer than LEAST samples, or reading the updates again for every slice would cost
+# more than the gradients.
 BUDGET = {"cpu": 2**20, "cuda": 2**26}
 LEAST = 16
 SHORT = 2**14  # elements: the sum of their squares in float32 is right to 1e-6
@@ -29,14 +32,18 @@ Contribution = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Directions:
-    """The parts of the updates that belong to one layer, [M, *shape]; None where it has no such trainable parameter."""
+    """The parts of the updates that belong to one layer, [M, *shape]; None where it has no such
+    trainable parameter.
+    """
 
     weight: torch.Tensor | None
     bias: torch.Tensor | None
 
 
 def linear(layer: nn.Linear, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
-    """``a``: [n, *rows, d]; ``b``: [n, *rows, p]. With one row a sample, neither g nor an [n, M, p] is built."""
+    """``a``: [n, *rows, d]; ``b``: [n, *rows, p]. With one row a sample, neither g nor an [n, M, p]
+    is built.
+    """
     if a.dim() > 2:
         return _linear_rows(a.flatten(1, -2), b.flatten(1, -2), u)
     bias = _contract(b, u.bias)
@@ -58,7 +65,9 @@ def _linear_rows(a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contributio
 
 
 def conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
-    """``a``: [n, c, h, w]; ``b``: [n, p, h', w']. g = B A^T with A the unfolded input, group by group."""
+    """``a``: [n, c, h, w]; ``b``: [n, p, h', w']. g = B A^T with A the unfolded input, group by
+    group.
+    """
     b = b.flatten(2).unflatten(1, (layer.groups, -1))  # [n, groups, p/groups, T]
     bias = _contract(b.sum(3).flatten(1), u.bias)
     if u.weight is None:
@@ -75,7 +84,9 @@ def conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, u: Directions) ->
 
 
 def padded(layer: nn.Conv2d, a: torch.Tensor) -> torch.Tensor:
-    """The input as the kernel sees it, whatever the padding's size ('same' can be lopsided) and mode."""
+    """The input as the kernel sees it, whatever the padding's size ('same' can be lopsided) and
+    mode.
+    """
     sides: list[int] = []
     for axis in (1, 0):  # `pad` starts from the last axis
         if layer.padding == "same":
@@ -121,7 +132,9 @@ def layernorm(layer: nn.LayerNorm, a: torch.Tensor, b: torch.Tensor, u: Directio
 
 
 def embed(layer: nn.Embedding, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
-    """``a``: [n, *positions] tokens; ``b``: [n, *positions, e]. Row v of g is the sum of b over the positions of v."""
+    """``a``: [n, *positions] tokens; ``b``: [n, *positions, e]. Row v of g is the sum of b over the
+    positions of v.
+    """
     assert u.weight is not None  # an embedding's only parameter
     tokens, b = a.reshape(len(a), -1), b.reshape(len(a), -1, b.shape[-1])
     if layer.padding_idx is not None:  # a padding row has no gradient
@@ -154,7 +167,9 @@ def _add(one: Contribution, two: Contribution) -> Contribution:
     return one[0] + two[0], one[1] + two[1]
 
 
-def _sliced(work: Callable[[slice], Contribution], a: torch.Tensor, per_sample: int) -> Contribution:
+def _sliced(
+    work: Callable[[slice], Contribution], a: torch.Tensor, per_sample: int
+) -> Contribution:
     """``work`` on slices of the samples on the first axis of ``a``, each within the budget."""
     step = max(LEAST, BUDGET.get(a.device.type, 2**24) // max(per_sample, 1))
     parts = [work(slice(i, i + step)) for i in range(0, len(a), step)]
@@ -178,9 +193,15 @@ HANDLERS: dict[type[nn.Module], Handler] = {
 def has_plain_formula(layer: nn.Module) -> bool:
     """Whether a formula describes the layer; False where it does anything beyond its kind's.
 
-    The exact type counts (a subclass may compute something else), as do re-parametrisations and foreign hooks.
+    The exact type counts (a subclass may compute something else), as do re-parametrisations and
+    foreign hooks.
     """
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    hooks = (
+        layer._forward_hooks,
+        layer._forward_pre_hooks,
+        layer._backward_hooks,
+        layer._backward_pre_hooks,
+    )
     if any(hooks) or not layer._parameters.keys() <= {"weight", "bias"}:
         return False
     if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq):

@@ -1,5 +1,7 @@
-"""The layers that a chain (``chain.py``) goes through by hand: each its forward and backward kernel, as autograd calls
-them. Those of ``STACKED`` also take many clients at once, with the clients on the first axis."""
+"""The layers that a chain (``chain.py``) goes through by hand: each its forward and backward
+kernel, as autograd calls them. Those of ``STACKED`` also take many clients at once, with the
+clients on the first axis.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import torch
 from torch import nn
 
 _aten = torch.ops.aten
-_ALIGNED = 64  # bytes, as torch's own allocations are: some products round otherwise where their result lies elsewhere
+# bytes, as torch's own allocations are: some products round otherwise where their result lies
+# elsewhere
+_ALIGNED = 64
 _WIDE = 4  # channels from which on maxima are taken with the channels last
 
 
@@ -18,21 +22,33 @@ Tensors = tuple[torch.Tensor | None, ...]
 
 
 class Link(ABC):
-    """One layer: ``forward`` keeps what ``backward`` needs of a batch. ``values``: its weight and bias, of many clients with
-    the client axis before the others; ``grads``: views that ``backward`` fills with their gradients; ``fresh``: whether it
-    may overwrite its input. ``keeps_output``: whether it reads its own output again, which must then not be overwritten."""
+    """One layer: ``forward`` keeps what ``backward`` needs of a batch. ``values``: its weight and
+    bias, of many clients with the client axis before the others; ``grads``: views that ``backward``
+    fills with their gradients; ``fresh``: whether it may overwrite its input. ``keeps_output``:
+    whether it reads its own output again, which must then not be overwritten.
+    """
 
     keeps_output: ClassVar[bool] = False
 
     _x: torch.Tensor
     _weight: torch.Tensor | None
 
-    def __init__(self, layer: nn.Module, values: Tensors, grads: Tensors, fresh: bool, clients: bool = False) -> None:
-        self.layer, self.values, self.grads, self.fresh, self.clients = layer, values, grads, fresh, clients
+    def __init__(
+        self, layer: nn.Module, values: Tensors, grads: Tensors, fresh: bool, clients: bool = False
+    ) -> None:
+        self.layer, self.values, self.grads, self.fresh, self.clients = (
+            layer,
+            values,
+            grads,
+            fresh,
+            clients,
+        )
 
     @classmethod
     def serves(cls, layer: nn.Module, rows: bool) -> bool:
-        """Whether it does all that this layer does, on inputs that are ``rows`` [B, d] or may be anything."""
+        """Whether it does all that this layer does, on inputs that are ``rows`` [B, d] or may be
+        anything.
+        """
         return True
 
     @abstractmethod
@@ -45,7 +61,9 @@ class Link(ABC):
         return self._x
 
     def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
-        """From the gradient of its output that of its input (``deeper``; else None); fills the parameters' own."""
+        """From the gradient of its output that of its input (``deeper``; else None); fills the
+        parameters' own.
+        """
         return self.down(g)
 
     @abstractmethod
@@ -75,7 +93,11 @@ class LinearLink(Link):
         weight, bias = self.values
         assert weight is not None and bias is not None  # ``serves``
         self._x = x
-        return torch.baddbmm(bias[:, None], x, weight.mT) if self.clients else torch.addmm(bias, x, weight.t())
+        return (
+            torch.baddbmm(bias[:, None], x, weight.mT)
+            if self.clients
+            else torch.addmm(bias, x, weight.t())
+        )
 
     def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
         weight, bias = self.grads
@@ -95,9 +117,12 @@ class LinearLink(Link):
         return torch.matmul(g, weight)
 
     def squares(self, g: torch.Tensor) -> torch.Tensor:
-        """[..., B] float64: the squared norm of each sample's gradient, |g|^2 |x|^2 for the weight and |g|^2 for the bias
-        (Goodfellow, arXiv 1510.01799)."""
-        x2, g2 = (torch.linalg.vector_norm(t, dim=-1, dtype=torch.float64).square_() for t in (self._x, g))
+        """[..., B] float64: the squared norm of each sample's gradient, |g|^2 |x|^2 for the weight
+        and |g|^2 for the bias (Goodfellow, arXiv 1510.01799).
+        """
+        x2, g2 = (
+            torch.linalg.vector_norm(t, dim=-1, dtype=torch.float64).square_() for t in (self._x, g)
+        )
         return x2.add_(1).mul_(g2)
 
 
@@ -135,7 +160,9 @@ class Conv2dLink(AtOnce):
     def _kernel(self, g: torch.Tensor, wanted: list[bool]) -> list[torch.Tensor]:
         layer: nn.Conv2d = self.layer  # type: ignore[assignment]
         sizes = None if layer.bias is None else [layer.out_channels]
-        return _aten.convolution_backward(g, self._x, self._weight, sizes, *self._how, False, [0, 0], layer.groups, wanted)
+        return _aten.convolution_backward(
+            g, self._x, self._weight, sizes, *self._how, False, [0, 0], layer.groups, wanted
+        )
 
 
 class GroupNormLink(AtOnce):
@@ -154,7 +181,9 @@ class GroupNormLink(AtOnce):
 
     def _kernel(self, g: torch.Tensor, wanted: list[bool]) -> list[torch.Tensor]:
         saved = self._x, self._mean, self._rstd, self._weight
-        return _aten.native_group_norm_backward(g, *saved, *self._sizes, self.layer.num_groups, wanted)
+        return _aten.native_group_norm_backward(
+            g, *saved, *self._sizes, self.layer.num_groups, wanted
+        )
 
 
 class ReLULink(Link):
@@ -189,7 +218,8 @@ class MaxPool2dLink(Link):
         self._x = x
         sizes = layer.kernel_size, layer.stride, layer.padding, layer.dilation
         self._how = *([n, n] if isinstance(n, int) else list(n) for n in sizes), layer.ceil_mode
-        # maxima round nothing: beside its own layout, where the kernel is many times faster, they are the same
+        # maxima round nothing: beside its own layout, where the kernel is many times faster, they
+        # are the same
         wide = x.dim() == 4 and x.shape[1] >= _WIDE
         seen = x.contiguous(memory_format=torch.channels_last) if wide else x
         out, where = _aten.max_pool2d_with_indices(seen, *self._how)
@@ -207,7 +237,9 @@ class DropoutLink(Link):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         keep = 1 - self.layer.p  # type: ignore[operator]
-        self._noise = torch.empty_like(x).bernoulli_(keep).div_(keep) if self.layer.training else None
+        self._noise = (
+            torch.empty_like(x).bernoulli_(keep).div_(keep) if self.layer.training else None
+        )
         return x if self._noise is None else x * self._noise
 
     def down(self, g: torch.Tensor) -> torch.Tensor:
@@ -215,10 +247,18 @@ class DropoutLink(Link):
 
 
 LINKS: dict[type[nn.Module], type[Link]] = {
-    nn.Flatten: FlattenLink, nn.Linear: LinearLink, nn.Conv2d: Conv2dLink, nn.GroupNorm: GroupNormLink, nn.ReLU: ReLULink,
-    nn.Tanh: TanhLink, nn.MaxPool2d: MaxPool2dLink, nn.Dropout: DropoutLink,
-}  # fmt: skip
+    nn.Flatten: FlattenLink,
+    nn.Linear: LinearLink,
+    nn.Conv2d: Conv2dLink,
+    nn.GroupNorm: GroupNormLink,
+    nn.ReLU: ReLULink,
+    nn.Tanh: TanhLink,
+    nn.MaxPool2d: MaxPool2dLink,
+    nn.Dropout: DropoutLink,
+}
 
 STACKED = frozenset({nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh})
-"""Layers of which many clients are computed at once on the CPU. Convolutions, and what stands between them, are as fast client by
-client (tests/benchmarks/test_bench_chain.py); dropout draws from each client's generator. On a GPU every layer is autograd's."""
+"""Layers of which many clients are computed at once on the CPU. Convolutions, and what stands
+between them, are as fast client by client (tests/benchmarks/test_bench_chain.py); dropout draws
+from each client's generator. On a GPU every layer is autograd's.
+"""

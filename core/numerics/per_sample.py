@@ -1,4 +1,6 @@
-"""Per-sample gradients as rows: along a chain of layers, by `vmap(grad)`, or one backward pass a sample."""
+"""Per-sample gradients as rows: along a chain of layers, by `vmap(grad)`, or one backward pass a
+sample.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,20 @@ _refusals: WeakKeyDictionary[nn.Module, dict[bool, str]] = WeakKeyDictionary()
 
 
 def per_sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Gradients of each sample's cross-entropy at the model's current parameters, in the model's current mode.
+    """Gradients of each sample's cross-entropy at the model's current parameters, in the model's
+    current mode.
 
-    ``x``: [B, *input]; ``y``: [B]. Returns [B, P], P over the trainable ``model.parameters()`` in their order. A model that
-    `vmap` does not support (recurrent layers, data-dependent control flow) takes one backward pass a sample: same result,
-    slower; :func:`why_one_by_one` then gives the reason. Raises ``ValueError`` where batch statistics make a per-sample
-    gradient undefined, ``RuntimeError`` where the model gives none for a sample alone."""
+    ``x``: [B, *input]; ``y``: [B]. Returns [B, P], P over the trainable ``model.parameters()`` in
+    their order. A model that `vmap` does not support (recurrent layers, data-dependent control
+    flow) takes one backward pass a sample: same result, slower; :func:`why_one_by_one` then gives
+    the reason. Raises ``ValueError`` where batch statistics make a per-sample gradient undefined,
+    ``RuntimeError`` where the model gives none for a sample alone.
+    """
     refuse_batch_statistics(model)
     if len(x) == 0:  # vmap refuses an empty batch
-        return x.new_zeros(0, sum(p.numel() for p in _trainable(model)), dtype=next(model.parameters()).dtype)
+        return x.new_zeros(
+            0, sum(p.numel() for p in _trainable(model)), dtype=next(model.parameters()).dtype
+        )
     refused = _refusals.setdefault(model, {})
     if model.training not in refused:
         before = random_state(x.device)
@@ -50,10 +57,16 @@ def per_sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> 
 
 
 def why_one_by_one(model: nn.Module, training: bool) -> str:
-    """A sentence on why the model's per-sample gradients in this mode were taken one by one; empty where they were not."""
+    """A sentence on why the model's per-sample gradients in this mode were taken one by one; empty
+    where they were not.
+    """
     why = _refusals.get(model, {}).get(training, "")
     mode = "training" if training else "eval"
-    return why and f"per-sample gradients in {mode} mode were taken one by one: vmap cannot go through the model ({why})"
+    return (
+        why
+        and f"per-sample gradients in {mode} mode were taken one by one: vmap cannot go through "
+        f"the model ({why})"
+    )
 
 
 def _trainable(model: nn.Module) -> list[nn.Parameter]:
@@ -63,7 +76,9 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
 def _at_once(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     params = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
-    def loss(params: dict[str, torch.Tensor], sample: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    def loss(
+        params: dict[str, torch.Tensor], sample: torch.Tensor, label: torch.Tensor
+    ) -> torch.Tensor:
         logits = functional_call(model, params, (sample.unsqueeze(0),))
         return cross_entropy(logits, label.unsqueeze(0))
 
@@ -78,11 +93,15 @@ def _one_by_one(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Ten
         for row, sample, label in zip(out, x.split(1), y.split(1), strict=True):
             try:
                 loss = cross_entropy(model(sample), label)
-                grads = torch.autograd.grad(loss, trainable, allow_unused=True, materialize_grads=True)
+                grads = torch.autograd.grad(
+                    loss, trainable, allow_unused=True, materialize_grads=True
+                )
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                raise RuntimeError(f"the model gives no gradient for a sample alone: {error_text(error)}") from error
+                raise RuntimeError(
+                    f"the model gives no gradient for a sample alone: {error_text(error)}"
+                ) from error
             row.copy_(torch.cat([g.flatten() for g in grads]))
     return out
 
@@ -90,7 +109,9 @@ def _one_by_one(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Ten
 @contextmanager
 def _differentiable(model: nn.Module, device: torch.device) -> Iterator[None]:
     """cuDNN's recurrent layers have no backward pass in eval mode; torch's own kernels have one."""
-    recurrent = any(isinstance(layer, nn.RNNBase) and not layer.training for layer in model.modules())
+    recurrent = any(
+        isinstance(layer, nn.RNNBase) and not layer.training for layer in model.modules()
+    )
     if device.type == "cuda" and recurrent:
         with torch.backends.cudnn.flags(enabled=False):
             yield
@@ -104,11 +125,14 @@ def by_batch_statistics(layer: nn.Module) -> bool:
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:
-    """Raise ``ValueError`` if a layer normalises by statistics of the batch: a sample's gradient is then undefined."""
+    """Raise ``ValueError`` if a layer normalises by statistics of the batch: a sample's gradient is
+    then undefined.
+    """
     for name, layer in model.named_modules():
         if by_batch_statistics(layer):
             raise BatchStatistics(
-                f"layer '{name}' ({type(layer).__name__}) normalises by batch statistics, so no sample has a "
+                f"layer '{name}' ({type(layer).__name__}) normalises by batch statistics, so no "
+                "sample has a "
                 "gradient of its own: use eval mode with running statistics, or GroupNorm"
             )
 
@@ -118,7 +142,11 @@ RandomState = tuple[torch.device, torch.Tensor, torch.Tensor | None]
 
 def random_state(device: torch.device) -> RandomState:
     """State of torch's generators that a model on ``device`` may use, for :func:`set_random_state`."""
-    return device, torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return (
+        device,
+        torch.get_rng_state(),
+        torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+    )
 
 
 def seed_random_state(device: torch.device, seed: int) -> None:
@@ -137,47 +165,73 @@ def set_random_state(state: RandomState) -> None:
         torch.cuda.set_rng_state(cuda, device)
 
 
-# --- along a chain of layers ------------------------------------------------------------------------------------------
+# --- along a chain of layers ----------------------------------------------------------------------
 
 
 @torch.no_grad()
 def gradient_rows(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """[B, P]: as ``per_sample_gradients`` (x [B, *input], y [B]), to rounding; models that are no chain of layers are left
-    to it.
+    """[B, P]: as ``per_sample_gradients`` (x [B, *input], y [B]), to rounding; models that are no
+    chain of layers are left to it.
 
-    For a small model ``vmap`` takes several times as long to trace the model as to compute, in every call, and what it
-    imports before the first one a second."""
+    For a small model ``vmap`` takes several times as long to trace the model as to compute, in
+    every call, and what it imports before the first one a second.
+    """
     with unfilled():  # every element is written: a chain reaches all parameters
         seen = walked(model, x, y) if len(x) else None
         if seen is None or any(type(layer) not in _RULES for layer, _, _ in seen):
             return per_sample_gradients(model, x, y)
         sizes = [p.numel() for p in model.parameters()]
         out = x.new_empty(len(x), sum(sizes), dtype=seen[0][2].dtype)
-        into = {id(p): part for p, part in zip(model.parameters(), out.split(sizes, dim=1), strict=True)}
+        into = {
+            id(p): part for p, part in zip(model.parameters(), out.split(sizes, dim=1), strict=True)
+        }
         for layer, a, b in seen:
             bias = None if layer.bias is None else into[id(layer.bias)]  # type: ignore[arg-type]
             _RULES[type(layer)](layer, a, b, into[id(layer.weight)], bias)
         return out
 
 
-def _linear(layer: nn.Linear, a: torch.Tensor, b: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+def _linear(
+    layer: nn.Linear,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> None:
     torch.mul(b[:, :, None], a[:, None], out=weight.unflatten(1, layer.weight.shape))
     if bias is not None:
         bias.copy_(b)
 
 
-def _conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+def _conv2d(
+    layer: nn.Conv2d,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> None:
     weight.copy_(per_row_weights(layer, padded(layer, a), b))
     if bias is not None:
         torch.sum(b, (2, 3), out=bias)
 
 
-def _norm(layer: nn.GroupNorm, a: torch.Tensor, b: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+def _norm(
+    layer: nn.GroupNorm,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> None:
     torch.sum((normalised(layer, a) * b).flatten(2), 2, out=weight)
     if bias is not None:
         torch.sum(b.flatten(2), 2, out=bias)
 
 
-_RULES: dict[type[nn.Module], Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], None]] = {
-    nn.Linear: _linear, nn.Conv2d: _conv2d, nn.GroupNorm: _norm,
-}  # fmt: skip
+_RULES: dict[
+    type[nn.Module],
+    Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], None],
+] = {
+    nn.Linear: _linear,
+    nn.Conv2d: _conv2d,
+    nn.GroupNorm: _norm,
+}

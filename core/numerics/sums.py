@@ -1,11 +1,14 @@
-"""What a layer's parameters add to |g_i|^2 and to sum_i c_i g_i, from its inputs `a` and its outputs' gradients `b`.
+"""What a layer's parameters add to |g_i|^2 and to sum_i c_i g_i, from its inputs `a` and its
+outputs' gradients `b`.
 
-One function a layer kind: ``(layer, a, b, views, into) -> Part`` for n samples of ``views`` adjacent rows each; a sample's
-gradient g_i is the sum over its rows. The factors c_i are known only after every layer's |g_i|^2, so each layer keeps
-what it needs for the sum: book-keeping, without a second pass (Bu et al., ICML 2023, arXiv 2210.00038). Where a sample has
-many positions its norm comes from products of positions ("ghost norm": Li et al., ICLR 2022, arXiv 2110.05679) or from the
-gradient itself, whichever is less work (Bu et al., NeurIPS 2022, arXiv 2205.10683); a gradient that was made is kept for
-the sum."""
+One function a layer kind: ``(layer, a, b, views, into) -> Part`` for n samples of ``views``
+adjacent rows each; a sample's gradient g_i is the sum over its rows. The factors c_i are known only
+after every layer's |g_i|^2, so each layer keeps what it needs for the sum: book-keeping, without a
+second pass (Bu et al., ICML 2023, arXiv 2210.00038). Where a sample has many positions its norm
+comes from products of positions ("ghost norm": Li et al., ICLR 2022, arXiv 2110.05679) or from the
+gradient itself, whichever is less work (Bu et al., NeurIPS 2022, arXiv 2205.10683); a gradient that
+was made is kept for the sum.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,29 @@ from torch.nn.grad import conv2d_weight
 
 from fedbench.core.numerics.layers import Directions, normalised, padded
 
-KEPT = 2**24  # elements of one layer's per-sample gradients that are kept, or held at once: 64 MiB in float32
-# A product of positions costs about so many times what a product for the gradient does: it is made in float64, since positions
-# cancel and a norm that is too small lets through more than the bound. Measured on the CPU: 2.5 to 5.
+# elements of one layer's per-sample gradients that are kept, or held at once: 64 MiB in float32
+KEPT = 2**24
+# A product of positions costs about so many times what a product for the gradient does: it is made
+# in float64, since positions cancel and a norm that is too small lets through more than the bound.
+# Measured on the CPU: 2.5 to 5.
 DEAR = 4
 
 
 class Part(NamedTuple):
-    """``sq``: [n] float64 |g_i|^2 of one layer; ``add(c)``: adds sum_i c_i g_i, c [n], to what the rule was to add
-    ``into``."""
+    """``sq``: [n] float64 |g_i|^2 of one layer; ``add(c)``: adds sum_i c_i g_i, c [n], to what the
+    rule was to add ``into``.
+    """
 
     sq: torch.Tensor
     add: Callable[[torch.Tensor], None]
 
 
-def linear(layer: nn.Linear, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions) -> Part:
-    """``a``: [n * views, *rows, d]; ``b``: [n * views, *rows, p]. g = sum_t b_t a_t^T over all rows of a sample."""
+def linear(
+    layer: nn.Linear, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions
+) -> Part:
+    """``a``: [n * views, *rows, d]; ``b``: [n * views, *rows, p]. g = sum_t b_t a_t^T over all rows
+    of a sample.
+    """
     if views == 1 and a.dim() == 2:
         return _one_row(a, b, into)
     a, b = _by_sample(a, views), _by_sample(b, views)
@@ -68,7 +78,9 @@ def _one_row(a: torch.Tensor, b: torch.Tensor, into: Directions) -> Part:
     return Part(sq, add)
 
 
-def conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions) -> Part:
+def conv2d(
+    layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions
+) -> Part:
     """``a``: [n * views, c, h, w]; ``b``: [n * views, p, h', w']."""
     n, positions = len(a) // views, views * math.prod(b.shape[2:])
     shift = _kept(_by_view(b.sum((2, 3)), views), into.bias)
@@ -95,19 +107,27 @@ def conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, views: int, into:
 def per_row_weights(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """[n, weight]: each row's gradient of a convolution's weight; ``a`` is padded already.
 
-    On the CPU as one convolution with n times the groups (Rochette et al., arXiv 1912.06015), up to four times as fast as
-    products of unfolded inputs; elsewhere as such products."""
+    On the CPU as one convolution with n times the groups (Rochette et al., arXiv 1912.06015), up to
+    four times as fast as products of unfolded inputs; elsewhere as such products.
+    """
     if a.device.type == "cpu":
         n, shape = len(a), (len(a) * layer.out_channels, *layer.weight.shape[1:])
         rows = a.reshape(1, -1, *a.shape[2:]), shape, b.reshape(1, -1, *b.shape[2:])
-        return conv2d_weight(*rows, stride=layer.stride, dilation=layer.dilation, groups=n * layer.groups).view(n, -1)
+        return conv2d_weight(
+            *rows, stride=layer.stride, dilation=layer.dilation, groups=n * layer.groups
+        ).view(n, -1)
     return (_positions(layer, b, 1).mT @ _columns(layer, a, 1)).reshape(len(a), -1)
 
 
 def affine(layer: Any, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions) -> Part:
-    """Of a norm. Group norm, or batch norm with running statistics: ``a``, ``b``: [n * views, c, *positions]; layer norm:
-    [n * views, *positions, *normalised]."""
-    shape = (len(b) // views, -1, math.prod(layer.normalized_shape)) if isinstance(layer, nn.LayerNorm) else (*b.shape[:2], -1)
+    """Of a norm. Group norm, or batch norm with running statistics: ``a``, ``b``: [n * views, c,
+    *positions]; layer norm: [n * views, *positions, *normalised].
+    """
+    shape = (
+        (len(b) // views, -1, math.prod(layer.normalized_shape))
+        if isinstance(layer, nn.LayerNorm)
+        else (*b.shape[:2], -1)
+    )
 
     def summed(rows: torch.Tensor) -> torch.Tensor:
         if isinstance(layer, nn.LayerNorm):
@@ -115,12 +135,19 @@ def affine(layer: Any, a: torch.Tensor, b: torch.Tensor, views: int, into: Direc
         return _by_view(rows.reshape(shape).sum(2), views)
 
     shift = _kept(summed(b), into.bias)
-    return shift if into.weight is None else _both(_kept(summed(normalised(layer, a) * b), into.weight), shift)
+    return (
+        shift
+        if into.weight is None
+        else _both(_kept(summed(normalised(layer, a) * b), into.weight), shift)
+    )
 
 
-def embed(layer: nn.Embedding, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions) -> Part:
-    """``a``: [n * views, *positions] tokens; ``b``: [n * views, *positions, e]. Row v of g: the sum of b over v's
-    positions."""
+def embed(
+    layer: nn.Embedding, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions
+) -> Part:
+    """``a``: [n * views, *positions] tokens; ``b``: [n * views, *positions, e]. Row v of g: the sum
+    of b over v's positions.
+    """
     assert into.weight is not None  # an embedding's only parameter
     weight, (n, e) = into.weight, (len(a) // views, b.shape[-1])
     tokens, b = a.reshape(n, -1), b.reshape(n, -1, e)
@@ -133,7 +160,9 @@ def embed(layer: nn.Embedding, a: torch.Tensor, b: torch.Tensor, views: int, int
         return ((wide @ wide.mT) * same).sum((1, 2)).clamp_min(0)
 
     def add(c: torch.Tensor) -> None:
-        weight.index_put_((tokens.reshape(-1),), (b * c[:, None, None]).reshape(-1, e), accumulate=True)
+        weight.index_put_(
+            (tokens.reshape(-1),), (b * c[:, None, None]).reshape(-1, e), accumulate=True
+        )
 
     return Part(torch.cat([squares(s) for s in _slices(n, tokens.shape[1] ** 2)]), add)
 
@@ -162,7 +191,8 @@ def _positions(layer: nn.Conv2d, b: torch.Tensor, views: int) -> torch.Tensor:
 def _grouped(rows: torch.Tensor, groups: int, views: int) -> torch.Tensor:
     """[n * views, groups * w, t] -> [n * groups, views * t, w]."""
     rows = rows.unflatten(0, (-1, views)).unflatten(2, (groups, -1))
-    return rows.permute(0, 2, 1, 4, 3).flatten(2, 3).flatten(0, 1)  # n=samples v=views g=groups w=width t=positions
+    # n=samples v=views g=groups w=width t=positions
+    return rows.permute(0, 2, 1, 4, 3).flatten(2, 3).flatten(0, 1)
 
 
 def _ghost_is_less(t: int, d: int, p: int) -> bool:
@@ -179,13 +209,22 @@ def _ghost(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _instantiated(
-    make: Callable[[slice], torch.Tensor], n: int, weight: torch.Tensor, add: Callable[[torch.Tensor], None]
+    make: Callable[[slice], torch.Tensor],
+    n: int,
+    weight: torch.Tensor,
+    add: Callable[[torch.Tensor], None],
 ) -> Part:
-    """``make(s)``: per-sample gradients of a slice. They are kept for the sum if there is room; otherwise ``add`` makes
-    it."""
+    """``make(s)``: per-sample gradients of a slice. They are kept for the sum if there is room;
+    otherwise ``add`` makes it.
+    """
     if n * weight.numel() <= KEPT:
         return _kept(make(slice(0, n)).reshape(n, -1), weight)
-    return Part(torch.cat([_squares(make(s).reshape(s.stop - s.start, -1)) for s in _slices(n, weight.numel())]), add)
+    return Part(
+        torch.cat(
+            [_squares(make(s).reshape(s.stop - s.start, -1)) for s in _slices(n, weight.numel())]
+        ),
+        add,
+    )
 
 
 def _kept(rows: torch.Tensor, into: torch.Tensor | None) -> Part:

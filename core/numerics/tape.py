@@ -1,4 +1,6 @@
-"""Inputs and output gradients of a model's layers from one pass, and whether row i of each layer belongs to sample i."""
+"""Inputs and output gradients of a model's layers from one pass, and whether row i of each layer
+belongs to sample i.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,23 @@ from fedbench.core.numerics.layers import has_samples_first
 from fedbench.core.numerics.per_sample import random_state, seed_random_state, set_random_state
 
 SAMPLES = 5  # a prime: few reorderings leave five rows where they are
-DRAWS = 4  # of parameters, until a gradient reaches every layer: a narrow one may be dead under some
-Kind = tuple[torch.Size, torch.dtype, bool]  # shape and type of a sample, and whether the model was training
+# of parameters, until a gradient reaches every layer: a narrow one may be dead under some
+DRAWS = 4
+# shape and type of a sample, and whether the model was training
+Kind = tuple[torch.Size, torch.dtype, bool]
 _answers: WeakKeyDictionary[nn.Module, dict[Kind, bool]] = WeakKeyDictionary()
 
 
 def rows_are_samples(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bool:
-    """Whether row i of every layer's output depends on sample i alone, tested on a few samples of ``x``.
+    """Whether row i of every layer's output depends on sample i alone, tested on a few samples of
+    ``x``.
 
-    The layer-wise formulas need this, and shapes do not show it: a chunk may be as long as a sequence. With random
-    parameters, the gradient of sample i's logits must reach row i of each layer's output and be zero elsewhere. Tested once
-    a model, mode and kind of sample; leaves the model and torch's generators unchanged. Rows that are moved by the samples'
-    values are found by :func:`moves_by_index`."""
+    The layer-wise formulas need this, and shapes do not show it: a chunk may be as long as a
+    sequence. With random parameters, the gradient of sample i's logits must reach row i of each
+    layer's output and be zero elsewhere. Tested once a model, mode and kind of sample; leaves the
+    model and torch's generators unchanged. Rows that are moved by the samples' values are found by
+    :func:`moves_by_index`.
+    """
     if len(x) < 2:
         return True  # one sample cannot be mixed with others
     answers = _answers.setdefault(model, {})
@@ -40,8 +47,12 @@ def rows_are_samples(model: nn.Module, layers: Collection[nn.Module], x: torch.T
 
 
 def moves_by_index(node: torch.autograd.graph.Node) -> bool:
-    """Whether a step of the graph picks or places rows by an index, which may be another one for the next samples."""
-    return node.name().startswith(("Index", "Gather", "Scatter", "Take", "Put", "MaskedSelect", "MaskedScatter"))
+    """Whether a step of the graph picks or places rows by an index, which may be another one for
+    the next samples.
+    """
+    return node.name().startswith(
+        ("Index", "Gather", "Scatter", "Take", "Put", "MaskedSelect", "MaskedScatter")
+    )
 
 
 def _tested(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bool:
@@ -68,12 +79,14 @@ def _tested(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) ->
 def _reached(
     model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor, generator: torch.Generator
 ) -> set[tuple[nn.Module, int]] | None:
-    """(layer, i) where the gradient of sample i's logits reaches row i of the layer's output; None if it reaches another
-    row."""
+    """(layer, i) where the gradient of sample i's logits reaches row i of the layer's output; None
+    if it reaches another row.
+    """
     outputs: list[tuple[nn.Module, GradientEdge]] = []
 
     def keep(layer: nn.Module, args: tuple, out: torch.Tensor) -> None:
-        outputs.append((layer, get_gradient_edge(out)))  # of the value as returned, even if it is overwritten later
+        # of the value as returned, even if it is overwritten later
+        outputs.append((layer, get_gradient_edge(out)))
 
     hooks = [layer.register_forward_hook(keep) for layer in layers]
     try:
@@ -104,12 +117,14 @@ def drawn_parameters(model: nn.Module, generator: torch.Generator) -> dict[str, 
     return drawn
 
 
-# --- inputs and graph edges of layers ---------------------------------------------------------------------------------
+# --- inputs and graph edges of layers -------------------------------------------------------------
 
 
 class Tape:
-    """Records each layer's input in the forward pass, and the graph edge of its output as returned, even if an in-place
-    activation overwrites it afterwards. ``n``: rows of the batch. Close it after the backward pass."""
+    """Records each layer's input in the forward pass, and the graph edge of its output as returned,
+    even if an in-place activation overwrites it afterwards. ``n``: rows of the batch. Close it
+    after the backward pass.
+    """
 
     def __init__(self, layers: Collection[nn.Module], n: int) -> None:
         self.n = n
@@ -119,11 +134,16 @@ class Tape:
         self._hooks: list = [layer.register_forward_hook(self._record) for layer in layers]
 
     def covers(self, loss: torch.Tensor) -> bool:
-        """Whether the loss depends on each trainable parameter through exactly one call of its layer."""
+        """Whether the loss depends on each trainable parameter through exactly one call of its
+        layer.
+        """
         if not self._plain:
             return False
         through_layers = Counter(
-            id(p) for layer in self.edges for p in layer._parameters.values() if p is not None and p.requires_grad
+            id(p)
+            for layer in self.edges
+            for p in layer._parameters.values()
+            if p is not None and p.requires_grad
         )
         return through_layers == _uses(loss) and set(through_layers.values()) <= {1}
 
@@ -134,7 +154,9 @@ class Tape:
 
     def _record(self, layer: nn.Module, args: tuple, out: torch.Tensor) -> None:
         """Forward hook."""
-        known = len(args) == 1 and out.requires_grad and has_samples_first(layer, args[0], out, self.n)
+        known = (
+            len(args) == 1 and out.requires_grad and has_samples_first(layer, args[0], out, self.n)
+        )
         if known and layer not in self.edges and _one_dtype(layer, args[0], out):
             self.inputs[layer] = args[0].detach()
             self.edges[layer] = get_gradient_edge(out)
@@ -145,11 +167,15 @@ class Tape:
 def _one_dtype(layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> bool:
     """Whether input, output and parameters have one dtype; False under autocast."""
     kind, own = out.dtype, layer._parameters.values()
-    return (a.dtype == kind or not a.is_floating_point()) and all(p is None or p.dtype == kind for p in own)
+    return (a.dtype == kind or not a.is_floating_point()) and all(
+        p is None or p.dtype == kind for p in own
+    )
 
 
 def _uses(loss: torch.Tensor) -> Counter[int] | None:
-    """How often each parameter (by id) enters the graph below the loss; None where rows are moved by an index on the way."""
+    """How often each parameter (by id) enters the graph below the loss; None where rows are moved
+    by an index on the way.
+    """
     uses: Counter[int] = Counter()
     stack, seen = [loss.grad_fn], {loss.grad_fn}
     while stack:

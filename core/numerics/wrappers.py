@@ -1,4 +1,6 @@
-"""Modules around a model: normalisation of images, the arithmetic of training, and the memory format of images."""
+"""Modules around a model: normalisation of images, the arithmetic of training, and the memory
+format of images.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ from fedbench.core.contract.errors import UserError
 
 
 class Normalised(nn.Module):
-    """``module`` behind (x / 255 - mean) / std for integer images; floating-point input is already normalised.
+    """``module`` behind (x / 255 - mean) / std for integer images; floating-point input is already
+    normalised.
 
-    Batches for a defense's phases (mixup, augmentation, per-sample gradients) arrive as floats, all others as bytes;
-    ``module`` gets the same numbers. mean, std: one value a channel.
+    Batches for a defense's phases (mixup, augmentation, per-sample gradients) arrive as floats, all
+    others as bytes; ``module`` gets the same numbers. mean, std: one value a channel.
     """
 
     def __init__(self, module: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
@@ -40,7 +43,9 @@ class Normalised(nn.Module):
 
 def wrap(module: nn.Module, data: Data) -> nn.Module:
     """``module`` with the data's normalisation in front, if there is one."""
-    return module if data.mean is None or data.std is None else Normalised(module, data.mean, data.std)
+    return (
+        module if data.mean is None or data.std is None else Normalised(module, data.mean, data.std)
+    )
 
 
 def as_floats(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -48,11 +53,13 @@ def as_floats(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return module.normalise(x) if isinstance(module, Normalised) else x
 
 
-# --- arithmetic -------------------------------------------------------------------------------------------------------
+# --- arithmetic -----------------------------------------------------------------------------------
 
 
 class Bfloat16Training(nn.Module):
-    """``module`` with its forward pass autocast to bfloat16, in training mode only; it returns float32 in any mode."""
+    """``module`` with its forward pass autocast to bfloat16, in training mode only; it returns
+    float32 in any mode.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -74,7 +81,9 @@ def in_precision(module: nn.Module, precision: str) -> nn.Module:
 def check_precision(precision: str, device: str) -> bool:
     """Raise ``UserError`` where the device does not have this arithmetic."""
     if precision == "tf32" and not device.startswith("cuda"):
-        raise UserError("precision tf32 is arithmetic of NVIDIA GPUs; on this device choose fp32 or bf16")
+        raise UserError(
+            "precision tf32 is arithmetic of NVIDIA GPUs; on this device choose fp32 or bf16"
+        )
     return True
 
 
@@ -90,12 +99,14 @@ def matmuls(precision: str) -> Iterator[None]:
         cuda.allow_tf32, cudnn.allow_tf32 = before
 
 
-# --- memory format ----------------------------------------------------------------------------------------------------
+# --- memory format --------------------------------------------------------------------------------
 
 
 class ChannelsLastTraining(nn.Module):
-    """``module`` that takes images [B, C, H, W] with the channels last in memory in training mode: other kernels, faster on a
-    GPU with tensor cores, and other last digits. Parameters, evaluation and signals are as ever; so is any other input."""
+    """``module`` that takes images [B, C, H, W] with the channels last in memory in training mode:
+    other kernels, faster on a GPU with tensor cores, and other last digits. Parameters, evaluation
+    and signals are as ever; so is any other input.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

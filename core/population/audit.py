@@ -1,5 +1,6 @@
-"""Targets and their audit sets: for one (seed, target) one ordered list of candidates, whatever the attack, round or
-defense."""
+"""Targets and their audit sets: for one (seed, target) one ordered list of candidates, whatever the
+attack, round or defense.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +17,27 @@ from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.partition import Outsiders, Shards, Split
 
 Kind = Literal["client", "everybody", "group"]
-_EVERYBODY, _FIRST_GROUP = -3, -10  # codes in records; -1 and -2 are the global model and the coalition on the client axis
+# codes in records; -1 and -2 are the global model and the coalition on the client axis
+_EVERYBODY, _FIRST_GROUP = -3, -10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """``index``: which client, or which group in the setting's order; 0 for everybody (all honest clients together)."""
+    """``index``: which client, or which group in the setting's order; 0 for everybody (all honest
+    clients together).
+    """
 
     kind: Kind
     index: int = 0
 
     @property
     def code(self) -> int:
-        """Code in records, array names and keys of random draws: a client's id, -3, or -10, -11, ... for groups."""
-        return {"client": self.index, "everybody": _EVERYBODY, "group": _FIRST_GROUP - self.index}[self.kind]
+        """Code in records, array names and keys of random draws: a client's id, -3, or -10, -11,
+        ... for groups.
+        """
+        return {"client": self.index, "everybody": _EVERYBODY, "group": _FIRST_GROUP - self.index}[
+            self.kind
+        ]
 
     @classmethod
     def of(cls, code: int) -> Target:
@@ -50,7 +58,11 @@ class Target:
     def words(self, groups: Sequence[str] = ()) -> str:
         """A description; ``groups``: the names of the setting's groups."""
         if self.kind == "group":
-            return f"group '{groups[self.index]}'" if self.index < len(groups) else f"group {self.index}"
+            return (
+                f"group '{groups[self.index]}'"
+                if self.index < len(groups)
+                else f"group {self.index}"
+            )
         return "all honest clients" if self.kind == "everybody" else f"client {self.index}"
 
 
@@ -67,14 +79,16 @@ def group(index: int) -> Target:
     return Target(kind="group", index=index)
 
 
-# --- audit sets -------------------------------------------------------------------------------------------------------
+# --- audit sets -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class AuditSet:
     """Candidates of one target. ``ids``: [n] positions in train ++ holdout; ``kind``: [n] MEMBER,
-    OFL, IFL or EXCLUDED; ``owner``: [n] the training client, -1 outside the federation; ``extra``: [n] outside candidates
-    beyond an equal share, who count among the outside ones and not in the mix. The order is random."""
+    OFL, IFL or EXCLUDED; ``owner``: [n] the training client, -1 outside the federation; ``extra``:
+    [n] outside candidates beyond an equal share, who count among the outside ones and not in the
+    mix. The order is random.
+    """
 
     target: Target
     ids: np.ndarray
@@ -95,19 +109,28 @@ class AuditSet:
 
 
 def audit_set(
-    shards: Shards, outsiders: Outsiders, client: int, nonmembers: int, seed: int, alike: np.ndarray | None = None, *,
-    outside: int | None = None, absent: bool = False,
-) -> AuditSet:  # fmt: skip
-    """Candidates of one client: its training samples (``shards``), and ``nonmembers // K`` of ``outsiders`` and of each
-    other client.
+    shards: Shards,
+    outsiders: Outsiders,
+    client: int,
+    nonmembers: int,
+    seed: int,
+    alike: np.ndarray | None = None,
+    *,
+    outside: int | None = None,
+    absent: bool = False,
+) -> AuditSet:
+    """Candidates of one client: its training samples (``shards``), and ``nonmembers // K`` of
+    ``outsiders`` and of each other client.
 
-    ``alike``: [k] clients with images deformed as the client's are, where there are groups: the owners of inside non-members.
-    ``outside``: so many of the outsiders in place of an equal share; those beyond it join the list that is there without
-    them. ``absent``: the null of every attack: as many members, but of the outsiders (at most half of them), against the rest
-    of them. The other clients' samples stay in the list as EXCLUDED, since a colluder learns from its own.
+    ``alike``: [k] clients with images deformed as the client's are, where there are groups: the
+    owners of inside non-members. ``outside``: so many of the outsiders in place of an equal share;
+    those beyond it join the list that is there without them. ``absent``: the null of every attack:
+    as many members, but of the outsiders (at most half of them), against the rest of them. The
+    other clients' samples stay in the list as EXCLUDED, since a colluder learns from its own.
 
-    Shares are cut to what exists (FedMIA's and CoFedMID's 1:9 mix of outside and inside non-members for K = 10;
-    docs/methods/protocol.md#audit-sets). Raises ``UserError`` when there is no outsider to draw.
+    Shares are cut to what exists (FedMIA's and CoFedMID's 1:9 mix of outside and inside non-members
+    for K = 10; docs/methods/protocol.md#audit-sets). Raises ``UserError`` when there is no outsider
+    to draw.
     """
     others = np.arange(len(shards)) if alike is None else alike
     free = outsiders.ids
@@ -120,8 +143,10 @@ def audit_set(
     n_outside = share if outside is None else min(outside, len(free))
     if n_outside < 1 or not len(members):
         raise UserError(
-            f"no outside non-members: audit.nonmembers = {nonmembers} over {len(others)} clients with {outsiders.where} of "
-            f"{len(free)} samples leaves none; raise audit.nonmembers, audit.outside or {outsiders.more}"
+            f"no outside non-members: audit.nonmembers = {nonmembers} over {len(others)} clients "
+            f"with {outsiders.where} of "
+            f"{len(free)} samples leaves none; raise audit.nonmembers, audit.outside or "
+            f"{outsiders.more}"
         )
     equal = rng.choice(free, share, replace=False)
     parts = [(members, MEMBER, owner), (equal[:n_outside], OFL, -1)]
@@ -131,13 +156,16 @@ def audit_set(
             parts.append((drawn, EXCLUDED if absent else IFL, k))
     order = rng.permutation(sum(len(ids) for ids, _, _ in parts))
     mix = AuditSet(
-        target=Target(kind="client", index=client), ids=np.concatenate([ids for ids, _, _ in parts])[order].astype(np.int64),
+        target=Target(kind="client", index=client),
+        ids=np.concatenate([ids for ids, _, _ in parts])[order].astype(np.int64),
         kind=np.concatenate([np.full(len(ids), kind) for ids, kind, _ in parts])[order],
         owner=np.concatenate([np.full(len(ids), k) for ids, _, k in parts])[order],
-    )  # fmt: skip
+    )
     if n_outside <= share:
         return mix
-    wide = _joined_by(mix, rng.choice(np.setdiff1d(free, equal), n_outside - share, replace=False), rng)
+    wide = _joined_by(
+        mix, rng.choice(np.setdiff1d(free, equal), n_outside - share, replace=False), rng
+    )
     # without inside non-members there is no mix to keep
     return wide if share and not absent else replace(wide, extra=mix.extra)
 
@@ -152,39 +180,77 @@ def _joined_by(mix: AuditSet, ids: np.ndarray, rng: np.random.Generator) -> Audi
         out[~extra], out[extra] = old, new
         return out
 
-    return replace(mix, ids=joined(mix.ids, ids), kind=joined(mix.kind, OFL), owner=joined(mix.owner, -1), extra=extra)
+    return replace(
+        mix,
+        ids=joined(mix.ids, ids),
+        kind=joined(mix.kind, OFL),
+        owner=joined(mix.owner, -1),
+        extra=extra,
+    )
 
 
 def attack_set(
-    shards: Shards, outsiders: Outsiders, malicious: int, members: int, nonmembers: int, seed: int, *, absent: bool = False
+    shards: Shards,
+    outsiders: Outsiders,
+    malicious: int,
+    members: int,
+    nonmembers: int,
+    seed: int,
+    *,
+    absent: bool = False,
 ) -> AuditSet:
-    """``members`` drawn from all honest clients' samples together against ``nonmembers`` of the ``outsiders``.
+    """``members`` drawn from all honest clients' samples together against ``nonmembers`` of the
+    ``outsiders``.
 
     As in the poisoning papers: was this sample used by any honest client (FedPoisonMIA,
-    docs/methods/protocol.md#audit-sets: 150 and 150)? Samples of the last ``malicious`` clients are left out. Raises
-    ``UserError`` if there are too few."""
+    docs/methods/protocol.md#audit-sets: 150 and 150)? Samples of the last ``malicious`` clients are
+    left out. Raises ``UserError`` if there are too few.
+    """
     honest = np.arange(len(shards) - malicious)
     rng = numpy_rng(seed, "attack set")
-    return _together(EVERYBODY, "all honest clients", shards, honest, outsiders, members, nonmembers, rng, absent)
+    return _together(
+        EVERYBODY, "all honest clients", shards, honest, outsiders, members, nonmembers, rng, absent
+    )
 
 
 def group_set(
-    shards: Shards, outsiders: Outsiders, group: int, name: str, clients: np.ndarray, members: int, nonmembers: int, seed: int,
-    *, absent: bool = False,
-) -> AuditSet:  # fmt: skip
-    """The same for one group's ``clients``; the ``outsiders`` are deformed as these clients' images are, so that the
-    deformation does not reveal members."""
+    shards: Shards,
+    outsiders: Outsiders,
+    group: int,
+    name: str,
+    clients: np.ndarray,
+    members: int,
+    nonmembers: int,
+    seed: int,
+    *,
+    absent: bool = False,
+) -> AuditSet:
+    """The same for one group's ``clients``; the ``outsiders`` are deformed as these clients' images
+    are, so that the deformation does not reveal members.
+    """
     rng = numpy_rng(seed, "group set", client=group)
     target = Target(kind="group", index=group)
-    return _together(target, f"group '{name}'", shards, clients, outsiders, members, nonmembers, rng, absent)
+    return _together(
+        target, f"group '{name}'", shards, clients, outsiders, members, nonmembers, rng, absent
+    )
 
 
 def _together(
-    target: Target, who: str, shards: Shards, clients: np.ndarray, outsiders: Outsiders, members: int, nonmembers: int,
-    rng: np.random.Generator, absent: bool,
-) -> AuditSet:  # fmt: skip
+    target: Target,
+    who: str,
+    shards: Shards,
+    clients: np.ndarray,
+    outsiders: Outsiders,
+    members: int,
+    nonmembers: int,
+    rng: np.random.Generator,
+    absent: bool,
+) -> AuditSet:
     if not len(clients):
-        raise UserError(f"{who}: no client is left to ask about, all of them are malicious; use fewer or other groups")
+        raise UserError(
+            f"{who}: no client is left to ask about, all of them are malicious; use fewer or other "
+            "groups"
+        )
     outside = outsiders.ids
     owner_of = np.concatenate([np.full(len(shards[k]), k) for k in clients])
     every = np.concatenate([shards[k] for k in clients])
@@ -193,11 +259,19 @@ def _together(
         outside, every, owner_of = np.setdiff1d(outside, taken), taken, np.full(len(taken), -1)
     there = outsiders.where
     here, rest = (there, f"{there} beside the members") if absent else (f"{who} together", there)
-    own = ("members", members, len(every), here, f"raise {outsiders.more}" if absent else "load more data")
+    own = (
+        "members",
+        members,
+        len(every),
+        here,
+        f"raise {outsiders.more}" if absent else "load more data",
+    )
     sides = (own, ("nonmembers", nonmembers, len(outside), rest, f"raise {outsiders.more}"))
     for what, wanted, found, where, more in sides:
         if wanted > found:
-            raise UserError(f"audit.{what} = {wanted}, but {where} has {found} samples: lower it, or {more}")
+            raise UserError(
+                f"audit.{what} = {wanted}, but {where} has {found} samples: lower it, or {more}"
+            )
     mine = rng.choice(len(every), members, replace=False)
     chosen = rng.choice(outside, nonmembers, replace=False)
     order = rng.permutation(members + nonmembers)
@@ -208,11 +282,14 @@ def _together(
 
 
 def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> np.ndarray:
-    """[size] ids of the adversary's own samples, drawn from its clients' data. Raises ``UserError`` beyond what they hold."""
+    """[size] ids of the adversary's own samples, drawn from its clients' data. Raises ``UserError``
+    beyond what they hold.
+    """
     own = np.concatenate(shards[len(shards) - malicious :])
     if size > len(own):
         raise UserError(
-            f"adversary.mask_set = {size}, but its clients ({malicious}) hold {len(own)} samples: lower it, or give the "
+            f"adversary.mask_set = {size}, but its clients ({malicious}) hold {len(own)} samples: "
+            "lower it, or give the "
             "adversary more clients"
         )
     return np.sort(numpy_rng(seed, "mask set").choice(own, size, replace=False))
@@ -224,7 +301,8 @@ def free_holdout(n_train: int, n_holdout: int, audits: list[AuditSet]) -> np.nda
 
 
 def own_set(free: np.ndarray, size: int, who: str, seed: int) -> np.ndarray:
-    """[size] ids out of ``free`` for the server's root set or the attacker's shadow models (``who``: in words).
+    """[size] ids out of ``free`` for the server's root set or the attacker's shadow models
+    (``who``: in words).
 
     Raises ``UserError`` when fewer are left.
     """
@@ -237,20 +315,26 @@ def own_set(free: np.ndarray, size: int, who: str, seed: int) -> np.ndarray:
 
 
 def refuse_overlap(root: np.ndarray, n_train: int, audits: list[AuditSet]) -> None:
-    """Raise ``UserError`` if the server's root set shares a sample with the clients' data (ids below ``n_train``) or an audit
-    list: the rule would get leaked membership."""
+    """Raise ``UserError`` if the server's root set shares a sample with the clients' data (ids
+    below ``n_train``) or an audit list: the rule would get leaked membership.
+    """
     for what, ids in (("the clients' data", np.arange(n_train)), ("the audit", pool_of(audits))):
         if both := np.intersect1d(root, ids).tolist():
-            raise UserError(f"the root set overlaps {what} in {len(both)} samples (first id {both[0]}): refused")
+            raise UserError(
+                f"the root set overlaps {what} in {len(both)} samples (first id {both[0]}): refused"
+            )
 
 
 def shuffle_rng(seed: int, target: int) -> np.random.Generator:
-    """Generator for shuffled memberships of a target's candidates, independent of attack, view and defense."""
+    """Generator for shuffled memberships of a target's candidates, independent of attack, view and
+    defense.
+    """
     return numpy_rng(seed, "shuffled membership", client=target)
 
 
 def opaque_names(n: int, seed: int) -> np.ndarray:
-    """[n] the id of each sample of train ++ hold-out that attacks get: a keyed permutation of 0..n-1.
+    """[n] the id of each sample of train ++ hold-out that attacks get: a keyed permutation of
+    0..n-1.
 
     Positions would reveal the hold-out, which comes after the training data.
     """

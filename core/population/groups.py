@@ -1,4 +1,6 @@
-"""Groups of clients with images deformed in their own way: majority and minority of the clustering papers."""
+"""Groups of clients with images deformed in their own way: majority and minority of the clustering
+papers.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ _CLOSE = 1e-9  # fractions such as 0.7 + 0.3 are whole up to rounding
 class Groups:
     """Who belongs to which group, and what deforms each client's images.
 
-    ``of_client``: [K] int, position in ``names``; ``rotation``: [K] degrees, counter-clockwise, nan: none;
-    ``brightness``: [K] factor, nan: none.
+    ``of_client``: [K] int, position in ``names``; ``rotation``: [K] degrees, counter-clockwise,
+    nan: none; ``brightness``: [K] factor, nan: none.
     """
 
     names: tuple[str, ...]
@@ -31,43 +33,58 @@ class Groups:
 
 
 def make_groups(spec: Sequence[Mapping[str, Any]], clients: int, seed: int) -> Groups:
-    """Contiguous blocks of client ids in the order given; each client draws its own angle and factor from its group's range.
+    """Contiguous blocks of client ids in the order given; each client draws its own angle and
+    factor from its group's range.
 
-    Entries: ``name``, ``fraction`` of the clients (one entry may leave it out and takes the rest), ``rotation`` [lo, hi] in
-    degrees, ``brightness`` [lo, hi] as a factor (None: none). Without a rest the fractions sum to 1 and are rounded by
-    largest remainder; with one, each is rounded (a half upwards). Raises ``UserError`` for fractions that leave clients
-    out or take too many, and for an empty group.
+    Entries: ``name``, ``fraction`` of the clients (one entry may leave it out and takes the rest),
+    ``rotation`` [lo, hi] in degrees, ``brightness`` [lo, hi] as a factor (None: none). Without a
+    rest the fractions sum to 1 and are rounded by largest remainder; with one, each is rounded (a
+    half upwards). Raises ``UserError`` for fractions that leave clients out or take too many, and
+    for an empty group.
 
-    Source: IFCA-MIR, section 5.1: a rotation per client, uniform in the range of its group, not one per group.
+    Source: IFCA-MIR, section 5.1: a rotation per client, uniform in the range of its group, not one
+    per group.
     """
     names = tuple(str(g["name"]) for g in spec)
-    of_client = np.repeat(np.arange(len(names)), _sizes(names, [g.get("fraction") for g in spec], clients))
+    of_client = np.repeat(
+        np.arange(len(names)), _sizes(names, [g.get("fraction") for g in spec], clients)
+    )
     draws = np.stack([numpy_rng(seed, "groups", client=k).random(2) for k in range(clients)])
     rotation, brightness = (
-        _within([g.get(kind) for g in spec], of_client, draws[:, i]) for i, kind in enumerate(("rotation", "brightness"))
+        _within([g.get(kind) for g in spec], of_client, draws[:, i])
+        for i, kind in enumerate(("rotation", "brightness"))
     )
     return Groups(names, of_client, rotation, brightness)
 
 
 def thresholds(low: float, high: float, clients: int, seed: int) -> np.ndarray:
-    """[K] each client's own bound on the attack's accuracy, uniform in [low, high] (IFCA-MIR, section 5.2.2)."""
+    """[K] each client's own bound on the attack's accuracy, uniform in [low, high] (IFCA-MIR,
+    section 5.2.2).
+    """
     draws = [numpy_rng(seed, "thresholds", client=k).random() for k in range(clients)]
     return low + (high - low) * np.array(draws, dtype=np.float64)
 
 
 def deform(x: np.ndarray, client: np.ndarray, groups: Groups) -> np.ndarray:
-    """``x`` with each sample turned about its centre, then made brighter or darker, as its client's images are.
+    """``x`` with each sample turned about its centre, then made brighter or darker, as its client's
+    images are.
 
-    x: [n, C, H, W] uint8 or float32, client: [n] int 0..K-1 -> the same shape and dtype; ``x`` itself is not changed.
-    Rotation: bilinear, 0 where the turned image has no pixel, so black should be 0. Brightness: intensities times the
-    factor, cut at full intensity: 255, or 1 for floats, which must lie in 0..1. uint8 is rounded once, at the end. Samples
-    of a client with neither, a whole turn or the factor 1 keep their bits; a sample's result depends on nothing else in
-    ``x``. Raises ``UserError`` for samples that are no images, and for a factor on floats outside 0..1.
+    x: [n, C, H, W] uint8 or float32, client: [n] int 0..K-1 -> the same shape and dtype; ``x``
+    itself is not changed. Rotation: bilinear, 0 where the turned image has no pixel, so black
+    should be 0. Brightness: intensities times the factor, cut at full intensity: 255, or 1 for
+    floats, which must lie in 0..1. uint8 is rounded once, at the end. Samples of a client with
+    neither, a whole turn or the factor 1 keep their bits; a sample's result depends on nothing else
+    in ``x``. Raises ``UserError`` for samples that are no images, and for a factor on floats
+    outside 0..1.
     """
     _require_images(x, groups)
     client = np.asarray(client)
-    if client.shape != x.shape[:1] or (len(client) and not 0 <= client.min() <= client.max() < len(groups.of_client)):
-        raise ValueError(f"client must hold one of 0..{len(groups.of_client) - 1} per sample, {len(x)} of them")
+    if client.shape != x.shape[:1] or (
+        len(client) and not 0 <= client.min() <= client.max() < len(groups.of_client)
+    ):
+        raise ValueError(
+            f"client must hold one of 0..{len(groups.of_client) - 1} per sample, {len(x)} of them"
+        )
     out = x.copy()
     order = np.argsort(client, kind="stable")
     bounds = np.searchsorted(client[order], np.arange(len(groups.of_client) + 1))
@@ -75,7 +92,10 @@ def deform(x: np.ndarray, client: np.ndarray, groups: Groups) -> np.ndarray:
     for k in np.unique(client):
         mine = order[bounds[k] : bounds[k + 1]]
         angle, factor = float(groups.rotation[k]), float(groups.brightness[k])
-        turned, lit = not math.isnan(angle) and angle % 360 != 0, not math.isnan(factor) and factor != 1
+        turned, lit = (
+            not math.isnan(angle) and angle % 360 != 0,
+            not math.isnan(factor) and factor != 1,
+        )
         for rows in np.split(mine, range(step, len(mine), step)) if turned or lit else ():
             values = rotate(x[rows], angle) if turned else x[rows].astype(np.float32)
             out[rows] = _stored(values, factor if lit else 1.0, x.dtype)
@@ -83,26 +103,36 @@ def deform(x: np.ndarray, client: np.ndarray, groups: Groups) -> np.ndarray:
 
 
 def rotate(x: np.ndarray, degrees: float) -> np.ndarray:
-    """``x`` [n, C, H, W] turned counter-clockwise about the centre of the image, as float32: bilinear, 0 outside."""
+    """``x`` [n, C, H, W] turned counter-clockwise about the centre of the image, as float32:
+    bilinear, 0 outside.
+    """
     import torch
     from torch.nn.functional import grid_sample
 
     n, c, height, width = x.shape
     # All samples as channels of one image: they share the grid, so its weights are computed once.
-    planes = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32).reshape(1, n * c, height, width))
+    planes = torch.from_numpy(
+        np.ascontiguousarray(x, dtype=np.float32).reshape(1, n * c, height, width)
+    )
     grid = torch.from_numpy(_grid(degrees, height, width))
     found = grid_sample(planes, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     return found.numpy().reshape(x.shape)
 
 
 def _grid(degrees: float, height: int, width: int) -> np.ndarray:
-    """[1, H, W, 2] where in the input, as (x, y) with the image at -1..1, each output pixel comes from: R(-degrees) p."""
+    """[1, H, W, 2] where in the input, as (x, y) with the image at -1..1, each output pixel comes
+    from: R(-degrees) p.
+    """
     radians = math.radians(degrees % 360)
     cos, sin = round(math.cos(radians), 15), round(math.sin(radians), 15)  # quarter turns are exact
-    rows, columns = np.meshgrid(np.arange(height) - (height - 1) / 2, np.arange(width) - (width - 1) / 2, indexing="ij")
+    rows, columns = np.meshgrid(
+        np.arange(height) - (height - 1) / 2, np.arange(width) - (width - 1) / 2, indexing="ij"
+    )
     # Rows grow downwards, hence the signs.
     columns_in, rows_in = cos * columns - sin * rows, sin * columns + cos * rows
-    return np.stack([2 * columns_in / width, 2 * rows_in / height], axis=-1)[None].astype(np.float32)
+    return np.stack([2 * columns_in / width, 2 * rows_in / height], axis=-1)[None].astype(
+        np.float32
+    )
 
 
 def _stored(values: np.ndarray, factor: float, dtype: np.dtype) -> np.ndarray:
@@ -114,13 +144,16 @@ def _stored(values: np.ndarray, factor: float, dtype: np.dtype) -> np.ndarray:
 def _require_images(x: np.ndarray, groups: Groups) -> None:
     if x.ndim != 4 or x.dtype not in (np.uint8, np.float32):
         raise UserError(
-            f"groups deform images, and the samples are {list(x.shape[1:])} {x.dtype}: rotation and brightness need a data set "
-            "with samples [channels, height, width], uint8 or float32, such as mnist, femnist, cifar10 or digits"
+            f"groups deform images, and the samples are {list(x.shape[1:])} {x.dtype}: rotation "
+            "and brightness need a data set "
+            "with samples [channels, height, width], uint8 or float32, such as mnist, femnist, "
+            "cifar10 or digits"
         )
     lit = (~np.isnan(groups.brightness) & (groups.brightness != 1)).any()
     if lit and x.dtype == np.float32 and x.size and not 0 <= x.min() <= x.max() <= 1:
         raise UserError(
-            f"groups: brightness needs intensities, uint8 or floats in 0..1, and the samples reach from {x.min():g} to "
+            "groups: brightness needs intensities, uint8 or floats in 0..1, and the samples reach "
+            f"from {x.min():g} to "
             f"{x.max():g}; use a data set of uint8 images, or scale them to 0..1"
         )
 
@@ -129,9 +162,14 @@ def _sizes(names: Sequence[str], fractions: Sequence[float | None], clients: int
     given = [f for f in fractions if f is not None]
     rest, total = fractions.count(None), math.fsum(given)
     if rest > 1:
-        raise UserError(f"groups: {rest} groups have no fraction, and only one can take the rest: give the others theirs")
+        raise UserError(
+            f"groups: {rest} groups have no fraction, and only one can take the rest: give the "
+            "others theirs"
+        )
     if total > 1 + _CLOSE or (not rest and total < 1 - _CLOSE):
-        remedy = "lower them" if total > 1 else "raise them, or leave one out: that group takes the rest"
+        remedy = (
+            "lower them" if total > 1 else "raise them, or leave one out: that group takes the rest"
+        )
         raise UserError(f"groups: the fractions sum to {total:g}, not 1; {remedy}")
     exact = [round((f or 0) * clients, 9) for f in fractions]
     if rest:
@@ -139,17 +177,23 @@ def _sizes(names: Sequence[str], fractions: Sequence[float | None], clients: int
         sizes[fractions.index(None)] = clients - sum(sizes)
     else:
         sizes = [math.floor(e) for e in exact]
-        largest = sorted(range(len(sizes)), key=lambda i: sizes[i] - exact[i])  # of equals, the first
+        # of equals, the first
+        largest = sorted(range(len(sizes)), key=lambda i: sizes[i] - exact[i])
         for i in largest[: clients - sum(sizes)]:
             sizes[i] += 1
     if min(sizes) < 1:
         sizes_text = ", ".join(f"{n} {max(s, 0)}" for n, s in zip(names, sizes, strict=True))
         raise UserError(
-            f"groups: {clients} clients are divided as {sizes_text}: each group needs one; change fractions or clients"
+            f"groups: {clients} clients are divided as {sizes_text}: each group needs one; change "
+            "fractions or clients"
         )
     return sizes
 
 
-def _within(ranges: Sequence[Sequence[float] | None], of_client: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    low, high = np.array([(math.nan, math.nan) if r is None else r for r in ranges], dtype=np.float64)[of_client].T
+def _within(
+    ranges: Sequence[Sequence[float] | None], of_client: np.ndarray, draws: np.ndarray
+) -> np.ndarray:
+    low, high = np.array(
+        [(math.nan, math.nan) if r is None else r for r in ranges], dtype=np.float64
+    )[of_client].T
     return low + (high - low) * draws

@@ -1,4 +1,6 @@
-"""Call plugin code in a separate process: the result is a JSON value, or one message that names the plugin."""
+"""Call plugin code in a separate process: the result is a JSON value, or one message that names the
+plugin.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 SECONDS = "FEDBENCH_PLUGIN_SECONDS"
 _DEFAULT_S = 60.0
-_LONG_CPU, _LONG_IDLE = 30, 5  # times as much for loading data and writing reports, which may download and compute
+# times as much for loading data and writing reports, which may download and compute
+_LONG_CPU, _LONG_IDLE = 30, 5
 _LONGEST_LINE = 1000  # characters of what is printed there
 
 T = TypeVar("T")
@@ -54,34 +57,43 @@ class Answer:
 
 
 def plugin_limits() -> TimeLimits:
-    """The limits of an import, a hook or a constructor of a plugin. Raises ``UserError`` for an invalid ``SECONDS``."""
+    """The limits of an import, a hook or a constructor of a plugin. Raises ``UserError`` for an
+    invalid ``SECONDS``.
+    """
     text = os.environ.get(SECONDS, "")
     try:
         seconds = float(text or _DEFAULT_S)
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < 1e9:
-        raise UserError(f"{SECONDS}={one_line(text, 40)}: expected a number of seconds above 0; the default is {_DEFAULT_S:g}")
+        raise UserError(
+            f"{SECONDS}={one_line(text, 40)}: expected a number of seconds above 0; the default is "
+            f"{_DEFAULT_S:g}"
+        )
     return TimeLimits(cpu_s=seconds, idle_s=seconds)
 
 
 def long_plugin_limits() -> TimeLimits:
-    """The limits of loading data or writing a report: by default half an hour of CPU, five minutes without activity."""
+    """The limits of loading data or writing a report: by default half an hour of CPU, five minutes
+    without activity.
+    """
     seconds = plugin_limits().cpu_s or 0.0
     return TimeLimits(cpu_s=_LONG_CPU * seconds, idle_s=_LONG_IDLE * seconds)
 
 
 def ask(question: Callable[[], Any]) -> Any:
-    """The result of ``question()``, a JSON value, from a separate process. Raises its ``UserError`` and ``OSError``, and
-    :class:`Ended` naming the plugin at work where the process ended."""
+    """The result of ``question()``, a JSON value, from a separate process. Raises its ``UserError``
+    and ``OSError``, and :class:`Ended` naming the plugin at work where the process ended.
+    """
     (answer,) = ask_each([None], lambda _: question())
     return answer.get()
 
 
 def ask_apart(party: str, distributions: Iterable[str], question: Callable[[], Any]) -> Any:
-    """The result of ``question()``, which runs the code of ``party``, components of these distributions: here where all are
-    fedbench's own, else as :func:`ask` gives it. No module of another package is imported here, where it could change what is
-    fedbench's."""
+    """The result of ``question()``, which runs the code of ``party``, components of these
+    distributions: here where all are fedbench's own, else as :func:`ask` gives it. No module of
+    another package is imported here, where it could change what is fedbench's.
+    """
 
     def asked() -> Any:
         with at_work(party):
@@ -95,14 +107,21 @@ def is_own(distributions: Iterable[str]) -> bool:
     return all(distribution.partition(" ")[0] == DISTRIBUTION for distribution in distributions)
 
 
-def ask_each(items: Sequence[T], question: Callable[[T], Any], quiet: bool = False) -> Iterator[Answer]:
-    """``question(item)`` of every item, in order. All run in one process; where an item ends it, a new one begins with the next.
-    ``quiet``: drop its output."""
+def ask_each(
+    items: Sequence[T], question: Callable[[T], Any], quiet: bool = False
+) -> Iterator[Answer]:
+    """``question(item)`` of every item, in order. All run in one process; where an item ends it, a
+    new one begins with the next. ``quiet``: drop its output.
+    """
     from fedbench.core.process.child import Child, Lines
 
     at, shown = 0, Lines(lambda line: print(printable_lines(line)[:_LONGEST_LINE], file=sys.stderr))
     while at < len(items):
-        child = Child(partial(_serve, items[at:], question), TimeLimits(), printed=(lambda _: None) if quiet else shown.take)
+        child = Child(
+            partial(_serve, items[at:], question),
+            TimeLimits(),
+            printed=(lambda _: None) if quiet else shown.take,
+        )
         complete = False
         for message in child:
             if message.kind == "traceback":
@@ -137,7 +156,10 @@ def _serve(items: Sequence[T], question: Callable[[T], Any], channel: Channel) -
         try:
             channel.send(kind, value)
         except (TypeError, ValueError) as error:
-            channel.send("user error", [f"a plugin's code returned a value that is not plain data: {explain(error)}"])
+            channel.send(
+                "user error",
+                [f"a plugin's code returned a value that is not plain data: {explain(error)}"],
+            )
     channel.send("all")
 
 
@@ -151,7 +173,11 @@ def _result(question: Callable[[T], Any], item: T) -> tuple[str, Any]:
         if party := raised_by(error):
             return "user error", [f"{party}: {explain(error)}"]
         if isinstance(error, OSError) and error.errno is not None:
-            return "os error", [error.errno, error.strerror, None if error.filename is None else str(error.filename)]
+            return "os error", [
+                error.errno,
+                error.strerror,
+                None if error.filename is None else str(error.filename),
+            ]
         return "defect", traceback.format_exc()
 
 

@@ -1,4 +1,6 @@
-"""Messages between a process and the process that started it: JSON values and plain arrays, never a pickle."""
+"""Messages between a process and the process that started it: JSON values and plain arrays, never a
+pickle.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ _ALIVE_EVERY_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class TimeLimits:
-    """Time limits of plugin code. ``cpu_s``: CPU seconds of the process and its descendants; ``idle_s``: seconds without a
-    message, file traffic, or CPU time of a hundredth of them. None: no limit."""
+    """Time limits of plugin code. ``cpu_s``: CPU seconds of the process and its descendants;
+    ``idle_s``: seconds without a message, file traffic, or CPU time of a hundredth of them. None:
+    no limit.
+    """
 
     cpu_s: float | None = None
     idle_s: float | None = None
@@ -43,9 +47,13 @@ class Channel:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def send(self, kind: str, value: Any = None, arrays: Mapping[str, np.ndarray] | None = None) -> None:
-        """Raises ``TypeError`` or ``ValueError`` for a value that is not JSON and for an array of Python objects. A copy of the
-        process that plugin code forked ends here: only one process writes to a pipe."""
+    def send(
+        self, kind: str, value: Any = None, arrays: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        """Raises ``TypeError`` or ``ValueError`` for a value that is not JSON and for an array of
+        Python objects. A copy of the process that plugin code forked ends here: only one process
+        writes to a pipe.
+        """
         if self is _channel and not in_fork():
             os._exit(0)
         whole = {name: _plain(name, a) for name, a in (arrays or {}).items()}
@@ -56,15 +64,20 @@ class Channel:
                 self.connection.send_bytes(a.reshape(-1).view("u1").data)
 
     def receive(self) -> Message:
-        """The next message. Raises ``EOFError`` or ``OSError`` after the other end closed, and any error of json and numpy for
-        bytes that are not a message."""
+        """The next message. Raises ``EOFError`` or ``OSError`` after the other end closed, and any
+        error of json and numpy for bytes that are not a message.
+        """
         kind, value, shapes = json.loads(self.connection.recv_bytes())
         arrays: dict[str, np.ndarray] = {}
         for name, dtype, shape in shapes:
             import numpy as np  # not imported for messages without arrays
 
             a = np.empty(shape, np.dtype(dtype))
-            if a.size and (got := self.connection.recv_bytes_into(a.reshape(-1).view("u1").data)) != a.nbytes:
+            if (
+                a.size
+                and (got := self.connection.recv_bytes_into(a.reshape(-1).view("u1").data))
+                != a.nbytes
+            ):
                 raise ValueError(f"{got} bytes where {a.nbytes} were announced")
             arrays[name] = a
         return Message(kind=kind, value=value, arrays=arrays)
@@ -75,14 +88,17 @@ def _plain(name: str, a: np.ndarray) -> np.ndarray:
 
     whole = np.ascontiguousarray(a).reshape(np.shape(a))
     if type(whole) is not np.ndarray or whole.dtype.hasobject or whole.dtype.names:
-        raise TypeError(f"the array {name!r} holds Python objects or records; only plain numbers are sent")
+        raise TypeError(
+            f"the array {name!r} holds Python objects or records; only plain numbers are sent"
+        )
     return whole
 
 
 _channel: Channel | None = None  # from this process to the one that forked it for plugin code
 _pid = 0  # of this process: a copy that plugin code forks has another one
 _parties: list[tuple[str, TimeLimits | None]] = []  # components at work, the innermost last
-_raised: tuple[BaseException | None, str] = (None, "")  # the last exception of a component, and the component
+# the last exception of a component, and the component
+_raised: tuple[BaseException | None, str] = (None, "")
 _alive = 0.0
 
 
@@ -100,8 +116,9 @@ def in_fork() -> bool:
 
 @contextmanager
 def at_work(party: str, limits: TimeLimits | None = None) -> Iterator[None]:
-    """Tell the parent process that the code of ``party`` runs; no effect outside a fork. ``limits`` count from here; None: those
-    of the enclosing party, or of the whole process."""
+    """Tell the parent process that the code of ``party`` runs; no effect outside a fork. ``limits``
+    count from here; None: those of the enclosing party, or of the whole process.
+    """
     if not in_fork():
         yield
         return
@@ -131,9 +148,11 @@ def raised_by(error: BaseException) -> str:
 
 
 def pass_on_interrupt(error: BaseException) -> None:
-    """Raise ``error`` if it is the user's Ctrl-C. Called first wherever ``BaseException`` of plugin code is caught, since
-    ``pytest.skip``, ``CancelledError`` and ``SystemExit`` are no ``Exception``. In a fork SIGINT ends the process, so that a
-    ``KeyboardInterrupt`` there was raised by a plugin."""
+    """Raise ``error`` if it is the user's Ctrl-C. Called first wherever ``BaseException`` of plugin
+    code is caught, since ``pytest.skip``, ``CancelledError`` and ``SystemExit`` are no
+    ``Exception``. In a fork SIGINT ends the process, so that a ``KeyboardInterrupt`` there was
+    raised by a plugin.
+    """
     if isinstance(error, KeyboardInterrupt) and not in_fork():
         raise error
 
@@ -153,7 +172,9 @@ def trace(text: str) -> None:
 
 
 def report_alive() -> None:
-    """Renew the idle limit: for work that uses next to no CPU, such as a slow download or a wait for a lock."""
+    """Renew the idle limit: for work that uses next to no CPU, such as a slow download or a wait
+    for a lock.
+    """
     global _alive
     if _channel is not None and in_fork() and time.monotonic() - _alive > _ALIVE_EVERY_S:
         _alive = time.monotonic()

@@ -30,24 +30,30 @@ _LONGEST_LINE = 2000  # bytes without a line end
 
 
 class Child:
-    """``work`` in a fork of this process. It has all that is in memory here, and of this process's descriptors only its channel,
-    its output and, without ``printed``, the standard input: no pipe to another process. It leads a process group, so that
-    a signal to its group reaches no other process; what it left running in the group ends with it.
+    """``work`` in a fork of this process. It has all that is in memory here, and of this process's
+    descriptors only its channel, its output and, without ``printed``, the standard input: no pipe
+    to another process. It leads a process group, so that a signal to its group reaches no other
+    process; what it left running in the group ends with it.
 
-    Iterate to get its messages until it ends. Then ``ending`` says why in words (empty after exit status 0), ``timed_out``
-    whether a limit ended it, and ``party`` which component was at work. ``limits`` are those of the whole process; a component
-    may have limits of its own, which count from its start. ``printed`` takes its output as bytes; it then has a session of its
-    own without a terminal or input. ``tick`` is called several times a second.
+    Iterate to get its messages until it ends. Then ``ending`` says why in words (empty after exit
+    status 0), ``timed_out`` whether a limit ended it, and ``party`` which component was at work.
+    ``limits`` are those of the whole process; a component may have limits of its own, which count
+    from its start. ``printed`` takes its output as bytes; it then has a session of its own without
+    a terminal or input. ``tick`` is called several times a second.
     """
 
     def __init__(
-        self, work: Callable[[Channel], None], limits: TimeLimits, tick: Callable[[], None] = lambda: None,
+        self,
+        work: Callable[[Channel], None],
+        limits: TimeLimits,
+        tick: Callable[[], None] = lambda: None,
         printed: Callable[[bytes], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.own_limits, self.tick = limits, tick
         self.party, self.ending, self.timed_out = "", "", False
         open_standard_input()
-        mine, theirs = Pipe()  # sockets: no other process can open one through /proc, as it can a pipe
+        # sockets: no other process can open one through /proc, as it can a pipe
+        mine, theirs = Pipe()
         self._output = None if printed is None else _Output(printed)
         for text in (sys.stdout, sys.stderr):
             text.flush()
@@ -117,7 +123,10 @@ class Child:
                 self._open = False
                 return
             except Exception as error:  # bytes that are no message, or no memory for an array
-                self._open, self.ending = False, f"what it sent cannot be read ({type(error).__name__}: {error})"
+                self._open, self.ending = (
+                    False,
+                    f"what it sent cannot be read ({type(error).__name__}: {error})",
+                )
                 self._kill()
                 return
             self._usage.renew()
@@ -128,7 +137,9 @@ class Child:
         """Whether a message is for this class, which then acts on it."""
         if message.kind == "at work":
             party, limits = message.value
-            self._party_limits = None if limits is None else TimeLimits(cpu_s=limits[0], idle_s=limits[1])
+            self._party_limits = (
+                None if limits is None else TimeLimits(cpu_s=limits[0], idle_s=limits[1])
+            )
             self.party = str(party)
             self._usage.begin(limits is not None)
         elif message.kind == "said":
@@ -161,7 +172,9 @@ def exit_reason(status: int) -> str:
     return f"it ended the process with status {status}" if status else ""
 
 
-def _serve(work: Callable[[Channel], None], channel: Channel, parent: int, output: _Output | None) -> None:
+def _serve(
+    work: Callable[[Channel], None], channel: Channel, parent: int, output: _Output | None
+) -> None:
     """The forked process from start to end: no exit handler or ``finally`` of the forking one runs."""
     status, pid = 1, os.getpid()
     try:
@@ -196,11 +209,13 @@ def close_descriptors(keep: int) -> None:
             getattr(module, kept).__init__()
 
 
-# --- what it uses -----------------------------------------------------------------------------------------------------
+# --- what it uses ---------------------------------------------------------------------------------
 
 
 class _Usage:
-    """CPU time and file traffic of a process and its descendants, compared with limits once a second."""
+    """CPU time and file traffic of a process and its descendants, compared with limits once a
+    second.
+    """
 
     def __init__(self, pid: int) -> None:
         try:
@@ -208,7 +223,8 @@ class _Usage:
         except psutil.Error:  # it ended
             self._process = None
         self._measured = self._active = time.monotonic()
-        self._start: float | None = 0.0  # CPU seconds used before the limits began to count; None: measured at the next look
+        # CPU seconds used before the limits began to count; None: measured at the next look
+        self._start: float | None = 0.0
         self._active_cpu, self._active_bytes = 0.0, 0  # at the last activity
 
     def renew(self) -> None:
@@ -231,11 +247,17 @@ class _Usage:
         if limits.idle_s is None:
             return ""
         written = self._written()
-        self._active_cpu = min(self._active_cpu, cpu)  # the usage of an ended descendant is not counted any more
+        # the usage of an ended descendant is not counted any more
+        self._active_cpu = min(self._active_cpu, cpu)
         self._active_bytes = min(self._active_bytes, written)
-        if cpu - self._active_cpu > _ACTIVE * limits.idle_s or written - self._active_bytes > _TRAFFIC:
+        if (
+            cpu - self._active_cpu > _ACTIVE * limits.idle_s
+            or written - self._active_bytes > _TRAFFIC
+        ):
             self._active, self._active_cpu, self._active_bytes = now, cpu, written
-        return f"nothing moved for {limits.idle_s:g} s" if now - self._active > limits.idle_s else ""
+        return (
+            f"nothing moved for {limits.idle_s:g} s" if now - self._active > limits.idle_s else ""
+        )
 
     def cpu(self) -> float:
         """Seconds of the process, its living descendants, and those that ended and were waited for."""
@@ -267,11 +289,13 @@ class _Usage:
             return [self._process]
 
 
-# --- what it prints ---------------------------------------------------------------------------------------------------
+# --- what it prints -------------------------------------------------------------------------------
 
 
 class _Output:
-    """Standard output and standard error of a child and its descendants in one pipe; ``take`` gets the bytes."""
+    """Standard output and standard error of a child and its descendants in one pipe; ``take`` gets
+    the bytes.
+    """
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self.take, self.open = take, True
@@ -288,7 +312,8 @@ class _Output:
     def drain(self) -> None:
         """Take what is there."""
         with contextlib.suppress(BlockingIOError):
-            block = os.read(self.reader, _BLOCK)  # one, so that a process that prints without end is still watched
+            # one, so that a process that prints without end is still watched
+            block = os.read(self.reader, _BLOCK)
             self.take(block)
             self.open = bool(block)
 
@@ -304,7 +329,9 @@ class _Output:
 
 
 def open_standard_input() -> None:
-    """Make a closed standard input an empty one: else a channel gets its number, and a fork that reads nothing closes it."""
+    """Make a closed standard input an empty one: else a channel gets its number, and a fork that
+    reads nothing closes it.
+    """
     try:
         os.fstat(0)
     except OSError:
@@ -321,7 +348,9 @@ def no_input() -> None:
 
 
 def _text(fd: int) -> TextIO:
-    return io.TextIOWrapper(io.FileIO(fd, "wb", closefd=False), errors="backslashreplace", write_through=True)
+    return io.TextIOWrapper(
+        io.FileIO(fd, "wb", closefd=False), errors="backslashreplace", write_through=True
+    )
 
 
 class Lines:
@@ -349,13 +378,15 @@ class Lines:
             self.show(text)
 
 
-# --- processes that end together --------------------------------------------------------------------------------------
+# --- processes that end together ------------------------------------------------------------------
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h; forks do not inherit them
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """End this process when its parent ends (Linux only); at once if ``parent``, its process id, has ended already."""
+    """End this process when its parent ends (Linux only); at once if ``parent``, its process id,
+    has ended already.
+    """
     if sys.platform == "linux":
         import ctypes
 

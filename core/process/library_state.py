@@ -1,4 +1,6 @@
-"""Process-wide state of libraries that numbers depend on: saved before plugin code and restored after it."""
+"""Process-wide state of libraries that numbers depend on: saved before plugin code and restored
+after it.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,17 @@ import torch
 from torch.nn.modules import module as _modules
 
 _SMALL = sys.float_info.min  # half of it is 0 where the processor takes numbers as small for zero
-_HOOKS = [there for name, there in vars(_modules).items() if name.startswith("_global_") and isinstance(there, dict)]
+_HOOKS = [
+    there
+    for name, there in vars(_modules).items()
+    if name.startswith("_global_") and isinstance(there, dict)
+]
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Settings, hooks on all modules and the state of generators are afterwards what they were before.
+    """Settings, hooks on all modules and the state of generators are afterwards what they were
+    before.
 
     Not what was replaced inside a library, nor the working directory and the environment.
     """

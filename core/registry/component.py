@@ -36,9 +36,12 @@ class RegisteredComponent:
         return f"{self.kind} '{self.name}' ({self.distribution} {self.version})"
 
     def load(self) -> Any:
-        """The class; raises ``UserError`` when it cannot be imported or is not what its kind demands."""
+        """The class; raises ``UserError`` when it cannot be imported or is not what its kind
+        demands.
+        """
         base_module, base_name = BASES[self.kind]
-        base: type = getattr(import_module(base_module), base_name)  # not within the package's time limit
+        # not within the package's time limit
+        base: type = getattr(import_module(base_module), base_name)
         with at_work(str(self), plugin_limits()), settled():
             try:
                 found = self._imported()
@@ -61,7 +64,9 @@ class RegisteredComponent:
             return getattr(module, attribute)
         except AttributeError:
             hint = did_you_mean(attribute, vars(module))
-            raise UserError(f"{self}: the module '{module_name}' has no '{attribute}'{hint}") from None
+            raise UserError(
+                f"{self}: the module '{module_name}' has no '{attribute}'{hint}"
+            ) from None
 
     def _check_class(self, found: Any, base: type) -> None:
         if not (isinstance(found, type) and issubclass(found, base)):
@@ -71,14 +76,22 @@ class RegisteredComponent:
 
         params = getattr(found, "Params", None)
         if not (isinstance(params, type) and issubclass(params, Params)):
-            raise UserError(f"{self}: its Params is {describe(params)}, expected a subclass of fedbench.core.Params")
+            raise UserError(
+                f"{self}: its Params is {describe(params)}, expected a subclass of "
+                "fedbench.core.Params"
+            )
         if mistake := _facts_mistake(self.kind, found):
             raise UserError(f"{self}: {mistake}")
 
 
-# --- facts of a class -------------------------------------------------------------------------------------------------
+# --- facts of a class -----------------------------------------------------------------------------
 
-_TEXTS = {"default_model": "the name of a model", "licence": "text", "citation": "text", "home": "text, a URL"}
+_TEXTS = {
+    "default_model": "the name of a model",
+    "licence": "text",
+    "citation": "text",
+    "home": "text, a URL",
+}
 
 
 def _facts_mistake(kind: str, cls: Any) -> str:
@@ -96,7 +109,9 @@ def _facts_mistake(kind: str, cls: Any) -> str:
 
 
 def is_here(cls: Any, who: str) -> bool | str:
-    """Whether a data set is on this machine, or in which form. Raises ``UserError`` naming ``who`` for an invalid answer."""
+    """Whether a data set is on this machine, or in which form. Raises ``UserError`` naming ``who``
+    for an invalid answer.
+    """
     with at_work(who, plugin_limits()):
         try:
             found = cls.here()
@@ -104,7 +119,10 @@ def is_here(cls: Any, who: str) -> bool | str:
             pass_on_interrupt(error)
             raise UserError(f"{who}: here() failed: {explain(error)}") from error
     if not isinstance(found, bool | str):
-        raise UserError(f"{who}: here() returned {describe(found)}, expected True, False or a text that says in which form")
+        raise UserError(
+            f"{who}: here() returned {describe(found)}, expected True, False or a text that says "
+            "in which form"
+        )
     return found
 
 
@@ -119,7 +137,9 @@ def describe(value: Any) -> str:
 
 @contextmanager
 def settled() -> Iterator[None]:
-    """Restore the process's global state afterwards; does nothing where torch has not been imported."""
+    """Restore the process's global state afterwards; does nothing where torch has not been
+    imported.
+    """
     if "torch" not in sys.modules:
         yield
         return

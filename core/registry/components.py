@@ -23,8 +23,14 @@ class Clash:
 
     def __str__(self) -> str:
         packages = [f"{c.distribution} {c.version}" for c in self.claimants]
-        who = " and ".join(f"{p} ({c.component.target})" for p, c in zip(packages, self.claimants, strict=True))
-        way_out = "uninstall one of them" if len(set(packages)) > 1 else "the package must rename one of them"
+        who = " and ".join(
+            f"{p} ({c.component.target})" for p, c in zip(packages, self.claimants, strict=True)
+        )
+        way_out = (
+            "uninstall one of them"
+            if len(set(packages)) > 1
+            else "the package must rename one of them"
+        )
         return f"{self.kind} '{self.name}' is claimed by {who}: {way_out}"
 
 
@@ -36,16 +42,21 @@ class Registry:
 
     def __init__(self, plugins: Sequence[PluginStatus]) -> None:
         self.plugins = list(plugins)
-        self._claims: dict[str, dict[str, list[RegisteredComponent]]] = {kind: defaultdict(list) for kind in KINDS}
+        self._claims: dict[str, dict[str, list[RegisteredComponent]]] = {
+            kind: defaultdict(list) for kind in KINDS
+        }
         for plugin in self.plugins:
             for found in plugin.components:
                 claims = self._claims[found.kind][found.name]
-                if found not in claims:  # the same announcement twice, through two entry points of one package
+                # the same announcement twice, through two entry points of one package
+                if found not in claims:
                     claims.append(found)
 
     @classmethod
     def discover(cls) -> Registry:
-        """Every entry point of the group ``fedbench``, each loaded on its own; never raises for a broken plugin."""
+        """Every entry point of the group ``fedbench``, each loaded on its own; never raises for a
+        broken plugin.
+        """
         return cls(discover_plugins())
 
     @property
@@ -80,7 +91,9 @@ class Registry:
         return [c for c in self.own("defense") if c.component.floor]
 
     def get(self, kind: str, name: str) -> RegisteredComponent:
-        """The component; raises ``UserError`` for an unknown name (with the nearest) and for one claimed twice."""
+        """The component; raises ``UserError`` for an unknown name (with the nearest) and for one
+        claimed twice.
+        """
         claims = self.claimants(kind, name)
         if len(claims) > 1:
             raise UserError(str(Clash(kind, name, tuple(claims))))
@@ -94,5 +107,7 @@ class Registry:
         hint = f" (there is a {other[0]} of this name)" if other else did_you_mean(name, names)
         text = f"unknown {kind} '{name}'{hint}; the {PLURAL[kind]} are {', '.join(by_nearness(name, names)) or '(none)'}"
         if self.broken:
-            text += "; a broken plugin may have provided it: " + "; ".join(f"{p}: {p.reason}" for p in self.broken)
+            text += "; a broken plugin may have provided it: " + "; ".join(
+                f"{p}: {p.reason}" for p in self.broken
+            )
         return text

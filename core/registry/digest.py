@@ -14,23 +14,43 @@ from pathlib import Path, PurePosixPath
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import DISTRIBUTION, PROJECT
 
-# Folders and files of core that decide results. `tests/test_house.py` refuses an import from them into any other file that is
-# not known to decide nothing.
+# Folders and files of core that decide results. `tests/test_house.py` refuses an import from them
+# into any other file that is not known to decide nothing.
 ENGINE = (
-    "contract", "numerics", "population", "models", "federation", "signals", "metrics",
-    *(f"run/{name}.py" for name in (
-        "analyse", "job", "judge", "needs", "process", "scene", "shadow_models", "train", "trained_run", "verdict",
-    )),
-)  # fmt: skip
-_NO_PART = ("fedbench.json", "pyvenv.cfg")  # a folder with such a file is a results folder or an environment
+    "contract",
+    "numerics",
+    "population",
+    "models",
+    "federation",
+    "signals",
+    "metrics",
+    *(
+        f"run/{name}.py"
+        for name in (
+            "analyse",
+            "job",
+            "judge",
+            "needs",
+            "process",
+            "scene",
+            "shadow_models",
+            "train",
+            "trained_run",
+            "verdict",
+        )
+    ),
+)
+# a folder with such a file is a results folder or an environment
+_NO_PART = ("fedbench.json", "pyvenv.cfg")
 
 
 def source_digest(module_name: str, package: str = "") -> str:
     """Hex SHA-256 over the files of a component's module; imports nothing of it.
 
-    A module of fedbench: its own file and, transitively, those it imports from the same part of fedbench, so that a new method
-    leaves the others' keys unchanged. Any other: every file, data included, of the distribution ``package`` that announced it and
-    of the module's top-level package. Raises ``UserError`` if there is no such file.
+    A module of fedbench: its own file and, transitively, those it imports from the same part of
+    fedbench, so that a new method leaves the others' keys unchanged. Any other: every file, data
+    included, of the distribution ``package`` that announced it and of the module's top-level
+    package. Raises ``UserError`` if there is no such file.
     """
     top = module_name.partition(".")[0]
     if top == PROJECT:
@@ -44,7 +64,9 @@ def source_digest(module_name: str, package: str = "") -> str:
 
 
 def requirements_of(package: str) -> dict[str, str]:
-    """Name -> installed version of every package that a distribution other than fedbench requires, without its extras."""
+    """Name -> installed version of every package that a distribution other than fedbench requires,
+    without its extras.
+    """
     found: dict[str, str] = {}
     try:
         declared = [] if package == DISTRIBUTION else distribution(package).requires or []
@@ -68,7 +90,11 @@ def engine_digest() -> str:
 
 def engine_files(core: Path) -> list[Path]:
     """The files of the harness that can change a score."""
-    return [p for name in ENGINE for p in ([core / name] if name.endswith(".py") else (core / name).rglob("*.py"))]
+    return [
+        p
+        for name in ENGINE
+        for p in ([core / name] if name.endswith(".py") else (core / name).rglob("*.py"))
+    ]
 
 
 def core_digest() -> str:
@@ -78,7 +104,9 @@ def core_digest() -> str:
 
 
 def _hash(files: Iterable[tuple[str, Path]]) -> str:
-    """Over names, lengths and contents in the order of names; line ends of Python code are normalised."""
+    """Over names, lengths and contents in the order of names; line ends of Python code are
+    normalised.
+    """
     h = hashlib.sha256()
     for name, path in sorted(files):
         content = path.read_bytes()
@@ -89,11 +117,13 @@ def _hash(files: Iterable[tuple[str, Path]]) -> str:
     return h.hexdigest()
 
 
-# --- installed packages -----------------------------------------------------------------------------------------------
+# --- installed packages ---------------------------------------------------------------------------
 
 
 def _files_of(package: str) -> dict[str, Path]:
-    """Name -> file of a distribution: those of its RECORD or, of an editable install, those of its top-level packages."""
+    """Name -> file of a distribution: those of its RECORD or, of an editable install, those of its
+    top-level packages.
+    """
     try:
         dist = distribution(package)
         entries = [entry.value.partition(":")[0].partition(".")[0] for entry in dist.entry_points]
@@ -120,18 +150,29 @@ def _located(names: Iterable[str]) -> dict[str, Path]:
         if spec is not None and spec.submodule_search_locations is None and spec.origin:
             found[Path(spec.origin).name] = Path(spec.origin)
         for folder in spec.submodule_search_locations or () if spec else ():
-            found |= {f"{name}/{path.relative_to(folder).as_posix()}": path for path in _walk(Path(folder))}
+            found |= {
+                f"{name}/{path.relative_to(folder).as_posix()}": path
+                for path in _walk(Path(folder))
+            }
     return found
 
 
 def _walk(folder: Path) -> Iterator[Path]:
     """The files below a folder without bytecode, hidden files, results folders and environments."""
     for here, folders, files in os.walk(folder):
-        folders[:] = [f for f in folders if f[0] not in "._" and not any(Path(here, f, mark).exists() for mark in _NO_PART)]
-        yield from (Path(here, file) for file in files if not file.startswith(".") and not file.endswith(".pyc"))
+        folders[:] = [
+            f
+            for f in folders
+            if f[0] not in "._" and not any(Path(here, f, mark).exists() for mark in _NO_PART)
+        ]
+        yield from (
+            Path(here, file)
+            for file in files
+            if not file.startswith(".") and not file.endswith(".pyc")
+        )
 
 
-# --- modules of fedbench ----------------------------------------------------------------------------------------------
+# --- modules of fedbench --------------------------------------------------------------------------
 
 
 def _closure_digest(module_name: str) -> str:
@@ -152,7 +193,9 @@ def _closure_digest(module_name: str) -> str:
 
 
 def _imports(path: Path, module_name: str) -> Iterator[str]:
-    """Modules that the file imports, wherever in it; a name taken from a package may itself be a module."""
+    """Modules that the file imports, wherever in it; a name taken from a package may itself be a
+    module.
+    """
     package = module_name.split(".") if path.name == "__init__.py" else module_name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import):

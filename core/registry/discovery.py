@@ -1,4 +1,5 @@
-"""Find plugins: every entry point of the group ``fedbench`` is loaded on its own, so that a broken one breaks nothing else.
+"""Find plugins: every entry point of the group ``fedbench`` is loaded on its own, so that a broken
+one breaks nothing else.
 
 Built-in plugins are loaded in this process, those of other packages in a separate one.
 """
@@ -28,7 +29,9 @@ Announced = tuple[list[tuple[str, dict[str, Any]]], str]
 
 @dataclass(frozen=True, kw_only=True)
 class PluginStatus:
-    """One entry point: what it announced (``components``), and what is wrong with it (``reason``, empty when ok)."""
+    """One entry point: what it announced (``components``), and what is wrong with it (``reason``,
+    empty when ok).
+    """
 
     entry_point: str
     distribution: str
@@ -51,16 +54,28 @@ def discover_plugins() -> list[PluginStatus]:
         name, version = _identity(dist)
         key = re.sub(r"[-_.]+", "-", name).lower()
         if key not in found:  # Python imports the first copy on sys.path
-            found[key] = [_status(e, said, name, version) for e, said in zip(entries, _ask(entries, name), strict=True)]
-    return sorted((p for plugins in found.values() for p in plugins), key=lambda p: (p.distribution, p.entry_point))
+            found[key] = [
+                _status(e, said, name, version)
+                for e, said in zip(entries, _ask(entries, name), strict=True)
+            ]
+    return sorted(
+        (p for plugins in found.values() for p in plugins),
+        key=lambda p: (p.distribution, p.entry_point),
+    )
 
 
 def _identity(dist: Distribution) -> tuple[str, str]:
     """Name and version, also of a distribution with damaged metadata."""
-    stem = str(getattr(dist, "_path", "unknown")).replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".dist-info")
+    stem = (
+        str(getattr(dist, "_path", "unknown"))
+        .replace("\\", "/")
+        .rsplit("/", 1)[-1]
+        .removesuffix(".dist-info")
+    )
     try:
         name, version = dist.metadata["Name"], dist.metadata["Version"]
-    except Exception:  # a missing METADATA file gives None or an exception, depending on the version of Python
+    # a missing METADATA file gives None or an exception, depending on the version of Python
+    except Exception:
         name, version = "", ""
     return one_line(str(name or stem), 200), one_line(str(version or "?"), 100)
 
@@ -71,7 +86,9 @@ def of_leaderboard(name: str) -> Any:
 
 
 def _entries(dist: Distribution) -> list[EntryPoint | Exception]:
-    """The group's entry points; an unreadable ``entry_points.txt`` that mentions the group is one failure."""
+    """The group's entry points; an unreadable ``entry_points.txt`` that mentions the group is one
+    failure.
+    """
     try:
         return [e for e in dist.entry_points if e.group == PROJECT]
     except Exception as error:
@@ -86,16 +103,24 @@ def _ask(entries: list[EntryPoint | Exception], distribution: str) -> Iterator[A
         yield answer.get() if answer.error is None else ([], str(answer.error))
 
 
-def _status(entry: EntryPoint | Exception, said: Announced, distribution: str, version: str) -> PluginStatus:
+def _status(
+    entry: EntryPoint | Exception, said: Announced, distribution: str, version: str
+) -> PluginStatus:
     components, reason = said
     return PluginStatus(
         entry_point="?" if isinstance(entry, Exception) else one_line(entry.name, 200),
-        distribution=distribution, version=version, ok=not reason, reason=one_line(reason, 2000),
-        components=tuple(RegisteredComponent(Component(**record), distribution, version, kind) for kind, record in components),
-    )  # fmt: skip
+        distribution=distribution,
+        version=version,
+        ok=not reason,
+        reason=one_line(reason, 2000),
+        components=tuple(
+            RegisteredComponent(Component(**record), distribution, version, kind)
+            for kind, record in components
+        ),
+    )
 
 
-# --- one entry point --------------------------------------------------------------------------------------------------
+# --- one entry point ------------------------------------------------------------------------------
 
 
 def _announced(entry: EntryPoint | Exception) -> Announced:
@@ -109,7 +134,10 @@ def _announced(entry: EntryPoint | Exception) -> Announced:
         who = "what it announces cannot be read"
         with at_work(who, plugin_limits()):
             components, problems = announced(plugin)
-            told = [(kind, {field.name: getattr(c, field.name) for field in fields(Component)}) for kind, c in components]
+            told = [
+                (kind, {field.name: getattr(c, field.name) for field in fields(Component)})
+                for kind, c in components
+            ]
     except BaseException as error:
         pass_on_interrupt(error)
         return [], f"{who}: {explain(error)}"
@@ -126,11 +154,25 @@ def announced(plugin: Any) -> tuple[list[tuple[str, Component]], list[str]]:
         pass_on_interrupt(error)
         return [], [_invalid_hook(error)]
     implemented = [caller.name for caller in manager.get_hookcallers(plugin) or []]
-    problems = [f"unknown hook '{n}'{did_you_mean(n, HOOKS.values())}" for n in implemented if n not in HOOKS.values()]
-    unmarked = [n for n in dir(plugin) if n.startswith(f"{PROJECT}_") and n not in implemented and callable(getattr(plugin, n))]
-    problems += [f"the function '{name}' is not marked @hookimpl, so it announces nothing" for name in unmarked]
+    problems = [
+        f"unknown hook '{n}'{did_you_mean(n, HOOKS.values())}"
+        for n in implemented
+        if n not in HOOKS.values()
+    ]
+    unmarked = [
+        n
+        for n in dir(plugin)
+        if n.startswith(f"{PROJECT}_") and n not in implemented and callable(getattr(plugin, n))
+    ]
+    problems += [
+        f"the function '{name}' is not marked @hookimpl, so it announces nothing"
+        for name in unmarked
+    ]
     if not implemented and not problems:
-        problems.append(f"announces nothing: no function is marked @hookimpl; the hooks are {', '.join(HOOKS.values())}")
+        problems.append(
+            "announces nothing: no function is marked @hookimpl; the hooks are "
+            f"{', '.join(HOOKS.values())}"
+        )
     components: list[tuple[str, Component]] = []
     for kind, hook in HOOKS.items():
         if hook in implemented:
@@ -143,15 +185,23 @@ def announced(plugin: Any) -> tuple[list[tuple[str, Component]], list[str]]:
                 continue
             mistakes = [_mistake(record) for record in records]
             problems += [f"{hook}: {mistake}" for mistake in mistakes if mistake]
-            components += [(kind, record) for record, mistake in zip(records, mistakes, strict=True) if not mistake]
+            components += [
+                (kind, record)
+                for record, mistake in zip(records, mistakes, strict=True)
+                if not mistake
+            ]
     return components, problems
 
 
 def _records(call: Callable[[], list[Any]]) -> list[Any]:
-    """What a hook yields; pluggy gives a list of one iterable, an empty one for a hook that returned None."""
+    """What a hook yields; pluggy gives a list of one iterable, an empty one for a hook that
+    returned None.
+    """
     (result,) = call() or [None]
     if result is None or isinstance(result, str | Component):
-        raise TypeError(f"it returned {describe(result)}, expected an iterable of Component (use yield)")
+        raise TypeError(
+            f"it returned {describe(result)}, expected an iterable of Component (use yield)"
+        )
     return list(result)
 
 

@@ -1,4 +1,6 @@
-"""The kinds of component: everything that is said of a kind by name. Imports nothing, so that help stays quick."""
+"""The kinds of component: everything that is said of a kind by name. Imports nothing, so that help
+stays quick.
+"""
 
 from __future__ import annotations
 
@@ -21,5 +23,11 @@ HOOKS = {kind: f"fedbench_{plural}" for kind, plural in PLURAL.items()}
 
 def kind_of(cls: type) -> str:
     """The kind of a class that has been imported; ``component`` for one of none."""
-    bases = ((kind, getattr(sys.modules.get(module), name, None)) for kind, (module, name) in BASES.items())
-    return next((kind for kind, base in bases if isinstance(base, type) and issubclass(cls, base)), "component")
+    bases = (
+        (kind, getattr(sys.modules.get(module), name, None))
+        for kind, (module, name) in BASES.items()
+    )
+    return next(
+        (kind for kind, base in bases if isinstance(base, type) and issubclass(cls, base)),
+        "component",
+    )

@@ -22,7 +22,9 @@ class ComponentUse(BaseModel):
     name: str
     """as `fedbench list` shows it"""
     label: str
-    """name in tables: the name, or the suite's own label where a suite lists one component several times"""
+    """name in tables: the name, or the suite's own label where a suite lists one component several
+    times
+    """
     params: dict[str, Any]
     """every parameter, defaults included, as JSON values"""
     target: str = ""
@@ -32,14 +34,21 @@ class ComponentUse(BaseModel):
     digest: str
     """sha256 over the source files of the component"""
     requires: dict[str, str] = Field(default={})
-    """version of each package that the distribution requires; those of fedbench itself are part of the run's provenance"""
+    """version of each package that the distribution requires; those of fedbench itself are part of
+    the run's provenance
+    """
     then: tuple[ComponentUse, ...] = Field(default=())
     """defenses applied after this one"""
 
     def identity(self) -> dict[str, Any]:
-        """What can change the answer: not the label. The target too: several components may share one file, and which of
-        them a name announces stands in another, which the digest does not cover."""
-        own = {name: getattr(self, name) for name in ("name", "params", "target", "distribution", "digest")}
+        """What can change the answer: not the label. The target too: several components may share
+        one file, and which of them a name announces stands in another, which the digest does not
+        cover.
+        """
+        own = {
+            name: getattr(self, name)
+            for name in ("name", "params", "target", "distribution", "digest")
+        }
         own |= {"requires": self.requires} if self.requires else {}
         return own | ({"then": [part.identity() for part in self.then]} if self.then else {})
 
@@ -83,7 +92,9 @@ class UseMaker:
     def __init__(self) -> None:
         self._files: dict[tuple[str, str], tuple[str, dict[str, str]]] = {}
 
-    def __call__(self, found: RegisteredComponent, params: dict[str, Any], label: str) -> ComponentUse:
+    def __call__(
+        self, found: RegisteredComponent, params: dict[str, Any], label: str
+    ) -> ComponentUse:
         """The use of a component with these resolved parameters."""
         module = found.component.target.partition(":")[0]
         at = (module, found.distribution)
@@ -91,7 +102,11 @@ class UseMaker:
             self._files[at] = source_digest(*at), requirements_of(found.distribution)
         digest, requires = self._files[at]
         return ComponentUse(
-            name=found.name, label=label, params=params, target=found.component.target,
-            distribution=f"{found.distribution} {found.version}", digest=digest,
+            name=found.name,
+            label=label,
+            params=params,
+            target=found.component.target,
+            distribution=f"{found.distribution} {found.version}",
+            digest=digest,
             requires=requires,
-        )  # fmt: skip
+        )

@@ -1,4 +1,6 @@
-"""Runs side by side on this machine, each in its own session: a crash, a hang or a kill costs one run."""
+"""Runs side by side on this machine, each in its own session: a crash, a hang or a kill costs one
+run.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from fedbench.core.words import describe_error
 
 _TICK_S = 0.5
 SILENCE_S = 300.0
-"""a worker that neither sends a message nor uses the CPU for so long is ended; it sends one every few seconds"""
+"""a worker that neither sends a message nor uses the CPU for so long is ended; it sends one every
+few seconds
+"""
 SAFE_PATH = "PYTHONSAFEPATH"
 _UNKNOWN = 255  # multiprocessing's exit code where the fork server, which would know it, has ended
 
@@ -38,7 +42,9 @@ class Watcher:
     advanced: Callable[[Job, int], None] = lambda job, round: None
     judging: Callable[[Job, str], None] = lambda job, key: None
     """the attack of the cell with this key starts"""
-    cell: Callable[[Job, str, str, str, bool], None] = lambda job, key, outcome, reason, by_adversary: None
+    cell: Callable[[Job, str, str, str, bool], None] = (
+        lambda job, key, outcome, reason, by_adversary: None
+    )
     """a cell has a record"""
     traceback: Callable[[Job, str], None] = lambda job, text: None
     finished: Callable[[Job], None] = lambda job: None
@@ -47,11 +53,13 @@ class Watcher:
 
 
 class Executor(Protocol):
-    """Computes runs, each by ``worker.run_job``, so that every cell has its record in the results folder."""
+    """Computes runs, each by ``worker.run_job``, so that every cell has its record in the results
+    folder.
+    """
 
     def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
-        """Compute every job. A failure of a component is recorded with its reason; a run that lost its process has no record. On
-        an interrupt the work is stopped, and finished runs are kept.
+        """Compute every job. A failure of a component is recorded with its reason; a run that lost
+        its process has no record. On an interrupt the work is stopped, and finished runs are kept.
 
         Raises ``OSError`` when the results folder cannot be written.
         """
@@ -70,8 +78,12 @@ class LocalProcesses:
         try:
             while waiting or running:
                 while waiting and len(running) < self.workers:
-                    running.append(_Worker(placed(waiting.pop(0), [r.job for r in running], gpus), watcher))
-                connection.wait([source for r in running for source in r.sources()], timeout=_TICK_S)
+                    running.append(
+                        _Worker(placed(waiting.pop(0), [r.job for r in running], gpus), watcher)
+                    )
+                connection.wait(
+                    [source for r in running for source in r.sources()], timeout=_TICK_S
+                )
                 for r in running:
                     r.listen()
                 for r in [r for r in running if r.ended()]:
@@ -89,13 +101,18 @@ class _Worker:
     def __init__(self, job: Job, watcher: Watcher) -> None:
         self.job, self.watcher = job, watcher
         mine, theirs = Pipe()
-        self._process: Any = context().Process(target=_work, args=(job_json(job), theirs), daemon=True)
+        self._process: Any = context().Process(
+            target=_work, args=(job_json(job), theirs), daemon=True
+        )
         start_early()
         try:
             self._process.start()
         except EOFError as error:
-            raise UserError("the process that workers are forked from ended; what is finished is kept, and the same command "
-                            "continues") from error  # fmt: skip
+            raise UserError(
+                "the process that workers are forked from ended; what is finished is kept, and the "
+                "same command "
+                "continues"
+            ) from error
         theirs.close()
         self._channel = Channel(mine)
         self._complete, self._reason = False, ""
@@ -130,13 +147,17 @@ class _Worker:
             self._heard, self._cpu = time.monotonic(), used
 
     def ended(self) -> bool:
-        """Whether the run has ended. If its process died, no record is made of its cells: a fault of the machine is no result."""
+        """Whether the run has ended. If its process died, no record is made of its cells: a fault
+        of the machine is no result.
+        """
         if self._process.is_alive():
             return False
         self.listen()
         if not self._complete:
             why = self._reason or self._death()
-            self.watcher.note(f"{self.job.title}: {why}; the same command tries again what has no record")
+            self.watcher.note(
+                f"{self.job.title}: {why}; the same command tries again what has no record"
+            )
         self.kill()
         return True
 
@@ -183,12 +204,14 @@ def _cpu_of(pid: int) -> float:
     return float(times.user + times.system)
 
 
-# --- GPUs -------------------------------------------------------------------------------------------------------------
+# --- GPUs -----------------------------------------------------------------------------------------
 
 
 def gpus_for(jobs: Iterable[Job]) -> tuple[str, ...]:
-    """The GPUs that runs on ``cuda`` share: all of the first one's model, since another one could give other bits. None where no
-    job asks for ``cuda``, or for a certain GPU. Looked up in a separate process: forks cannot use a CUDA that has started."""
+    """The GPUs that runs on ``cuda`` share: all of the first one's model, since another one could
+    give other bits. None where no job asks for ``cuda``, or for a certain GPU. Looked up in a
+    separate process: forks cannot use a CUDA that has started.
+    """
     return tuple(ask(_alike)) if any(job.device == "cuda" for job in jobs) else ()
 
 
@@ -207,11 +230,13 @@ def _alike() -> list[str]:
     return [f"cuda:{i}" for i, name in enumerate(names) if name == names[0]]
 
 
-# --- the process that workers are forked from -------------------------------------------------------------------------
+# --- the process that workers are forked from -----------------------------------------------------
 
 
 def context() -> ForkServerContext:
-    """Makes processes from the fork server, which imports for some seconds when the first of them starts it."""
+    """Makes processes from the fork server, which imports for some seconds when the first of them
+    starts it.
+    """
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(["fedbench.core.run.preload"])
     return made

@@ -24,31 +24,42 @@ from fedbench.core.words import explain
 
 _SAMPLES = 3  # two to swap, one that stays
 _AMONG = 32  # samples, from which different ones are taken
-# Of the largest logit: what one and the same sample may differ by in batches of another make-up, by rounding alone.
+# Of the largest logit: what one and the same sample may differ by in batches of another make-up, by
+# rounding alone.
 _ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-4}
 _REMEDY = (
-    "every row must depend on its own sample alone, the samples on the first axis (recurrent and attention layers: "
+    "every row must depend on its own sample alone, the samples on the first axis (recurrent and "
+    "attention layers: "
     "batch_first=True, or turn the axes inside the model and back)"
 )
 
 
 def try_model(model: Model, data: Data) -> int:
-    """Number of trainable parameters of what an architecture builds. ``UserError`` unless it takes the data set's samples, gives
-    one logit a class, keeps the samples apart in eval mode, and trains."""
+    """Number of trainable parameters of what an architecture builds. ``UserError`` unless it takes
+    the data set's samples, gives one logit a class, keeps the samples apart in eval mode, and
+    trains.
+    """
     name = type(model).__name__
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module = model.build(data.input_shape, data.n_classes)
         if not isinstance(module, nn.Module):
-            raise UserError(f"the model {name} built {type(module).__name__}, expected a torch.nn.Module")
+            raise UserError(
+                f"the model {name} built {type(module).__name__}, expected a torch.nn.Module"
+            )
         if not any(p.requires_grad for p in module.parameters()):
-            raise UserError(f"the model {name} has no parameters to train: none has requires_grad=True")
+            raise UserError(
+                f"the model {name} has no parameters to train: none has requires_grad=True"
+            )
         _require_one_dtype(name, module)
         net, x = wrap(module, data).eval(), _different(data)
         pair, classes = x[:2], data.n_classes
         out = _answer(name, net, pair, f"does not take samples of shape {list(data.input_shape)}")
         if not isinstance(out, torch.Tensor) or tuple(out.shape) != (len(pair), classes):
             found = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-            raise UserError(f"the model {name} answers {len(pair)} samples with {found}, expected [{len(pair)}, {classes}]")
+            raise UserError(
+                f"the model {name} answers {len(pair)} samples with {found}, expected "
+                f"[{len(pair)}, {classes}]"
+            )
         _require_finite(name, "output", out)
         try:
             refuse_batch_statistics(net)
@@ -69,20 +80,24 @@ def _require_one_dtype(name: str, module: nn.Module) -> None:
         if len(dtypes) > 1 or not dtypes <= {*_ROUNDING}:
             found = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
             raise UserError(
-                f"the model {name} has {what} of {found}; expected float32 or float64: convert inside `forward`"
+                f"the model {name} has {what} of {found}; expected float32 or float64: convert "
+                "inside `forward`"
             )
 
 
 def _require_finite(name: str, what: str, values: torch.Tensor) -> None:
     if not bool(torch.isfinite(values).all()):
         raise UserError(
-            f"the model {name} cannot be trained: its {what} is not finite before any training; look at "
+            f"the model {name} cannot be trained: its {what} is not finite before any training; "
+            "look at "
             "its initial parameters, the samples, and divisions, roots and logarithms in `forward`"
         )
 
 
 def _different(data: Data) -> torch.Tensor:
-    """[n, *input]: the first samples that differ from each other; the first two where there are none."""
+    """[n, *input]: the first samples that differ from each other; the first two where there are
+    none.
+    """
     x = np.ascontiguousarray(data.train_x[:_AMONG])
     _, first = np.unique(x.reshape(len(x), -1), axis=0, return_index=True)
     return torch.from_numpy(x[np.sort(first)[:_SAMPLES]] if len(first) > 1 else x[:2])
@@ -95,15 +110,19 @@ def _answer(name: str, net: nn.Module, x: torch.Tensor, what: str) -> torch.Tens
     except Exception as error:
         raise UserError(f"the model {name} {what}: {explain(error)}") from error
     if not torch.equal(given, x):
-        raise UserError(f"the model {name} writes to its input, which others read after it: work on a copy")
+        raise UserError(
+            f"the model {name} writes to its input, which others read after it: work on a copy"
+        )
     return out
 
 
 def _telling(net: nn.Module, twin: nn.Module, x: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
-    """One of ``net`` and its ``twin``, made to show what it does with its samples, and the samples as it takes them.
+    """One of ``net`` and its ``twin``, made to show what it does with its samples, and the samples
+    as it takes them.
 
-    The twin in float64, where mixing stands out from rounding, unless the model insists on float32. Its parameters are moved,
-    unless its numbers end there: an output layer or a residual branch that starts at zero shows nothing of what lies before it.
+    The twin in float64, where mixing stands out from rounding, unless the model insists on float32.
+    Its parameters are moved, unless its numbers end there: an output layer or a residual branch
+    that starts at zero shows nothing of what lies before it.
     """
     wide = x.double() if x.is_floating_point() else x
     try:
@@ -120,7 +139,9 @@ def _telling(net: nn.Module, twin: nn.Module, x: torch.Tensor) -> tuple[nn.Modul
 
 
 def _require_apart(name: str, net: nn.Module, x: torch.Tensor) -> None:
-    """Raise ``UserError`` unless swapping two samples swaps their rows, and no row depends on another sample."""
+    """Raise ``UserError`` unless swapping two samples swaps their rows, and no row depends on
+    another sample.
+    """
     out = net(x)
     if not bool(torch.isfinite(out).all()):
         return  # numbers that are none tell nothing apart
@@ -130,21 +151,41 @@ def _require_apart(name: str, net: nn.Module, x: torch.Tensor) -> None:
         if not bool(((found - expected).abs() <= tolerance).all()):
             raise UserError(f"the model {name} {what}")
 
-    require(net(x), out, "answers the same samples differently each time in eval mode: draw no random numbers there")
+    require(
+        net(x),
+        out,
+        "answers the same samples differently each time in eval mode: draw no random numbers there",
+    )
     if len(x) < 2:
         return
     order = torch.arange(len(x))
     order[:2] = torch.tensor([1, 0])
     swapped = net(x[order])
-    require(swapped[2:], out[2:], f"mixes samples: swapping two samples changes other rows of its logits; {_REMEDY}")
-    require(swapped[:2], out[[1, 0]], f"mixes samples: swapping two samples does not swap their rows; {_REMEDY}")
+    require(
+        swapped[2:],
+        out[2:],
+        f"mixes samples: swapping two samples changes other rows of its logits; {_REMEDY}",
+    )
+    require(
+        swapped[:2],
+        out[[1, 0]],
+        f"mixes samples: swapping two samples does not swap their rows; {_REMEDY}",
+    )
     order[:2] = torch.tensor([1, 1])
-    require(net(x[order])[1:], out[1:], f"mixes samples: changing one sample changes other rows of its logits; {_REMEDY}")
+    require(
+        net(x[order])[1:],
+        out[1:],
+        f"mixes samples: changing one sample changes other rows of its logits; {_REMEDY}",
+    )
     alone = _answer(name, net, x[:1], "does not take a sample alone")
-    require(alone, out[:1], f"mixes samples: it answers a sample alone otherwise than among others; {_REMEDY}")
+    require(
+        alone,
+        out[:1],
+        f"mixes samples: it answers a sample alone otherwise than among others; {_REMEDY}",
+    )
 
 
-# --- one step of training ---------------------------------------------------------------------------------------------
+# --- one step of training -------------------------------------------------------------------------
 
 _BATCH = 2  # samples of a client
 
@@ -161,19 +202,29 @@ def _require_training(name: str, model: Model, data: Data) -> None:
     for pair in (clients, clients[::-1]):
         flat = _fresh(model, data)
         start = flat.params.clone(), flat.buffers.clone(), flat.counts
-        expected = torch.stack([
-            _alone(name, _fresh(model, data).module, k, client, start[0]) for k, client in enumerate(pair)
-        ])  # fmt: skip
+        expected = torch.stack(
+            [
+                _alone(name, _fresh(model, data).module, k, client, start[0])
+                for k, client in enumerate(pair)
+            ]
+        )
         setup = Setup(
-            config=config, seed=0, flat=flat, clients=pair, n_classes=data.n_classes,
-            defense=Defense(), members=(), initial=start[0][None],
-        )  # fmt: skip
+            config=config,
+            seed=0,
+            flat=flat,
+            clients=pair,
+            n_classes=data.n_classes,
+            defense=Defense(),
+            members=(),
+            initial=start[0][None],
+        )
         before = _kept(flat, start, pair[1].x, pair[0].x)
         uploads = next(Training(setup).rounds()).uploads
         for path, value in _kept(flat, start, pair[1].x).items():
             if before.get(path) != value:
                 raise UserError(
-                    f"the model {name} keeps something outside of parameters and buffers, which all "
+                    f"the model {name} keeps something outside of parameters and buffers, which "
+                    "all "
                     f"clients of a round would share: '{path}' changes in `forward`; register a "
                     "buffer, and write to it in place"
                 )
@@ -224,6 +275,7 @@ def _kept(
     for path, part in flat.module.named_modules():
         for attribute, value in {**vars(type(part)), **vars(part)}.items():
             if isinstance(value, torch.Tensor):
-                value = value.double().sum()  # of a large one, only the first and last elements are shown
+                # of a large one, only the first and last elements are shown
+                value = value.double().sum()
             kept[f"{path}.{attribute}".lstrip(".")] = repr(value)
     return kept

@@ -1,4 +1,6 @@
-"""The signals that a suite's attacks and analyses need: their parameters, and what a run measures for them."""
+"""The signals that a suite's attacks and analyses need: their parameters, and what a run measures
+for them.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ from fedbench.core.words import describe_error, explain
 
 
 class Signals:
-    """``uses``: every installed signal that a plugin measures, by name, with the suite's parameters where it gives some.
+    """``uses``: every installed signal that a plugin measures, by name, with the suite's parameters
+    where it gives some.
 
-    Those of the gradient are not among them: they are the engine's own code, which is part of every run's key.
+    Those of the gradient are not among them: they are the engine's own code, which is part of every
+    run's key.
     """
 
     def __init__(self, registry: Registry, named: Mapping[str, ComponentUse]) -> None:
@@ -36,7 +40,9 @@ class Signals:
         self._sound: set[str] = set()
 
     def require(self, who: str, names: Iterable[str]) -> None:
-        """Raise ``UserError`` for a signal that is not installed, or that cannot be made with its parameters."""
+        """Raise ``UserError`` for a signal that is not installed, or that cannot be made with its
+        parameters.
+        """
         problems: list[str] = []
         for name in sorted({*names} - self._sound):
             try:
@@ -52,7 +58,10 @@ class Signals:
         self._registry.get("signal", own)
         if own not in self.uses:
             if own != name:
-                raise UserError(f"'{name}': signals of the gradient are measured of what was uploaded alone; write '{own}'")
+                raise UserError(
+                    f"'{name}': signals of the gradient are measured of what was uploaded alone; "
+                    f"write '{own}'"
+                )
             return
         use = self.uses[own]
         ask_apart(f"signal {use}", use.distributions, lambda: _require_vector(use))
@@ -70,40 +79,56 @@ def _require_vector(use: ComponentUse) -> None:
         raise UserError(f"signal {use}: its vector is {vector!r:.60}, expected True or False")
 
 
-# --- what a run measures ----------------------------------------------------------------------------------------------
+# --- what a run measures --------------------------------------------------------------------------
 
 
-def needed_signals(attacks: Sequence[Attack | Look], analyses: Iterable[Analysis | Look] = ()) -> set[str]:
+def needed_signals(
+    attacks: Sequence[Attack | Look], analyses: Iterable[Analysis | Look] = ()
+) -> set[str]:
     """The union over the attacks and analyses of a run, or what is known of them."""
     return set().union(*(a.needs for a in attacks), *(a.needs for a in analyses))
 
 
 def measurable(job: Job, signals: set[str]) -> set[str]:
     """Those that a run can measure: no plan has an attack that needs others."""
-    return signals & (GRADIENT_SIGNALS | job.signals.keys() | {f"{n}{PRE_DEFENSE}" for n in job.signals})
+    return signals & (
+        GRADIENT_SIGNALS | job.signals.keys() | {f"{n}{PRE_DEFENSE}" for n in job.signals}
+    )
 
 
-def views_of(attacks: Sequence[Attack | Look], analyses: Iterable[Analysis | Look] = ()) -> set[View]:
-    """The views that a run measures: those of its attacks and analyses, and what colluding clients share."""
-    views = {a.view for a in attacks} | {view for a in analyses if a.needs for view in (a.view, *a.also)}
+def views_of(
+    attacks: Sequence[Attack | Look], analyses: Iterable[Analysis | Look] = ()
+) -> set[View]:
+    """The views that a run measures: those of its attacks and analyses, and what colluding clients
+    share.
+    """
+    views = {a.view for a in attacks} | {
+        view for a in analyses if a.needs for view in (a.view, *a.also)
+    }
     return views | {shared_view(a.view) for a in attacks if a.colluders}
 
 
 def shared_view(view: View) -> View:
-    """Through which view a colluder of an attack sees the pool: as the attack does the global models; its own rows where the
-    attack looks at a client's, or at the coalition, of which no colluder has a row."""
+    """Through which view a colluder of an attack sees the pool: as the attack does the global
+    models; its own rows where the attack looks at a client's, or at the coalition, of which no
+    colluder has a row.
+    """
     return view if view in ("client", "external") else "server"
 
 
 def colluders_first(job: Job) -> list[int]:
-    """Clients in the order in which they collude: those outside the coalition first, the highest ids first."""
+    """Clients in the order in which they collude: those outside the coalition first, the highest
+    ids first.
+    """
     members = set(job.averaged)
     return sorted(range(job.clients), key=lambda k: (k in members, -k))
 
 
 def compared(job: Job, client: int | None, view: View) -> list[int]:
-    """Ids of the clients with uploads that ``view`` shows of a target or a colluder: its own and, of the others in the view,
-    the first ``audit.references`` of the run's permutation; of many clients together (None), all in the view."""
+    """Ids of the clients with uploads that ``view`` shows of a target or a colluder: its own and,
+    of the others in the view, the first ``audit.references`` of the run's permutation; of many
+    clients together (None), all in the view.
+    """
     there = [row for row in rows_of({view}, job.clients, job.averaged) if row >= 0]
     if job.references is None or client is None:
         return there
@@ -118,17 +143,24 @@ def needed_rows(job: Job, n_models: int, attacks: Sequence[Attack | Look]) -> li
     rows = rows_of(views, job.clients, job.averaged, n_models, len(job.coalitions))
     if job.references is None:
         return rows
-    # a target of one client is not its own colluder, so that one more can be asked; an analysis sees all clients
+    # a target of one client is not its own colluder, so that one more can be asked; an analysis
+    # sees all clients
     pairs = {(target.client, a.view) for a in attacks for target in job.targets}
-    pairs |= {(k, shared_view(a.view)) for a in attacks if a.colluders for k in colluders_first(job)[: a.colluders + 1]}
+    pairs |= {
+        (k, shared_view(a.view))
+        for a in attacks
+        if a.colluders
+        for k in colluders_first(job)[: a.colluders + 1]
+    }
     pairs |= {(None, view) for view in views_of((), job.looks.values())}
     clients = set().union(*(compared(job, k, view) for k, view in pairs))
     return [row for row in rows if row < 0 or row in clients]
 
 
 def require_use(refused: Mapping[str, str], looks: Iterable[Attack | Analysis | Look]) -> None:
-    """Raise ``UserError`` where signals were refused before training, and each attack and analysis needs one of them: nothing
-    would be told of the training. ``refused``: name -> why."""
+    """Raise ``UserError`` where signals were refused before training, and each attack and analysis
+    needs one of them: nothing would be told of the training. ``refused``: name -> why.
+    """
     if refused and all(look.needs & refused.keys() for look in looks):
         raise UserError(*(refused[name] for name in sorted(refused)))
 

@@ -1,4 +1,6 @@
-"""A finished plan: every job of a suite with its cells, and the part of it that a command line asks for."""
+"""A finished plan: every job of a suite with its cells, and the part of it that a command line asks
+for.
+"""
 
 from __future__ import annotations
 
@@ -46,28 +48,38 @@ class Plan:
         return [*self.cells, *(c for c in cells if names and c.startswith(names))]
 
     def only(self, **wanted: set[str]) -> Plan:
-        """The part with ``setting``, ``coalition``, ``defense``, ``attack`` and ``seed`` among the wanted ones."""
+        """The part with ``setting``, ``coalition``, ``defense``, ``attack`` and ``seed`` among the
+        wanted ones.
+        """
         jobs = []
         for job in self.jobs:
             mine = {
-                "setting": {job.setting.name}, "coalition": {job.coalition}, "seed": {str(job.seed)},
+                "setting": {job.setting.name},
+                "coalition": {job.coalition},
+                "seed": {str(job.seed)},
                 "defense": {job.defense.label, job.defense.name},
-            }  # fmt: skip
+            }
             if not job.averaged:  # an undefended run serves every coalition
                 mine["coalition"] |= wanted.get("coalition", set())
             if any(not mine[k] & v for k, v in wanted.items() if k in mine):
                 continue
             attacks = wanted.get("attack")
-            cells = tuple(c for c in job.cells if not attacks or attacks & {c.attack.label, c.attack.name})
+            cells = tuple(
+                c for c in job.cells if not attacks or attacks & {c.attack.label, c.attack.name}
+            )
             if cells:
                 jobs.append(replace(job, cells=cells))
         if not jobs:
-            raise UserError(f"--only {_only_text(wanted)} leaves no cell; `fedbench run SUITE --dry-run` shows what there is")
+            raise UserError(
+                f"--only {_only_text(wanted)} leaves no cell; `fedbench run SUITE --dry-run` shows "
+                "what there is"
+            )
         return replace(self, jobs=jobs)
 
     def part(self, i: int, n: int) -> Plan:
-        """Part ``i`` of ``n`` (from 1): every n-th run, with all its cells. The same plan gives the same parts, whatever is
-        computed already; the seeds of one row are spread over them."""
+        """Part ``i`` of ``n`` (from 1): every n-th run, with all its cells. The same plan gives the
+        same parts, whatever is computed already; the seeds of one row are spread over them.
+        """
 
         def place(job: Job) -> tuple[str, str, str, int, str]:
             return job.setting.name, job.defense.label, job.coalition, job.seed, job.run_key
@@ -77,18 +89,22 @@ class Plan:
 
 
 def settings_asked(resolved: Resolved, only: Mapping[str, set[str]]) -> set[str] | None:
-    """The settings in which something of ``only`` (kind -> names) runs, so that no data of the others has to be there; None: all.
+    """The settings in which something of ``only`` (kind -> names) runs, so that no data of the
+    others has to be there; None: all.
 
-    An undefended run serves every coalition of its setting, under the name none. Raises ``UserError`` for names
-    that the suite does not have.
+    An undefended run serves every coalition of its setting, under the name none. Raises
+    ``UserError`` for names that the suite does not have.
     """
     for kind in only.keys() - {"seed"}:
         known = set[str]().union(*(_runs(s, resolved, kind) for s in resolved.settings))
         for name in sorted(only[kind] - known):
             right = did_you_mean(name, known) or f"; it has {', '.join(sorted(known))}"
             raise UserError(f"--only {kind}={name}: the suite has no such {kind}{right}")
-    asked = {s.spec.name for s in resolved.settings if all(_runs(s, resolved, kind) & names for kind, names in only.items()
-                                                           if kind != "seed")}  # fmt: skip
+    asked = {
+        s.spec.name
+        for s in resolved.settings
+        if all(_runs(s, resolved, kind) & names for kind, names in only.items() if kind != "seed")
+    }
     return None if len(asked) == len(resolved.settings) else asked
 
 
@@ -98,8 +114,17 @@ def _runs(setting: ResolvedSetting, resolved: Resolved, kind: str) -> set[str]:
         return {setting.spec.name}
     if kind == "coalition":
         return {"none", *(c.name for c in setting.coalitions)}
-    uses, named = (resolved.defenses, setting.spec.defenses) if kind == "defense" else (resolved.attacks, setting.spec.attacks)
-    return {name for use in uses if named is None or use.label in named for name in (use.label, use.name)}
+    uses, named = (
+        (resolved.defenses, setting.spec.defenses)
+        if kind == "defense"
+        else (resolved.attacks, setting.spec.attacks)
+    )
+    return {
+        name
+        for use in uses
+        if named is None or use.label in named
+        for name in (use.label, use.name)
+    }
 
 
 def _only_text(wanted: dict[str, set[str]]) -> str:

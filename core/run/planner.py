@@ -1,7 +1,9 @@
-"""Plan a validated suite: jobs and cells with keys. Data is loaded here once, so that mistakes are found before training.
+"""Plan a validated suite: jobs and cells with keys. Data is loaded here once, so that mistakes are
+found before training.
 
-Only components of fedbench itself are imported in this process. What another package's say of themselves, their data and their
-answers come from processes of their own (``ask_apart``), so that no import of theirs changes a plan or a split.
+Only components of fedbench itself are imported in this process. What another package's say of
+themselves, their data and their answers come from processes of their own (``ask_apart``), so that
+no import of theirs changes a plan or a split.
 """
 
 from __future__ import annotations
@@ -27,7 +29,14 @@ from fedbench.core.process.ask import ask_apart, is_own
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.run.checks import Loaded, Misspelt, declaration_mistake, load_data, load_outline, require_room
+from fedbench.core.run.checks import (
+    Loaded,
+    Misspelt,
+    declaration_mistake,
+    load_data,
+    load_outline,
+    require_room,
+)
 from fedbench.core.run.job import Cell, Job, Look, cell_identity, key_of_run
 from fedbench.core.run.model_checks import try_model
 from fedbench.core.run.needs import Signals
@@ -48,7 +57,12 @@ _DTYPE = "float32"
 
 
 def make_plan(
-    loaded: LoadedSuite, resolved: Resolved, registry: Registry, results: Path, device: str, settings: set[str] | None = None
+    loaded: LoadedSuite,
+    resolved: Resolved,
+    registry: Registry,
+    results: Path,
+    device: str,
+    settings: set[str] | None = None,
 ) -> Plan:
     """All jobs of a suite, or of some of its settings: no data of the others is asked for.
 
@@ -62,9 +76,11 @@ _NO_LOOK = Look(needs=frozenset(), view="server")
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What a component says of itself, known without its code. ``in_coalition``: whether clients act in a defense; ``look``: of
-    an attack or an analysis; ``active``: whether an attack takes part in training; ``tuning``, ``computes``: whether an analysis
-    reads the runs of tuning seeds, and whether it analyses runs."""
+    """What a component says of itself, known without its code. ``in_coalition``: whether clients
+    act in a defense; ``look``: of an attack or an analysis; ``active``: whether an attack takes
+    part in training; ``tuning``, ``computes``: whether an analysis reads the runs of tuning seeds,
+    and whether it analyses runs.
+    """
 
     root_samples: int = 0
     least_members: int = 1
@@ -85,13 +101,17 @@ def _declared(kind: str, use: ComponentUse) -> Any:
         raise UserError(f"{kind} '{use.name}': {mistake}")
     if isinstance(made, Defense):
         declared = Declared(
-            root_samples=made.root_samples, least_members=made.least_members, in_coalition=needs_coalition(made)
+            root_samples=made.root_samples,
+            least_members=made.least_members,
+            in_coalition=needs_coalition(made),
         )
     else:
         declared = Declared(
-            look=Look.of(made), active=isinstance(made, ActiveAttack), tuning=getattr(made, "needs_tuning_seeds", False),
+            look=Look.of(made),
+            active=isinstance(made, ActiveAttack),
+            tuning=getattr(made, "needs_tuning_seeds", False),
             computes=isinstance(made, Analysis) and type(made).analyse is not Analysis.analyse,
-        )  # fmt: skip
+        )
     return _DECLARED.dump_python(declared, mode="json")
 
 
@@ -100,8 +120,10 @@ Made = tuple[ComponentUse, Declared]
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A defense in a coalition of a setting, with its attacks. ``i``: position of the setting; ``members`` of the coalition, and
-    of each of several ``coalitions``; ``observed``: for an undefended row beside a coalition's, the clients of that coalition."""
+    """A defense in a coalition of a setting, with its attacks. ``i``: position of the setting;
+    ``members`` of the coalition, and of each of several ``coalitions``; ``observed``: for an
+    undefended row beside a coalition's, the clients of that coalition.
+    """
 
     i: int
     coalition: str
@@ -114,24 +136,40 @@ class Row:
     observed: tuple[int, ...] = ()
 
     def require_members(self) -> None:
-        """Raise ``UserError`` for a coalition, or one of several, of fewer clients than the defense takes."""
+        """Raise ``UserError`` for a coalition, or one of several, of fewer clients than the defense
+        takes.
+        """
         least = self.defense.least_members
         for group in self.coalitions or (self.members,):
             if 0 < len(group) < least:
-                alone = f"client {group[0]} is" if len(group) == 1 else f"clients {', '.join(map(str, group))} are"
+                alone = (
+                    f"client {group[0]} is"
+                    if len(group) == 1
+                    else f"clients {', '.join(map(str, group))} are"
+                )
                 raise UserError(
-                    f"'{self.use.label}' takes {least} clients or more, and in the coalition '{self.coalition}' {alone} alone: "
-                    "add clients to it, or choose a mode of the defense in which every member defends by itself"
+                    f"'{self.use.label}' takes {least} clients or more, and in the coalition "
+                    f"'{self.coalition}' {alone} alone: "
+                    "add clients to it, or choose a mode of the defense in which every member "
+                    "defends by itself"
                 )
 
 
 class _Planner:
-    def __init__(self, loaded: LoadedSuite, resolved: Resolved, registry: Registry, results: Path, device: str) -> None:
+    def __init__(
+        self,
+        loaded: LoadedSuite,
+        resolved: Resolved,
+        registry: Registry,
+        results: Path,
+        device: str,
+    ) -> None:
         self.spec, self.resolved, self.results, self.device = loaded.spec, resolved, results, device
         self.provenance = gather(device, _DTYPE)
         self.engine = engine_digest()
         self.notes: dict[str, None] = {}
-        self.remarks: dict[tuple[str, str, str], list[str]] = {}  # of a setting, a coalition and a defense
+        # of a setting, a coalition and a defense
+        self.remarks: dict[tuple[str, str, str], list[str]] = {}
         self.sizes: dict[tuple[str, str], int] = {}
         self.applicable: dict[tuple[str, str], bool] = {}
         self.misspelt = Misspelt()
@@ -140,34 +178,55 @@ class _Planner:
         self.asked = asked_for(loaded, resolved, device)
 
     def plan(self, settings: set[str] | None) -> Plan:
-        defenses = [(use, made) for use in self.resolved.defenses if (made := self._made("defense", use))]
-        attacks = [(use, made) for use in self.resolved.attacks if (made := self._made("attack", use))]
-        self.analyses = [(use, made) for use in self.resolved.analyses if (made := self._made("analysis", use))]
+        defenses = [
+            (use, made) for use in self.resolved.defenses if (made := self._made("defense", use))
+        ]
+        attacks = [
+            (use, made) for use in self.resolved.attacks if (made := self._made("attack", use))
+        ]
+        self.analyses = [
+            (use, made) for use in self.resolved.analyses if (made := self._made("analysis", use))
+        ]
         self._note_unread()
         rows = list(self._rows(settings, defenses, attacks))
         made = self._jobs_of_all(rows)
         jobs: dict[str, Job] = {}
-        for n in range(len(rows)):  # the order of the file, whatever the order in which data is needed
+        # the order of the file, whatever the order in which data is needed
+        for n in range(len(rows)):
             for seed in self.spec.all_seeds:
                 for job in made.get((n, seed), ()):
                     self.refusals.note_twins(jobs.setdefault(job.run_key, job), job)
         self.refusals.raise_all()
         published = tuple(entry.model_dump(mode="json") for entry in self.spec.published)
-        asked = tuple({"label": u.label, "name": u.name, "params": u.params} for u in self.resolved.analyses)
+        asked = tuple(
+            {"label": u.label, "name": u.name, "params": u.params} for u in self.resolved.analyses
+        )
         return Plan(
-            suite=self.spec.name, title=self.spec.title or self.spec.name, jobs=list(jobs.values()), published=published,
+            suite=self.spec.name,
+            title=self.spec.title or self.spec.name,
+            jobs=list(jobs.values()),
+            published=published,
             analyses=asked,
-            left_out=tuple(s.name for s in self.spec.settings if settings is not None and s.name not in settings),
-            notes=tuple(self.notes), asked=self.asked,
-        )  # fmt: skip
+            left_out=tuple(
+                s.name
+                for s in self.spec.settings
+                if settings is not None and s.name not in settings
+            ),
+            notes=tuple(self.notes),
+            asked=self.asked,
+        )
 
     def _wanted(self, i: int, kind: str, uses: list[Made]) -> list[Made]:
-        """The ``defenses`` or ``attacks`` that a setting runs: all, or those it names (floors too must be named there)."""
+        """The ``defenses`` or ``attacks`` that a setting runs: all, or those it names (floors too
+        must be named there).
+        """
         labels = self.refusals.known_labels(i, kind, [use.label for use, _ in uses])
         return [(use, made) for use, made in uses if use.label in labels]
 
     def _adversary(self, i: int, attacks: list[Made]) -> Adversary | None:
-        """The setting's adversary; the default one where it names none but an active attack takes part."""
+        """The setting's adversary; the default one where it names none but an active attack takes
+        part.
+        """
         own = self.spec.settings[i].adversary
         return own or (Adversary() if any(a.active for _, a in attacks) else None)
 
@@ -188,15 +247,20 @@ class _Planner:
     def _require_tuning(self, use: ComponentUse, made: Declared) -> None:
         if made.tuning and not self.spec.tuning_seeds:
             raise UserError(
-                f"analysis '{use.name}': it chooses strengths on runs that are not reported, and the suite names no seeds for "
+                f"analysis '{use.name}': it chooses strengths on runs that are not reported, and "
+                "the suite names no seeds for "
                 "them: add for example `tuning_seeds: [100, 101]`, none of them among `seeds`"
             )
 
     def _note_unread(self) -> None:
         if self.spec.tuning_seeds and not any(made.tuning for _, made in self.analyses):
-            self.notes.setdefault("tuning_seeds: no analysis of the suite reads their runs; `tuned` does")
+            self.notes.setdefault(
+                "tuning_seeds: no analysis of the suite reads their runs; `tuned` does"
+            )
 
-    def _rows(self, settings: set[str] | None, defenses: list[Made], attacks: list[Made]) -> Iterator[Row]:
+    def _rows(
+        self, settings: set[str] | None, defenses: list[Made], attacks: list[Made]
+    ) -> Iterator[Row]:
         """Every defense of every coalition of every setting, in the order of the file."""
         for i, setting in enumerate(self.spec.settings):
             if settings is not None and setting.name not in settings:
@@ -206,7 +270,9 @@ class _Planner:
                 judges = self._wanted(i, "attacks", attacks)
                 adversary = self._adversary(i, judges)
                 if adversary:
-                    first = setting.federation.clients - adversary.malicious(setting.federation.clients)
+                    first = setting.federation.clients - adversary.malicious(
+                        setting.federation.clients
+                    )
                     if self.refusals.adversary_misfits(i, coalition, first):
                         continue
                     members = tuple(k for k in members if k < first)  # who attacks does not defend
@@ -214,18 +280,30 @@ class _Planner:
                     if not members and use.label in self.resolved.floors:
                         continue  # a floor stands for a coalition, and there is none
                     one = Row(
-                        i=i, coalition=coalition.name, members=members, coalitions=groups_of(coalition), use=use, defense=defense,
-                        attacks=judges, adversary=adversary,
-                    )  # fmt: skip
+                        i=i,
+                        coalition=coalition.name,
+                        members=members,
+                        coalitions=groups_of(coalition),
+                        use=use,
+                        defense=defense,
+                        attacks=judges,
+                        adversary=adversary,
+                    )
                     yield from (one,) if defense.in_coalition else self._without_members(one)
 
     def _without_members(self, row: Row) -> Iterator[Row]:
-        """The rows of a defense that has no members: one for all coalitions and, for attacks on a coalition's mean, one for each
-        coalition, with the mean of the clients that defend in the rows beside it."""
+        """The rows of a defense that has no members: one for all coalitions and, for attacks on a
+        coalition's mean, one for each coalition, with the mean of the clients that defend in the
+        rows beside it.
+        """
         setting = self.spec.settings[row.i]
         named = self.resolved.settings[row.i].coalitions
-        defended = any(resolve_coalition(coalition, setting.federation.clients) for coalition in named)
-        on_mean = [a for a in row.attacks if defended and a[1].look.view == "coalition" and not a[1].active]
+        defended = any(
+            resolve_coalition(coalition, setting.federation.clients) for coalition in named
+        )
+        on_mean = [
+            a for a in row.attacks if defended and a[1].look.view == "coalition" and not a[1].active
+        ]
         rest = [a for a in row.attacks if a not in on_mean]
         yield replace(row, coalition="none", members=(), coalitions=(), attacks=rest)
         if row.members and on_mean:
@@ -235,57 +313,109 @@ class _Planner:
         """(position of the row, seed) -> its jobs. One data set of one seed is in memory at a time."""
         by_data: dict[str, list[int]] = {}
         for n, row in enumerate(rows):
-            by_data.setdefault(key_of(self.resolved.settings[row.i].dataset.identity()), []).append(n)
+            by_data.setdefault(key_of(self.resolved.settings[row.i].dataset.identity()), []).append(
+                n
+            )
         found: dict[tuple[int, int], list[Job]] = {}
         for positions in by_data.values():
             for seed in self.spec.all_seeds:
-                dataset, place = self.resolved.settings[rows[positions[0]].i].dataset, self._place(rows[positions[0]])
-                loaded = self.refusals.ask(place, f"dataset '{dataset.name}'", partial(load_outline, dataset, seed))
+                dataset, place = (
+                    self.resolved.settings[rows[positions[0]].i].dataset,
+                    self._place(rows[positions[0]]),
+                )
+                loaded = self.refusals.ask(
+                    place, f"dataset '{dataset.name}'", partial(load_outline, dataset, seed)
+                )
                 if loaded is None:
                     continue
                 if loaded.repeated:
                     share = f"{loaded.repeated:.2%} of the hold-out repeats training samples"
                     self.notes.setdefault(f"dataset '{dataset.name}', seed {seed}: {share}")
                 splits: dict[Any, str | None] = {}
-                found |= {(n, seed): list(self._jobs(rows[n], seed, loaded, splits)) for n in positions}
+                found |= {
+                    (n, seed): list(self._jobs(rows[n], seed, loaded, splits)) for n in positions
+                }
         return found
 
     def _place(self, row: Row) -> str:
         return self.refusals.place_of_setting(row.i)
 
-    def _jobs(self, row: Row, seed: int, loaded: Loaded, splits: dict[Any, str | None]) -> Iterator[Job]:
+    def _jobs(
+        self, row: Row, seed: int, loaded: Loaded, splits: dict[Any, str | None]
+    ) -> Iterator[Job]:
         """The passive run with all passive attacks, and one run for every active one."""
         if seed == self.spec.seeds[0]:
             self._check_fit(row, seed, loaded.data)
         passive = [(a, made) for a, made in row.attacks if not made.active]
         for attacker in (None, *(a for a, made in row.attacks if made.active)):
-            attacks = passive if attacker is None else [(a, made) for a, made in row.attacks if a is attacker]
+            attacks = (
+                passive
+                if attacker is None
+                else [(a, made) for a, made in row.attacks if a is attacker]
+            )
             job = self._job(row, seed, loaded, splits, attacker) if attacks else None
             if job is not None:
                 yield self._with_cells(job, attacks)
 
     def _job(
-        self, row: Row, seed: int, loaded: Loaded, splits: dict[Any, str | None], attacker: ComponentUse | None
+        self,
+        row: Row,
+        seed: int,
+        loaded: Loaded,
+        splits: dict[Any, str | None],
+        attacker: ComponentUse | None,
     ) -> Job | None:
-        setting, used, adversary = self.spec.settings[row.i], self.resolved.settings[row.i], row.adversary
+        setting, used, adversary = (
+            self.spec.settings[row.i],
+            self.resolved.settings[row.i],
+            row.adversary,
+        )
         malicious = adversary.malicious(setting.federation.clients) if adversary else 0
         targets = targets_of(setting, row.members or row.observed, malicious)
         root, poisoned = row.defense.root_samples, attacker is not None
-        at = (row.i, targets, root, poisoned)  # what a split depends on: many defenses and attacks share one
+        # what a split depends on: many defenses and attacks share one
+        at = (row.i, targets, root, poisoned)
         if at not in splits:
-            splits[at] = self.refusals.ask(self._place(row), "partition", lambda: split_of(
-                loaded.data, setting, targets, seed, adversary=adversary, poisoned=poisoned, root=root
-            ))  # fmt: skip
+            splits[at] = self.refusals.ask(
+                self._place(row),
+                "partition",
+                lambda: split_of(
+                    loaded.data,
+                    setting,
+                    targets,
+                    seed,
+                    adversary=adversary,
+                    poisoned=poisoned,
+                    root=root,
+                ),
+            )
         if (split := splits[at]) is None:
             return None
         job = Job(
-            suite=self.spec.name, setting=setting, coalition=row.coalition, members=row.members, coalitions=row.coalitions,
-            observed=row.observed, targets=targets, seed=seed, tuning=seed in self.spec.tuning_seeds,
-            dataset=used.dataset, model=used.model, defense=row.use, attacker=attacker, adversary=adversary,
-            signals=self.signals.uses, analyses=(), repeated_holdout=loaded.repeated,
+            suite=self.spec.name,
+            setting=setting,
+            coalition=row.coalition,
+            members=row.members,
+            coalitions=row.coalitions,
+            observed=row.observed,
+            targets=targets,
+            seed=seed,
+            tuning=seed in self.spec.tuning_seeds,
+            dataset=used.dataset,
+            model=used.model,
+            defense=row.use,
+            attacker=attacker,
+            adversary=adversary,
+            signals=self.signals.uses,
+            analyses=(),
+            repeated_holdout=loaded.repeated,
             digests={"data": loaded.digest, "split": split, "engine": self.engine},
-            device=self.device, results=str(self.results), provenance=self.provenance, limits=self.spec.limits, debug=debugging(),
-        )  # fmt: skip
+            device=self.device,
+            results=str(self.results),
+            provenance=self.provenance,
+            limits=self.spec.limits,
+            debug=debugging(),
+        )
         analyses = self._analyses_of(job, self._place(row))
         looks = {use.label: made.look for use, made in analyses}
         return replace(job, analyses=tuple(use for use, _ in analyses), looks=looks)
@@ -298,9 +428,14 @@ class _Planner:
         def applies(use: ComponentUse) -> bool:
             if (use.label, key) not in self.applicable:
                 question = partial(
-                    ask_apart, f"analysis {use}", use.distributions, lambda: bool(use.make()[0].applies(described))
+                    ask_apart,
+                    f"analysis {use}",
+                    use.distributions,
+                    lambda: bool(use.make()[0].applies(described)),
                 )
-                self.applicable[use.label, key] = bool(self.refusals.ask(place, f"analysis '{use.name}'", question))
+                self.applicable[use.label, key] = bool(
+                    self.refusals.ask(place, f"analysis '{use.name}'", question)
+                )
             return self.applicable[use.label, key]
 
         return [(use, made) for use, made in self.analyses if made.computes and applies(use)]
@@ -310,26 +445,41 @@ class _Planner:
         setting, place = self.spec.settings[row.i], self._place(row)
         federation = setting.federation
         size = self._size(row, seed, data)
-        self.refusals.ask(place, "precision", lambda: check_precision(federation.precision, self.device))
+        self.refusals.ask(
+            place, "precision", lambda: check_precision(federation.precision, self.device)
+        )
 
         def remarks() -> list[str]:
             defense = defense_of(row.use)
             facts = public_facts(
-                federation, defense=defense, clients=federation.clients, n_classes=data.n_classes, n_params=size or 0,
-                expected_malicious=row.adversary.expected(federation.clients) if row.adversary else 0,
+                federation,
+                defense=defense,
+                clients=federation.clients,
+                n_classes=data.n_classes,
+                n_params=size or 0,
+                expected_malicious=row.adversary.expected(federation.clients)
+                if row.adversary
+                else 0,
                 thresholds=setting.thresholds is not None,
-            )  # fmt: skip
+            )
             require_served(defense, facts)
             return remarks_of(defense, facts)
 
-        place, party = f"{self.refusals.place_of('defense', row.use)}: in {place}", f"defense '{row.use.name}'"
+        place, party = (
+            f"{self.refusals.place_of('defense', row.use)}: in {place}",
+            f"defense '{row.use.name}'",
+        )
         self.refusals.ask(place, party, row.require_members)
         question = partial(ask_apart, f"defense {row.use}", row.use.distributions, remarks)
         texts = self.refusals.ask(place, party, question) or []
-        self.remarks[setting.name, row.coalition, row.use.label] = [remark_note(row.use.label, setting.name, t) for t in texts]
+        self.remarks[setting.name, row.coalition, row.use.label] = [
+            remark_note(row.use.label, setting.name, t) for t in texts
+        ]
 
     def _size(self, row: Row, seed: int, data: Data) -> int | None:
-        """Number of parameters of a setting's model, tried on its data; None with its mistake noted."""
+        """Number of parameters of a setting's model, tried on its data; None with its mistake
+        noted.
+        """
         dataset, model = self.resolved.settings[row.i].dataset, self.resolved.settings[row.i].model
         pair = key_of(dataset.identity()), key_of(model.identity())
 
@@ -352,19 +502,32 @@ class _Planner:
         read_by_analyses = {name for look in job.looks.values() for name in look.needs}
         remarks = self.remarks.get((job.setting.name, job.coalition, job.defense.label), [])
         for use, made in attacks:
-            names = ((n, n.removesuffix(PRE_DEFENSE)) for n in sorted({*made.look.needs, *read_by_analyses}))
-            signals = {n: self.signals.uses[base_name] for n, base_name in names if base_name in self.signals.uses}
+            names = (
+                (n, n.removesuffix(PRE_DEFENSE))
+                for n in sorted({*made.look.needs, *read_by_analyses})
+            )
+            signals = {
+                n: self.signals.uses[base_name]
+                for n, base_name in names
+                if base_name in self.signals.uses
+            }
             identity = cell_identity(job, use, signals)
             key = key_of({**identity, "run": job.run_key})
-            name = stem(job.setting.name, job.coalition, job.defense.label, use.label, job.seed, key)
+            name = stem(
+                job.setting.name, job.coalition, job.defense.label, use.label, job.seed, key
+            )
             parts = [job.dataset, job.model, job.defense, use, *job.analyses, *signals.values()]
             notes = (*self.misspelt.of(parts), *remarks)
-            cells.append(Cell(key=key, stem=name, attack=use, look=made.look, identity=identity, notes=notes))
+            cells.append(
+                Cell(key=key, stem=name, attack=use, look=made.look, identity=identity, notes=notes)
+            )
         self.notes |= dict.fromkeys(note for cell in cells for note in cell.notes)
         return replace(job, cells=tuple(cells))
 
 
-def split_of(data: Data, setting: Setting, targets: tuple[Target, ...], seed: int, **adversary: Any) -> str:
+def split_of(
+    data: Data, setting: Setting, targets: tuple[Target, ...], seed: int, **adversary: Any
+) -> str:
     """The digest of who trains on what and of the candidates: a plan keeps no data."""
     require_room(len(targets), setting, len(data.train_y), len(data.holdout_y))
     scene = make_scene(data, setting, targets, seed, **adversary)

@@ -1,4 +1,6 @@
-"""Imported once by the process that workers are forked from; importing starts no threads and touches no GPU."""
+"""Imported once by the process that workers are forked from; importing starts no threads and
+touches no GPU.
+"""
 
 import gc
 import os
@@ -8,12 +10,14 @@ from fedbench.core.process.child import end_with_parent
 
 os.environ.pop("PYTHONSAFEPATH", None)  # set for this process, not for what plugins start
 end_with_parent()  # even in the middle of the imports below
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the command answers it
+# Ctrl-C reaches all processes of a terminal; the command answers it
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 import sklearn.datasets  # noqa: E402, F401 - half a second in every run that loads data with it
 
 import fedbench.core.run.worker  # noqa: E402, F401
 
-# A full collection in a worker would touch all these objects, and so copy every page that they lie on.
+# A full collection in a worker would touch all these objects, and so copy every page that they lie
+# on.
 gc.collect()
 gc.freeze()

@@ -1,4 +1,6 @@
-"""The processes of a run: session, output, memory limit, and the global state that plugins may have changed."""
+"""The processes of a run: session, output, memory limit, and the global state that plugins may have
+changed.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +19,30 @@ from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.process.channel import Channel, in_fork, trace
-from fedbench.core.process.child import adopt_orphans, close_descriptors, end_children, kill_session, kill_tree, no_input
+from fedbench.core.process.child import (
+    adopt_orphans,
+    close_descriptors,
+    end_children,
+    kill_session,
+    kill_tree,
+    no_input,
+)
 from fedbench.core.run.job import Job
 from fedbench.core.signals.probes import SignalError
 from fedbench.core.words import DEBUG, debugging, describe_error, full_traceback
 
 _MOST_LOG_BYTES = 8 << 20
-_SAY_ALL = (UserError, SkipCell, Diverged, PhaseError, SignalError)  # unless another exception caused them
+# unless another exception caused them
+_SAY_ALL = (UserError, SkipCell, Diverged, PhaseError, SignalError)
 _guard = 0  # the process that ends this worker's group with the command
 _logging = False  # whether this process's output goes to a log
 
 
 def become_worker(job: Job, channel: Channel) -> None:
-    """Start a session without a terminal, which ends when the command ends; write output to the run's log, read nothing. Of the
-    descriptors only ``channel`` stays: a plugin's process can open this one's pipes to multiprocessing through /proc."""
+    """Start a session without a terminal, which ends when the command ends; write output to the
+    run's log, read nothing. Of the descriptors only ``channel`` stays: a plugin's process can open
+    this one's pipes to multiprocessing through /proc.
+    """
     global _guard
     os.setsid()
     no_input()
@@ -44,20 +56,23 @@ def become_worker(job: Job, channel: Channel) -> None:
 
 def prepare_fork(job: Job) -> None:
     """For plugin code: deterministic kernels, float32, and no more memory than the suite allows."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with it
-    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # attacks are shown such arrays
+    # cuBLAS is deterministic only with it
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # attacks are shown such arrays
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     settle(job, "start")
     if job.limits.memory_gb:
         limit, most = int(job.limits.memory_gb * 2**30), resource.getrlimit(resource.RLIMIT_DATA)[1]
-        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)  # a limit that is set already is kept
+        # a limit that is set already is kept
+        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def settle(job: Job, purpose: str) -> None:
     """Reset the process's global state: what one plugin changed never reaches the next.
 
-    The harness draws nothing from the global generators. They are keyed so that a plugin that does is repeatable, whatever ran
-    before it.
+    The harness draws nothing from the global generators. They are keyed so that a plugin that does
+    is repeatable, whatever ran before it.
     """
     import numpy as np
     import torch
@@ -66,7 +81,8 @@ def settle(job: Job, purpose: str) -> None:
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
     torch.set_grad_enabled(True)
-    torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: two seconds a run
+    # use_deterministic_algorithms would import the compiler: two seconds a run
+    torch.set_deterministic_debug_mode("error")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     key = key_for(job.seed, f"global generators/{purpose}")
@@ -76,8 +92,10 @@ def settle(job: Job, purpose: str) -> None:
 
 
 def log_failure(error: BaseException) -> None:
-    """Write the traceback of plugin code's exception to the log: its own frames or, if the user asked for it, all, which are then
-    shown too. Nothing for an error of which the message says all, and nothing outside a fork for plugin code."""
+    """Write the traceback of plugin code's exception to the log: its own frames or, if the user
+    asked for it, all, which are then shown too. Nothing for an error of which the message says all,
+    and nothing outside a fork for plugin code.
+    """
     if not in_fork() or (isinstance(error, _SAY_ALL) and error.__cause__ is None):
         return
     text = f"{describe_error(error)}\n{full_traceback(error)}"
@@ -87,10 +105,16 @@ def log_failure(error: BaseException) -> None:
 
 
 def keep_log_short() -> None:
-    """Truncate the log, with a note, if a plugin prints too much. No effect where no log is written."""
+    """Truncate the log, with a note, if a plugin prints too much. No effect where no log is
+    written.
+    """
     if _logging and os.fstat(1).st_size > _MOST_LOG_BYTES:
         os.ftruncate(1, 0)
-        os.write(1, f"[more than {_MOST_LOG_BYTES >> 20} MiB were written here; what came before is gone]\n".encode())
+        os.write(
+            1,
+            f"[more than {_MOST_LOG_BYTES >> 20} MiB were written here; what came before is "
+            "gone]\n".encode(),
+        )
 
 
 def _write_to(path: Path) -> None:
@@ -106,7 +130,9 @@ def _write_to(path: Path) -> None:
 
 
 def end_strays() -> None:
-    """End all processes that plugins left running: they would take the CPU from what comes next. No effect outside a worker."""
+    """End all processes that plugins left running: they would take the CPU from what comes next. No
+    effect outside a worker.
+    """
     if _guard:
         end_children(but=_guard)
 
@@ -124,7 +150,8 @@ def _end_with_command() -> int:
         return pid
     try:
         sentinel: Any = parent.sentinel
-        close_descriptors(sentinel)  # the pipe to the command too: its end tells the command that the worker ended
+        # the pipe to the command too: its end tells the command that the worker ended
+        close_descriptors(sentinel)
         connection.wait([sentinel])
     finally:
         if os.getppid() == worker:  # else it has ended, and the parent is another process

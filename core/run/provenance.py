@@ -1,4 +1,6 @@
-"""Where a record comes from: versions, commit, hardware; and whether another machine agrees with it."""
+"""Where a record comes from: versions, commit, hardware; and whether another machine agrees with
+it.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,24 @@ from fedbench.core.words import printable
 def gather(device: str, dtype: str) -> Provenance:
     """Asked once, by the parent process."""
     commit, dirty = _git()
-    libraries = {name: metadata.version(name.replace("_", "-")) for name in ("torch", "numpy", "scipy", "scikit_learn")}
+    libraries = {
+        name: metadata.version(name.replace("_", "-"))
+        for name in ("torch", "numpy", "scipy", "scikit_learn")
+    }
     return Provenance(
-        fedbench=metadata.version(DISTRIBUTION), python=platform.python_version(), **libraries, git_commit=commit,
-        git_dirty=dirty, platform=_platform(), cpu=_cpu(), cpu_capability=_capability(), device=_device_name(device), dtype=dtype,
-        threads=1, deterministic=True,
-    )  # fmt: skip
+        fedbench=metadata.version(DISTRIBUTION),
+        python=platform.python_version(),
+        **libraries,
+        git_commit=commit,
+        git_dirty=dirty,
+        platform=_platform(),
+        cpu=_cpu(),
+        cpu_capability=_capability(),
+        device=_device_name(device),
+        dtype=dtype,
+        threads=1,
+        deterministic=True,
+    )
 
 
 def installed() -> dict[str, str]:
@@ -45,24 +59,35 @@ def installed() -> dict[str, str]:
 def asked_for(loaded: LoadedSuite, resolved: Resolved, device: str) -> Asked:
     """The suite as a results folder keeps it, with what is installed."""
     return Asked(
-        suite=loaded.spec.name, file=printable(loaded.path.name), given=loaded.text, resolved=written_out(loaded, resolved),
-        overrides=loaded.overrides, device=device, packages=installed(),
-    )  # fmt: skip
+        suite=loaded.spec.name,
+        file=printable(loaded.path.name),
+        given=loaded.text,
+        resolved=written_out(loaded, resolved),
+        overrides=loaded.overrides,
+        device=device,
+        packages=installed(),
+    )
 
 
 def _platform() -> str:
-    """Operating system, processor family and C library: what can change bits; not the kernel's build name."""
+    """Operating system, processor family and C library: what can change bits; not the kernel's
+    build name.
+    """
     return " ".join(w for w in (platform.system(), platform.machine(), *platform.libc_ver()) if w)
 
 
 def _git() -> tuple[str | None, bool | None]:
-    """Commit and dirty flag of the checkout fedbench runs from; None when it is installed from a wheel."""
+    """Commit and dirty flag of the checkout fedbench runs from; None when it is installed from a
+    wheel.
+    """
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None, None
 
     def ask(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
         return ask("rev-parse", "HEAD"), bool(ask("status", "--porcelain"))
@@ -96,14 +121,23 @@ def _device_name(device: str) -> str:
     return f"{device} ({torch.cuda.get_device_name(device)})"
 
 
-# --- whether a node of a cluster can do a run that was planned elsewhere ----------------------------------------------
+# --- whether a node of a cluster can do a run that was planned elsewhere --------------------------
 
 
 def needs_of(job: Job) -> dict[str, Any]:
-    """What a node must have, as JSON values: versions and digests of the code, and versions of what it requires."""
-    uses = {(u.distribution, u.target.partition(":")[0]): [u.name, u.digest, u.requires] for u in _uses(job)}
+    """What a node must have, as JSON values: versions and digests of the code, and versions of what
+    it requires.
+    """
+    uses = {
+        (u.distribution, u.target.partition(":")[0]): [u.name, u.digest, u.requires]
+        for u in _uses(job)
+    }
     version = metadata.version(DISTRIBUTION)
-    return {"fedbench": version, "core": core_digest(), "uses": [[*at, *what] for at, what in uses.items()]}
+    return {
+        "fedbench": version,
+        "core": core_digest(),
+        "uses": [[*at, *what] for at, what in uses.items()],
+    }
 
 
 def lacking(needs: dict[str, Any]) -> list[str]:
@@ -118,22 +152,29 @@ def lacking(needs: dict[str, Any]) -> list[str]:
 
 
 def as_here(job: Job) -> Job:
-    """The job with this machine in its provenance. Raises ``UserError`` if its key would be another one here, because of the
-    vector instructions for example."""
+    """The job with this machine in its provenance. Raises ``UserError`` if its key would be another
+    one here, because of the vector instructions for example.
+    """
     here = replace(job, provenance=gather(job.device, job.provenance.dtype))
     if key_of_run(here) != job.run_key:
-        changes = [f"{path} {a} -> {b}" for path, a, b in values_that_differ(identity(job), identity(here))]
+        changes = [
+            f"{path} {a} -> {b}" for path, a, b in values_that_differ(identity(job), identity(here))
+        ]
         raise UserError(f"the run would have another key here ({'; '.join(changes)})")
     return here
 
 
 def require_data(job: Job) -> None:
-    """Raise ``UserError`` unless the job's data set can be loaded here, downloaded if it is missing, and is the planned one."""
+    """Raise ``UserError`` unless the job's data set can be loaded here, downloaded if it is
+    missing, and is the planned one.
+    """
     found = ask(lambda: load_data(job.dataset, job.seed).digest)
     if found != job.digests["data"]:
         raise UserError(
-            f"the data of '{job.dataset.name}', seed {job.seed}, are not those that the suite was planned with (digests "
-            f"{found[:12]} and {job.digests['data'][:12]}): delete them, or set FEDBENCH_DATA to a folder that all nodes share"
+            f"the data of '{job.dataset.name}', seed {job.seed}, are not those that the suite was "
+            "planned with (digests "
+            f"{found[:12]} and {job.digests['data'][:12]}): delete them, or set FEDBENCH_DATA to a "
+            "folder that all nodes share"
         )
 
 
@@ -141,14 +182,21 @@ def _uses(job: Job) -> Iterator[ComponentUse]:
     """Every component that the run uses; of signals, those that its cells read."""
     measured = {name for cell in job.cells for name in cell.identity["signals"]}
     some: Iterable[ComponentUse | None] = (
-        job.dataset, job.model, job.defense, job.attacker, *job.analyses, *(cell.attack for cell in job.cells),
+        job.dataset,
+        job.model,
+        job.defense,
+        job.attacker,
+        *job.analyses,
+        *(cell.attack for cell in job.cells),
         *(use for name, use in job.signals.items() if name in measured),
-    )  # fmt: skip
+    )
     for use in some:
         yield from use.chain if use is not None else ()
 
 
-def _of_package(distribution: str, module: str, name: str, digest: str, requires: dict[str, str]) -> Iterator[str]:
+def _of_package(
+    distribution: str, module: str, name: str, digest: str, requires: dict[str, str]
+) -> Iterator[str]:
     package, _, version = distribution.rpartition(" ")
     try:
         here = metadata.version(package)
@@ -161,9 +209,16 @@ def _of_package(distribution: str, module: str, name: str, digest: str, requires
         if not same or here != version:
             yield f"the package '{package}', of '{name}': {_versions(here, version)}"
         have = requirements_of(package)
-        yield from (f"the package '{p}', required by '{name}': version {have.get(p, 'none')}, not {v}"
-                    for p, v in requires.items() if have.get(p) != v)  # fmt: skip
+        yield from (
+            f"the package '{p}', required by '{name}': version {have.get(p, 'none')}, not {v}"
+            for p, v in requires.items()
+            if have.get(p) != v
+        )
 
 
 def _versions(here: str, there: str) -> str:
-    return f"version {here}, not {there}" if here != there else f"version {here} as well, but its files differ"
+    return (
+        f"version {here}, not {there}"
+        if here != there
+        else f"version {here} as well, but its files differ"
+    )

@@ -1,7 +1,8 @@
 """Runs on the machines of a Ray cluster: a remote function computes one run and returns its files.
 
-The command forks a driver process, which alone imports Ray and writes the results folder; nodes share no disk. On a node,
-Ray's worker starts ``ray_node`` in a process of its own, so that no plugin code and no pickle of it meets Ray.
+The command forks a driver process, which alone imports Ray and writes the results folder; nodes
+share no disk. On a node, Ray's worker starts ``ray_node`` in a process of its own, so that no
+plugin code and no pickle of it meets Ray.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ MOST_RETRIES = 3
 """of one run, by Ray, after the end of a node or of a process of Ray"""
 PASSED_ON = ("FEDBENCH_DATA", "FEDBENCH_OFFLINE", "FEDBENCH_PLUGIN_SECONDS", "FEDBENCH_DEBUG")
 """the user's settings that hold on a node too, unless it has its own"""
-_MOST_WAITING = 256  # tasks given to Ray at a time: enough for it to plan with, and to ask an autoscaler for nodes
+# tasks given to Ray at a time: enough for it to plan with, and to ask an autoscaler for nodes
+_MOST_WAITING = 256
 _TICK_S = 0.5
 _LOOK_EVERY_S = 5.0
 _STRANDED_S = 60.0  # how long all nodes that could do a run may be away
@@ -49,18 +51,25 @@ _LATER = "; what is finished is kept, and the same command continues"
 
 @dataclass(frozen=True)
 class RayExecutor:
-    """At most ``workers`` runs at a time (None: as many as fit) on the cluster at ``address``; None: the one that Ray finds
-    (RAY_ADDRESS, or one on this machine), else one on this machine for this command."""
+    """At most ``workers`` runs at a time (None: as many as fit) on the cluster at ``address``;
+    None: the one that Ray finds (RAY_ADDRESS, or one on this machine), else one on this machine for
+    this command.
+    """
 
     address: str | None = None
     workers: int | None = None
 
     def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
-        """See :class:`fedbench.core.run.local.Executor`. Raises ``UserError`` for a cluster that cannot be used."""
+        """See :class:`fedbench.core.run.local.Executor`. Raises ``UserError`` for a cluster that
+        cannot be used.
+        """
         if not (wanted := list(jobs)):
             return
         if find_spec("ray") is None:
-            raise UserError("--executor ray: Ray is not installed here; pip install 'fedbench-privacy[ray]', on every node")
+            raise UserError(
+                "--executor ray: Ray is not installed here; pip install 'fedbench-privacy[ray]', "
+                "on every node"
+            )
         address = self.address or os.environ.get("RAY_ADDRESS") or ""
         _require_answer(address)
         drive = partial(_drive, wanted, address, self.workers or _MOST_WAITING)
@@ -73,24 +82,34 @@ class RayExecutor:
             index, *values = message.value
             getattr(watcher, message.kind)(*([] if index is None else [wanted[index]]), *values)
         if child.timed_out:
-            raise UserError(f"{_name_of(address)} did not answer within {_JOIN_S:g} s; is it a Ray head's address and port?")
+            raise UserError(
+                f"{_name_of(address)} did not answer within {_JOIN_S:g} s; is it a Ray head's "
+                "address and port?"
+            )
         if child.ending:
             raise UserError(f"the connection to the Ray cluster was lost ({child.ending}){_LATER}")
 
 
 def _require_answer(address: str) -> None:
-    """Raise ``UserError`` for an address that does not answer: Ray itself would wait for minutes, or abort."""
+    """Raise ``UserError`` for an address that does not answer: Ray itself would wait for minutes,
+    or abort.
+    """
     if address in ("", "auto", "local"):
         return
     found = _HOST_PORT.fullmatch(address)
     if found is None or not 0 < int(found[2]) < 2**16:
-        hint = "; run this command on a machine of the cluster" if address.startswith("ray://") else ""
-        raise UserError(f"--ray-address {address}: expected HOST:PORT of the head node, auto or local{hint}")
+        hint = (
+            "; run this command on a machine of the cluster" if address.startswith("ray://") else ""
+        )
+        raise UserError(
+            f"--ray-address {address}: expected HOST:PORT of the head node, auto or local{hint}"
+        )
     try:
         socket.create_connection((found[1], int(found[2])), timeout=_PROBE_S).close()
     except OSError as error:
         raise UserError(
-            f"--ray-address {address}: no answer ({error.strerror or error}); `ray start --head` prints the address, by default "
+            f"--ray-address {address}: no answer ({error.strerror or error}); `ray start --head` "
+            "prints the address, by default "
             "port 6379"
         ) from error
 
@@ -99,11 +118,13 @@ def _name_of(address: str) -> str:
     return f"the Ray cluster at {address}" if address else "a Ray cluster"
 
 
-# --- the driver process -----------------------------------------------------------------------------------------------
+# --- the driver process ---------------------------------------------------------------------------
 
 
 def _drive(jobs: Sequence[Job], address: str, most: int, out: Channel) -> None:
-    """Send each callback of the watcher with the job's position (None: no job) and values, or why the work ended early."""
+    """Send each callback of the watcher with the job's position (None: no job) and values, or why
+    the work ended early.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
@@ -112,7 +133,8 @@ def _drive(jobs: Sequence[Job], address: str, most: int, out: Channel) -> None:
         with at_work("joining the cluster", TimeLimits(idle_s=_JOIN_S)):
             more = {"address": address} if address else {"include_dashboard": False}
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **more)
-    except Exception as error:  # of many kinds: another version of Ray or Python there, a missing token
+    # of many kinds: another version of Ray or Python there, a missing token
+    except Exception as error:
         why = one_line(f"{type(error).__name__}: {error}", 400)
         out.send("user error", [f"{_name_of(address)} cannot be joined: {why}; {_HELP}"])
         return
@@ -122,15 +144,25 @@ def _drive(jobs: Sequence[Job], address: str, most: int, out: Channel) -> None:
         out.send("user error", list(error.messages))
     except OSError as error:
         named = error.errno is not None and error.filename is not None
-        out.send(*(("os error", [error.errno, error.strerror, str(error.filename)]) if named else ("user error", [str(error)])))
+        out.send(
+            *(
+                ("os error", [error.errno, error.strerror, str(error.filename)])
+                if named
+                else ("user error", [str(error)])
+            )
+        )
     finally:
         ray.shutdown()
 
 
 class RayRuns:
-    """The runs of one command on a cluster. ``tell``: called with a callback of ``Watcher`` and [position of the job, values]."""
+    """The runs of one command on a cluster. ``tell``: called with a callback of ``Watcher`` and
+    [position of the job, values].
+    """
 
-    def __init__(self, ray: Any, jobs: Sequence[Job], tell: Callable[[str, list[Any]], None]) -> None:
+    def __init__(
+        self, ray: Any, jobs: Sequence[Job], tell: Callable[[str, list[Any]], None]
+    ) -> None:
         self.ray, self.jobs, self.tell = ray, jobs, tell
         self.task = ray.remote(_task())
         self.refusals: dict[str, str] = {}  # node id -> why it is not used
@@ -138,7 +170,9 @@ class RayRuns:
         self._looked = self._had_node = time.monotonic()
 
     def work(self, most: int) -> None:
-        """Until every run has ended. Raises ``UserError`` if no node can do a run, ``OSError`` if a record cannot be written."""
+        """Until every run has ended. Raises ``UserError`` if no node can do a run, ``OSError`` if a
+        record cannot be written.
+        """
         require_room(self.jobs[0].limits, self._nodes())
         waiting = deque(range(len(self.jobs)))
         while waiting or self.running:
@@ -159,7 +193,9 @@ class RayRuns:
 
         request = json.dumps({"needs": needs_of(job), "job": job_json(replace(job, results=""))})
         how = options(job.limits, self.refusals)
-        return self.task.options(name=f"fedbench {job.title}", max_retries=MOST_RETRIES, **how).remote(request, _passed_on())
+        return self.task.options(
+            name=f"fedbench {job.title}", max_retries=MOST_RETRIES, **how
+        ).remote(request, _passed_on())
 
     def _result(self, index: int, task: Any) -> dict[str, Any] | None:
         """What the node returned; None, with a note, if the run was lost."""
@@ -203,7 +239,14 @@ class RayRuns:
         self.tell("finished", [index])
 
     def _note_lost(self, index: int, why: str) -> None:
-        self.tell("note", [None, f"{self.jobs[index].title}: {why}; it has no record, and the same command tries it again"])
+        self.tell(
+            "note",
+            [
+                None,
+                f"{self.jobs[index].title}: {why}; it has no record, and the same command tries it "
+                "again",
+            ],
+        )
 
     def _require_node(self) -> None:
         """Raise ``UserError`` if no node for the runs has been there for a while."""
@@ -216,7 +259,10 @@ class RayRuns:
                 self._give_up(f" for {_STRANDED_S:g} s")
 
     def _give_up(self, how_long: str) -> None:
-        said = " | ".join(dict.fromkeys(self.refusals.values())) or "the nodes with enough cores, GPUs and memory are gone"
+        said = (
+            " | ".join(dict.fromkeys(self.refusals.values()))
+            or "the nodes with enough cores, GPUs and memory are gone"
+        )
         raise UserError(f"no node of the Ray cluster can do the runs{how_long}: {said}{_LATER}")
 
     def _usable(self) -> list[Node]:
@@ -225,13 +271,22 @@ class RayRuns:
     def _nodes(self) -> list[Node]:
         alive = [node for node in self.ray.nodes() if node["Alive"]]
         return [
-            Node(node["NodeID"], node["NodeName"], has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", 0.0) / 2**30)
-            for node in alive for has in [node["Resources"]]
-        ]  # fmt: skip
+            Node(
+                node["NodeID"],
+                node["NodeName"],
+                has.get("CPU", 0.0),
+                has.get("GPU", 0.0),
+                has.get("memory", 0.0) / 2**30,
+            )
+            for node in alive
+            for has in [node["Resources"]]
+        ]
 
 
 def _task() -> Callable[[str, dict[str, str]], dict[str, Any]]:
-    """The remote function, made here so that Ray sends its code: a node without fedbench can say so."""
+    """The remote function, made here so that Ray sends its code: a node without fedbench can say
+    so.
+    """
 
     def fedbench_run(request: str, environment: dict[str, str]) -> dict[str, Any]:
         import os
@@ -242,19 +297,43 @@ def _task() -> Callable[[str, dict[str, str]], dict[str, Any]]:
 
         import ray
 
-        own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_") and name != "PYTHONBREAKPOINT"}
+        own = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("RAY_") and name != "PYTHONBREAKPOINT"
+        }
         with tempfile.TemporaryDirectory(prefix="fedbench-run-") as root:
-            words = [sys.executable, "-P", "-m", "fedbench.core.run.ray_node", root, str(os.getpid())]
-            done = subprocess.run(words, input=request.encode(), env={**environment, **own}, capture_output=True)
+            words = [
+                sys.executable,
+                "-P",
+                "-m",
+                "fedbench.core.run.ray_node",
+                root,
+                str(os.getpid()),
+            ]
+            done = subprocess.run(
+                words, input=request.encode(), env={**environment, **own}, capture_output=True
+            )
             found = {
-                folder: {path.name: path.read_bytes() for path in sorted(Path(root, folder).glob("*"))}
+                folder: {
+                    path.name: path.read_bytes() for path in sorted(Path(root, folder).glob("*"))
+                }
                 for folder in ("records", "logs")
             }
         said = done.stderr.decode(errors="replace").strip()[-2000:]
         if done.returncode == 1 and not found["records"] and "No module named" in said:
-            done.returncode, said = 3, f"{sys.executable} has no fedbench like the one of the driver ({said.splitlines()[-1]})"
+            done.returncode, said = (
+                3,
+                f"{sys.executable} has no fedbench like the one of the driver "
+                f"({said.splitlines()[-1]})",
+            )
         node = ray.get_runtime_context().get_node_id()
-        return {"node": node, "refused": said if done.returncode == 3 else "", "said": said, **found}
+        return {
+            "node": node,
+            "refused": said if done.returncode == 3 else "",
+            "said": said,
+            **found,
+        }
 
     return fedbench_run
 
@@ -268,9 +347,11 @@ def _passed_on() -> dict[str, str]:
 
 
 def keep_run(job: Job, files: dict[str, bytes]) -> list[Record]:
-    """Check the files of a run as every reader of records does, and that they are the job's; then write its cells to the results.
+    """Check the files of a run as every reader of records does, and that they are the job's; then
+    write its cells to the results.
 
-    Raises ``UserError`` for files that are not this run's, and ``OSError`` when they cannot be written.
+    Raises ``UserError`` for files that are not this run's, and ``OSError`` when they cannot be
+    written.
     """
     with tempfile.TemporaryDirectory(prefix="fedbench-") as folder:
         for name, content in files.items():
@@ -287,7 +368,7 @@ def keep_run(job: Job, files: dict[str, bytes]) -> list[Record]:
     return [cell.record for cell in cells]
 
 
-# --- what a run asks of a node ----------------------------------------------------------------------------------------
+# --- what a run asks of a node --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -314,18 +395,33 @@ def require_room(limits: Limits, nodes: Sequence[Node]) -> None:
     """Raise ``UserError`` if no node has what one run asks for."""
     if any(node.holds(limits) for node in nodes):
         return
-    lacking = [name for name in ("cpus", "gpus", "memory_gb") if any(name in node.lacks(limits) for node in nodes)] or ["cpus"]
+    lacking = [
+        name
+        for name in ("cpus", "gpus", "memory_gb")
+        if any(name in node.lacks(limits) for node in nodes)
+    ] or ["cpus"]
     what = ", ".join(f"limits.{name} is {getattr(limits, name):g}" for name in lacking)
-    has = "; ".join(
-        f"{node.name} has {', '.join(f'{name}: {much:g}' for name, much in node.lacks(limits).items())}" for node in nodes
-    ) or "it has no nodes"  # fmt: skip
+    has = (
+        "; ".join(
+            f"{node.name} has "
+            f"{', '.join(f'{name}: {much:g}' for name, much in node.lacks(limits).items())}"
+            for node in nodes
+        )
+        or "it has no nodes"
+    )
     remedy = " ".join(f"--set limits.{name}=..." for name in lacking)
-    raise UserError(f"a run fits on no node of the Ray cluster: {what}, but {has}; ask for less with {remedy}, or add a node")
+    raise UserError(
+        f"a run fits on no node of the Ray cluster: {what}, but {has}; ask for less with {remedy}, "
+        "or add a node"
+    )
 
 
 def options(limits: Limits, without: Collection[str]) -> dict[str, object]:
     """The limits as Ray's options of a task that is not put on the nodes with the ids ``without``."""
-    asked: dict[str, object] = {"num_cpus": round(limits.cpus, 4), "num_gpus": round(limits.gpus, 4)}
+    asked: dict[str, object] = {
+        "num_cpus": round(limits.cpus, 4),
+        "num_gpus": round(limits.gpus, 4),
+    }
     if limits.memory_gb is not None:
         asked["memory"] = int(limits.memory_gb * 2**30)
     if without:

@@ -1,7 +1,8 @@
-"""A run on a node of a cluster: ``python -m fedbench.core.run.ray_node FOLDER PARENT`` with the request on standard input.
+"""A run on a node of a cluster: ``python -m fedbench.core.run.ray_node FOLDER PARENT`` with the
+request on standard input.
 
-It leaves ``records/`` and ``logs/`` in the folder. Exit status 0: the run has a record; 3: this node cannot do the run; 1: it was
-lost; the reason is on standard error.
+It leaves ``records/`` and ``logs/`` in the folder. Exit status 0: the run has a record; 3: this
+node cannot do the run; 1: it was lost; the reason is on standard error.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def main(folder: str, parent: int) -> int:
             raise UserError(*problems)
         job = replace(as_here(job_of(request["job"])), results=folder)
         require_data(job)
-        (trainings := cache_folder() / "trainings").mkdir(parents=True, exist_ok=True)  # for attacks that come later
+        # for attacks that come later
+        (trainings := cache_folder() / "trainings").mkdir(parents=True, exist_ok=True)
         (Path(folder) / "cache").symlink_to(trainings)
         notes = list[str]()
         LocalProcesses(1).execute([job], Watcher(note=notes.append))

@@ -22,9 +22,17 @@ class Refusals:
     def __init__(self, loaded: LoadedSuite, resolved: Resolved) -> None:
         self.loaded, self.resolved = loaded, resolved
         self.problems: list[str] = []
-        rows = {"defense": resolved.defenses, "attack": resolved.attacks, "analysis": resolved.analyses}
+        rows = {
+            "defense": resolved.defenses,
+            "attack": resolved.attacks,
+            "analysis": resolved.analyses,
+        }
         used = [(kind, use) for kind, uses in rows.items() for use in uses]
-        used += [(kind, getattr(setting, kind)) for setting in resolved.settings for kind in ("dataset", "model")]
+        used += [
+            (kind, getattr(setting, kind))
+            for setting in resolved.settings
+            for kind in ("dataset", "model")
+        ]
         self._packages = {f"{kind} '{use.name}'": f"{kind} {use}" for kind, use in used}
 
     def raise_all(self) -> None:
@@ -45,7 +53,9 @@ class Refusals:
         return f"{self.loaded.path}:{position[0]}:{position[1]}"
 
     def ask(self, place: str, who: str, question: Callable[[], Any]) -> Any:
-        """The result of plugin code, or None with its failure noted. ``who`` of a component is extended by its package."""
+        """The result of plugin code, or None with its failure noted. ``who`` of a component is
+        extended by its package.
+        """
         who = self._packages.get(who, who)
         try:
             with at_work(f"{place}: {who}"):
@@ -58,8 +68,9 @@ class Refusals:
         return None
 
     def known_labels(self, i: int, kind: str, labels: list[str]) -> list[str]:
-        """Those of ``labels`` that a setting's ``defenses`` or ``attacks`` name, each or by the label of their grid; all where it
-        names none."""
+        """Those of ``labels`` that a setting's ``defenses`` or ``attacks`` name, each or by the
+        label of their grid; all where it names none.
+        """
         names = getattr(self.loaded.spec.settings[i], kind)
         if names is None:
             return labels
@@ -73,24 +84,38 @@ class Refusals:
         return [label for label in labels if label in names or grid_of(label) in names]
 
     def adversary_misfits(self, i: int, coalition: Coalition, first: int) -> bool:
-        """Whether no honest client is left, or a malicious one (from id ``first`` on) is named as a member or a target.
+        """Whether no honest client is left, or a malicious one (from id ``first`` on) is named as a
+        member or a target.
 
-        Asked here, not of the file alone: a setting that names no adversary has one where an active attack takes part.
+        Asked here, not of the file alone: a setting that names no adversary has one where an active
+        attack takes part.
         """
         setting: Setting = self.loaded.spec.settings[i]
         found: list[str] = []
         targets = [] if isinstance(setting.audit.targets, str) else setting.audit.targets
         if first < 1:
-            found.append("an active attack controls a client, which leaves no honest one: raise federation.clients")
+            found.append(
+                "an active attack controls a client, which leaves no honest one: raise "
+                "federation.clients"
+            )
         else:
             found += [
                 f"{what} names client {k}, which is malicious (those from {first} on are): {remedy}"
                 for what, ids, remedy in (
-                    ("audit.targets", targets, "an adversary does not attack its own clients; remove it"),
-                    (f"the coalition '{coalition.name}'", coalition.ids, "who attacks does not defend; remove it"),
+                    (
+                        "audit.targets",
+                        targets,
+                        "an adversary does not attack its own clients; remove it",
+                    ),
+                    (
+                        f"the coalition '{coalition.name}'",
+                        coalition.ids,
+                        "who attacks does not defend; remove it",
+                    ),
                 )
-                for k in ids if k >= first
-            ]  # fmt: skip
+                for k in ids
+                if k >= first
+            ]
         self.problems += [f"{self.place_of_setting(i)}: {text}" for text in found]
         return bool(found)
 
@@ -100,7 +125,11 @@ class Refusals:
         one, two = ((j.setting.name, j.coalition, j.defense.label) for j in (kept, job))
         for kind, a, b in zip(kinds, one, two, strict=True):
             if a != b:
-                same = f"hold the same clients {job.who}" if kind == "coalition" else "are the same in all that counts"
+                same = (
+                    f"hold the same clients {job.who}"
+                    if kind == "coalition"
+                    else "are the same in all that counts"
+                )
                 remedy = "remove one"
                 if kept.adversary != job.adversary:
                     passive = ", ".join(cell.attack.label for cell in job.cells)

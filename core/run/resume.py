@@ -35,19 +35,26 @@ class CellState:
         """The state of a cell with a record."""
         r = loaded.record
         return cls(
-            stem=loaded.stem, outcome=r.outcome, reason=r.reason, by_adversary=r.by_adversary,
-            complaints=tuple(r.complaints), cpu=r.provenance.cpu_type if r.provenance.device == "cpu" else None,
-        )  # fmt: skip
+            stem=loaded.stem,
+            outcome=r.outcome,
+            reason=r.reason,
+            by_adversary=r.by_adversary,
+            complaints=tuple(r.complaints),
+            cpu=r.provenance.cpu_type if r.provenance.device == "cpu" else None,
+        )
 
     @property
     def is_result(self) -> bool:
-        """Whether the cell needs no second try: it has scores, was skipped, or diverged because of an adversary."""
+        """Whether the cell needs no second try: it has scores, was skipped, or diverged because of
+        an adversary.
+        """
         return self.outcome in ("ok", "skipped") or self.by_adversary
 
 
 def recorded(jobs: Sequence[Job], store: Results) -> list[CellState]:
-    """The states of those cells of the jobs that have a record. Raises ``UserError`` with every record that cannot be used: it is
-    never silently replaced."""
+    """The states of those cells of the jobs that have a record. Raises ``UserError`` with every
+    record that cannot be used: it is never silently replaced.
+    """
     wanted = {cell.key for job in jobs for cell in job.cells}
     found, problems = list[CellState](), list[str]()
     for stem in dict.fromkeys(job.stem for job in jobs):
@@ -61,15 +68,24 @@ def recorded(jobs: Sequence[Job], store: Results) -> list[CellState]:
 
 
 def other_cpus(jobs: Sequence[Job], found: Sequence[CellState]) -> list[str]:
-    """The types of CPU, other than that of this machine, that made some of the records: their last digits may differ."""
-    return sorted({state.cpu for state in found if state.cpu is not None} - {job.provenance.cpu_type for job in jobs})
+    """The types of CPU, other than that of this machine, that made some of the records: their last
+    digits may differ.
+    """
+    return sorted(
+        {state.cpu for state in found if state.cpu is not None}
+        - {job.provenance.cpu_type for job in jobs}
+    )
 
 
 def pending(jobs: list[Job], found: Sequence[CellState], rerun: str) -> list[Job]:
-    """The jobs cut down to the cells that ``rerun`` asks for: missing (of those ``found``), failed (and missing), always or
-    never."""
+    """The jobs cut down to the cells that ``rerun`` asks for: missing (of those ``found``), failed
+    (and missing), always or never.
+    """
     good = {state.stem: state.is_result for state in found}
-    cut = (replace(job, cells=tuple(c for c in job.cells if _wanted(good.get(c.stem), rerun))) for job in jobs)
+    cut = (
+        replace(job, cells=tuple(c for c in job.cells if _wanted(good.get(c.stem), rerun)))
+        for job in jobs
+    )
     return [job for job in cut if job.cells]
 
 
@@ -80,7 +96,7 @@ def _wanted(good: bool | None, rerun: str) -> bool:
     return rerun == "always" or good is None or (rerun == "failed" and not good)
 
 
-# --- why a cell is computed again -------------------------------------------------------------------------------------
+# --- why a cell is computed again -----------------------------------------------------------------
 
 
 _MOST_LINES = 12
@@ -91,8 +107,10 @@ _LAST = ("split", "targets")  # follow from other fields: named where nothing el
 
 
 def why_stale(jobs: Sequence[Job], found: Collection[str], store: Results) -> list[str]:
-    """Lines for people on cells of the jobs of which the folder holds an earlier record of the same setting, coalition, defense,
-    attack and seed; [] where there are none. ``found``: the names of the cells that have a record."""
+    """Lines for people on cells of the jobs of which the folder holds an earlier record of the same
+    setting, coalition, defense, attack and seed; [] where there are none. ``found``: the names of
+    the cells that have a record.
+    """
     earlier = _newest(store.records)
     counts = Counter[str]()
     stale = 0
@@ -102,20 +120,41 @@ def why_stale(jobs: Sequence[Job], found: Collection[str], store: Results) -> li
             known = _records(paths)
             for cell in (cell for cell in missing if cell.attack.label in known):
                 stale += 1
-                counts.update(differences(known[cell.attack.label].identity.model_dump(), identity_of_cell(job, cell)))
+                counts.update(
+                    differences(
+                        known[cell.attack.label].identity.model_dump(), identity_of_cell(job, cell)
+                    )
+                )
     if not stale:
         return []
-    lines = [f"{n} {'cell' if n == 1 else 'cells'}: {what}" for what, n in counts.most_common(_MOST_LINES)]
-    more = [f"and {len(counts) - _MOST_LINES} other differences"] if len(counts) > _MOST_LINES else []
-    return [f"{_cells(stale)} computed anew, though the folder holds an earlier record of the same names:", *lines, *more]
+    lines = [
+        f"{n} {'cell' if n == 1 else 'cells'}: {what}"
+        for what, n in counts.most_common(_MOST_LINES)
+    ]
+    more = (
+        [f"and {len(counts) - _MOST_LINES} other differences"] if len(counts) > _MOST_LINES else []
+    )
+    return [
+        f"{_cells(stale)} computed anew, though the folder holds an earlier record of the same "
+        "names:",
+        *lines,
+        *more,
+    ]
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What differs between two identities of cells (``run``, ``attack``, ``signals``, ``analyses``), in words."""
-    found = [*_of_runs(old["run"], new["run"]), *_of_component("attack", old["attack"], new["attack"])]
+    """What differs between two identities of cells (``run``, ``attack``, ``signals``,
+    ``analyses``), in words.
+    """
+    found = [
+        *_of_runs(old["run"], new["run"]),
+        *_of_component("attack", old["attack"], new["attack"]),
+    ]
     for kind, one in _PLURAL.items():
         for name in sorted(old[kind].keys() | new[kind].keys()):
-            found += _of_component(f"{one} '{name}'", old[kind].get(name), new[kind].get(name), named=True)
+            found += _of_component(
+                f"{one} '{name}'", old[kind].get(name), new[kind].get(name), named=True
+            )
     return list(dict.fromkeys(found))
 
 
@@ -135,7 +174,8 @@ def _records(paths: Iterable[Path]) -> dict[str, Record]:
     """The latest usable record of each attack."""
     found: dict[str, Record] = {}
     for path in paths:
-        with contextlib.suppress(UserError):  # one that cannot be used is named where it is read for its results
+        # one that cannot be used is named where it is read for its results
+        with contextlib.suppress(UserError):
             found |= {r.record.attack.label: r.record for r in read_bare(path)}
     return found
 
@@ -149,7 +189,10 @@ def _of_runs(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
         if old["digests"].get(part) != new["digests"].get(part) and part not in _LAST:
             found.append(_of_digest(part, new))
     leave = {*_COMPONENTS, "digests", *_LAST}
-    found += [f"{path} {a} -> {b}" for path, a, b in values_that_differ(_without(old, leave), _without(new, leave))]
+    found += [
+        f"{path} {a} -> {b}"
+        for path, a, b in values_that_differ(_without(old, leave), _without(new, leave))
+    ]
     yield from found
     if not found:  # they follow from the others
         if old["targets"] != new["targets"]:
@@ -159,13 +202,18 @@ def _of_runs(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
 
 
 def _of_digest(part: str, new: dict[str, Any]) -> str:
-    return {"engine": "the engine's code changed", "data": f"the data of '{new['dataset']['name']}' changed"}.get(
-        part, f"the digest of {part} changed"
-    )
+    return {
+        "engine": "the engine's code changed",
+        "data": f"the data of '{new['dataset']['name']}' changed",
+    }.get(part, f"the digest of {part} changed")
 
 
-def _of_component(kind: str, old: dict[str, Any] | None, new: dict[str, Any] | None, named: bool = False) -> Iterator[str]:
-    """What differs between two uses of a component; ``named``: whether ``kind`` says which one it is."""
+def _of_component(
+    kind: str, old: dict[str, Any] | None, new: dict[str, Any] | None, named: bool = False
+) -> Iterator[str]:
+    """What differs between two uses of a component; ``named``: whether ``kind`` says which one it
+    is.
+    """
     if old is None or new is None or old["name"] != new["name"]:
         if old != new:
             yield f"{kind} {_name(old)} -> {_name(new)}"
@@ -176,7 +224,10 @@ def _of_component(kind: str, old: dict[str, Any] | None, new: dict[str, Any] | N
         yield f"the code of {what} changed ({versions})"
     elif old["distribution"] != new["distribution"]:
         yield f"the package of {what}: {versions}"
-    yield from (f"{what}: {path} {a} -> {b}" for path, a, b in values_that_differ(old["params"], new["params"]))
+    yield from (
+        f"{what}: {path} {a} -> {b}"
+        for path, a, b in values_that_differ(old["params"], new["params"])
+    )
     needed = values_that_differ(old.get("requires", {}), new.get("requires", {}))
     yield from (f"{what}: its required package {package} {a} -> {b}" for package, a, b in needed)
     before, after = old.get("then", []), new.get("then", [])
@@ -197,12 +248,16 @@ def _arrow(old: str, new: str) -> str:
     return f"{old} -> {new.rpartition(' ')[2] if same else new}"
 
 
-def values_that_differ(old: dict[str, Any], new: dict[str, Any], at: str = "") -> Iterator[tuple[str, str, str]]:
+def values_that_differ(
+    old: dict[str, Any], new: dict[str, Any], at: str = ""
+) -> Iterator[tuple[str, str, str]]:
     """(dotted name as a suite has it, old value, new value) of everything that differs."""
     for name in sorted(old.keys() | new.keys()):
         a, b = old.get(name), new.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
-            yield from values_that_differ(a, b, "" if at == "" and name in ("setting", "provenance") else f"{at}{name}.")
+            yield from values_that_differ(
+                a, b, "" if at == "" and name in ("setting", "provenance") else f"{at}{name}."
+            )
         elif a != b:
             yield f"{at}{name}", _shown(a), _shown(b)
 

@@ -45,14 +45,19 @@ class Scene:
     data: Data
     split: Split
     audits: list[AuditSet]
-    names: np.ndarray  # what an attack calls a sample: it must not learn the position in train ++ holdout
+    # what an attack calls a sample: it must not learn the position in train ++ holdout
+    names: np.ndarray
     aligned: bool = True
-    malicious: int = 0  # clients that an adversary could control, the last ones: their samples are no candidates
-    mask: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the adversary's own samples
+    # clients that an adversary could control, the last ones: their samples are no candidates
+    malicious: int = 0
+    # ids of the adversary's own samples
+    mask: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     root: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the server's
-    shadow: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the attacker's own, for shadow models
+    # ids of the attacker's own, for shadow models
+    shadow: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     groups: Groups | None = None
-    thresholds: np.ndarray | None = None  # [K] the accuracy of membership inference that each client tolerates
+    # [K] the accuracy of membership inference that each client tolerates
+    thresholds: np.ndarray | None = None
 
     @property
     def shards(self) -> Shards:
@@ -61,14 +66,18 @@ class Scene:
 
     @property
     def pool(self) -> np.ndarray:
-        """Sorted ids of every sample that is looked at (positions in train ++ holdout): the audited ones and the clients' test
-        parts, with which a colluder teaches; all that can be where lists are redrawn."""
+        """Sorted ids of every sample that is looked at (positions in train ++ holdout): the audited
+        ones and the clients' test parts, with which a colluder teaches; all that can be where lists
+        are redrawn.
+        """
         if not self.aligned:
             return np.setdiff1d(np.arange(len(self.names)), self.split.validated())
         return np.union1d(pool_of(self.audits), np.concatenate(self.split.test)).astype(np.int64)
 
     def redrawn_from(self, audit: AuditSet) -> np.ndarray:
-        """[n] for each sample, the client with candidates that it may replace; -1 outside candidates, -2 none."""
+        """[n] for each sample, the client with candidates that it may replace; -1 outside
+        candidates, -2 none.
+        """
         owners = self.split.trained_by()
         if self.split.has_test and audit.target.client is not None:
             own = self.split.test[audit.target.client]
@@ -78,25 +87,33 @@ class Scene:
 
     @property
     def asked(self) -> np.ndarray:
-        """Ids of the samples that an adversary inside the federation gets as its attack set, in the order of their names."""
+        """Ids of the samples that an adversary inside the federation gets as its attack set, in the
+        order of their names.
+        """
         ids = pool_of(self.audits) if self.aligned else self.pool
         return ids[np.argsort(self.names[ids])]
 
     @property
     def presented(self) -> np.ndarray:
-        """[N] positions in the pool in the order an attack gets to see them: by name, so that order tells nothing."""
+        """[N] positions in the pool in the order an attack gets to see them: by name, so that order
+        tells nothing.
+        """
         return np.argsort(self.names[self.pool])
 
     @property
     def test_group(self) -> np.ndarray:
         """[n_test] group of each test sample, which is client i mod K's; all 0 without groups."""
-        of_client = np.zeros(len(self.shards), np.int64) if self.groups is None else self.groups.of_client
+        of_client = (
+            np.zeros(len(self.shards), np.int64) if self.groups is None else self.groups.of_client
+        )
         return of_client[np.arange(len(self.data.test_y)) % len(self.shards)]
 
     def client_of(self, audit: AuditSet) -> np.ndarray:
-        """[n] the client with the model that a candidate is measured on: the target, or the candidate's own.
+        """[n] the client with the model that a candidate is measured on: the target, or the
+        candidate's own.
 
-        A sample of a test part belongs to its client, one of the hold-out to client i mod K, which has such images.
+        A sample of a test part belongs to its client, one of the hold-out to client i mod K, which
+        has such images.
         """
         if (client := audit.target.client) is not None:
             return np.full(len(audit.ids), client)
@@ -118,61 +135,119 @@ class Scene:
 def set_scene(job: Job, parts: Parts) -> Scene:
     """Load, partition, deform and draw the audit lists.
 
-    Raises ``UserError`` for data that cannot carry the setting, and for other data than the plan was made with.
+    Raises ``UserError`` for data that cannot carry the setting, and for other data than the plan
+    was made with.
     """
     data = parts.dataset.load(job.seed)
     if (digest := data.digest()) != job.digests["data"]:
         raise UserError(
-            f"the dataset '{job.dataset.name}' gave other data than when the run was planned (digest {digest[:12]} after "
-            f"{job.digests['data'][:12]}): load(seed) must depend on nothing but its parameters and the seed"
+            f"the dataset '{job.dataset.name}' gave other data than when the run was planned "
+            f"(digest {digest[:12]} after "
+            f"{job.digests['data'][:12]}): load(seed) must depend on nothing but its parameters "
+            "and the seed"
         )
     scene = make_scene(
-        data, job.setting, job.targets, job.seed, adversary=job.adversary, poisoned=job.attacker is not None,
+        data,
+        job.setting,
+        job.targets,
+        job.seed,
+        adversary=job.adversary,
+        poisoned=job.attacker is not None,
         root=parts.defense.root_samples,
-    )  # fmt: skip
-    return scene if scene.groups is None else replace(scene, data=_deformed(data, scene.split, scene.groups))
+    )
+    return (
+        scene
+        if scene.groups is None
+        else replace(scene, data=_deformed(data, scene.split, scene.groups))
+    )
 
 
 def make_scene(
-    data: Data, setting: Setting, targets: tuple[Target, ...], seed: int, *, adversary: Adversary | None = None,
-    poisoned: bool = False, root: int = 0,
-) -> Scene:  # fmt: skip
-    """The same from data already loaded, not deformed. ``adversary``: whoever could attack from inside, who does so if
-    ``poisoned``; ``root``: how many samples the server's rule wants."""
+    data: Data,
+    setting: Setting,
+    targets: tuple[Target, ...],
+    seed: int,
+    *,
+    adversary: Adversary | None = None,
+    poisoned: bool = False,
+    root: int = 0,
+) -> Scene:
+    """The same from data already loaded, not deformed. ``adversary``: whoever could attack from
+    inside, who does so if ``poisoned``; ``root``: how many samples the server's rule wants.
+    """
     clients, n_train, n_holdout = setting.federation.clients, len(data.train_y), len(data.holdout_y)
-    shards = partition(data.train_y, clients, seed, **setting.partition.model_dump(exclude_none=True))
+    shards = partition(
+        data.train_y, clients, seed, **setting.partition.model_dump(exclude_none=True)
+    )
     split = cut_all(
-        data.train_y, shards, n_holdout, seed, validation=setting.federation.validation, test=setting.federation.test,
-        on_test=setting.federation.validation_on == "nonmembers", rule=setting.partition.name,
-    )  # fmt: skip
-    kinds = make_groups([g.model_dump() for g in setting.groups], clients, seed) if setting.groups else None
+        data.train_y,
+        shards,
+        n_holdout,
+        seed,
+        validation=setting.federation.validation,
+        test=setting.federation.test,
+        on_test=setting.federation.validation_on == "nonmembers",
+        rule=setting.partition.name,
+    )
+    kinds = (
+        make_groups([g.model_dump() for g in setting.groups], clients, seed)
+        if setting.groups
+        else None
+    )
     if kinds is not None:
         deform(data.train_x[:1], np.zeros(1, np.int64), kinds)  # refuses data that are no images
         if len(data.test_y) < clients:
-            raise UserError(f"groups need a test image for every client: {len(data.test_y)} are fewer than {clients} clients")
+            raise UserError(
+                f"groups need a test image for every client: {len(data.test_y)} are fewer than "
+                f"{clients} clients"
+            )
     malicious = adversary.malicious(clients) if adversary else 0
-    audits = [candidates_of(target, split, setting.audit, seed, malicious, kinds) for target in targets]
+    audits = [
+        candidates_of(target, split, setting.audit, seed, malicious, kinds) for target in targets
+    ]
     names = opaque_names(n_train + n_holdout, seed)
-    mask = mask_set(split.train, malicious, adversary.mask_set, seed) if adversary and poisoned else np.zeros(0, np.int64)
+    mask = (
+        mask_set(split.train, malicious, adversary.mask_set, seed)
+        if adversary and poisoned
+        else np.zeros(0, np.int64)
+    )
     free = free_holdout(n_train, n_holdout, audits)
-    shadow = own_set(free, setting.audit.shadow.samples if setting.audit.shadow else 0, "audit.shadow", seed)
+    shadow = own_set(
+        free, setting.audit.shadow.samples if setting.audit.shadow else 0, "audit.shadow", seed
+    )
     roots = own_set(np.setdiff1d(free, shadow), root, "the rule's root set", seed)
     refuse_overlap(np.concatenate([roots, shadow]), n_train, audits)
-    limits = thresholds(setting.thresholds[0], setting.thresholds[1], clients, seed) if setting.thresholds else None
+    limits = (
+        thresholds(setting.thresholds[0], setting.thresholds[1], clients, seed)
+        if setting.thresholds
+        else None
+    )
     return Scene(
-        data=data, split=split, audits=audits, names=names, aligned=setting.audit.align_nonmembers, malicious=malicious,
-        mask=mask, root=roots, shadow=shadow, groups=kinds, thresholds=limits,
-    )  # fmt: skip
+        data=data,
+        split=split,
+        audits=audits,
+        names=names,
+        aligned=setting.audit.align_nonmembers,
+        malicious=malicious,
+        mask=mask,
+        root=roots,
+        shadow=shadow,
+        groups=kinds,
+        thresholds=limits,
+    )
 
 
 def _deformed(data: Data, split: Split, groups: Groups) -> Data:
-    """Every client's images its own way, whatever it does with them; test and hold-out sample i as client i mod K's."""
+    """Every client's images its own way, whatever it does with them; test and hold-out sample i as
+    client i mod K's.
+    """
     home, clients = split.home(), len(split.train)
     return replace(
-        data, train_x=deform(data.train_x, home[: split.n_train], groups),
+        data,
+        train_x=deform(data.train_x, home[: split.n_train], groups),
         test_x=deform(data.test_x, np.arange(len(data.test_y)) % clients, groups),
         holdout_x=deform(data.holdout_x, home[split.n_train :], groups),
-    )  # fmt: skip
+    )
 
 
 def _take(first: np.ndarray, second: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -182,12 +257,14 @@ def _take(first: np.ndarray, second: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return out
 
 
-# --- targets and candidates ------------------------------------------------------------------------------------------
+# --- targets and candidates -----------------------------------------------------------------------
 
 
 def targets_of(setting: Setting, members: tuple[int, ...], malicious: int) -> tuple[Target, ...]:
-    """The targets that ``audit.targets`` names; by default the members or, without members, every honest client: an adversary
-    does not infer the data of the clients it controls, the last ``malicious`` ones."""
+    """The targets that ``audit.targets`` names; by default the members or, without members, every
+    honest client: an adversary does not infer the data of the clients it controls, the last
+    ``malicious`` ones.
+    """
     wanted = setting.audit.targets
     if wanted == "honest":
         return (EVERYBODY,)
@@ -197,37 +274,71 @@ def targets_of(setting: Setting, members: tuple[int, ...], malicious: int) -> tu
     return tuple(client(k) for k in (wanted if isinstance(wanted, list) else members or honest))
 
 
-def candidates_of(target: Target, split: Split, audit: AuditSpec, seed: int, malicious: int, groups: Groups | None) -> AuditSet:
+def candidates_of(
+    target: Target, split: Split, audit: AuditSpec, seed: int, malicious: int, groups: Groups | None
+) -> AuditSet:
     """The candidates of one target; samples of the last ``malicious`` clients are not among them.
 
-    Outside candidates are the target's test part (for several clients together, theirs) or, without test parts, the hold-out; of
-    groups, the part of the hold-out that is deformed like the target's images.
+    Outside candidates are the target's test part (for several clients together, theirs) or, without
+    test parts, the hold-out; of groups, the part of the hold-out that is deformed like the target's
+    images.
     """
     absent, shards = audit.members_from == "holdout", split.train
     everybody = np.arange(len(shards))
     if target.client is not None:
-        alike = None if groups is None else np.flatnonzero(groups.of_client == groups.of_client[target.client])
-        like_it = np.array([target.client]) if split.has_test else everybody if alike is None else alike
+        alike = (
+            None
+            if groups is None
+            else np.flatnonzero(groups.of_client == groups.of_client[target.client])
+        )
+        like_it = (
+            np.array([target.client]) if split.has_test else everybody if alike is None else alike
+        )
         outsiders = split.outsiders(like_it, f"client {target.client}")
-        return audit_set(shards, outsiders, target.client, audit.nonmembers, seed, alike, outside=audit.outside, absent=absent)
+        return audit_set(
+            shards,
+            outsiders,
+            target.client,
+            audit.nonmembers,
+            seed,
+            alike,
+            outside=audit.outside,
+            absent=absent,
+        )
     assert audit.members is not None  # checked by the suite's types
     if target.kind == "group" and groups is not None:
         honest = np.arange(len(shards) - malicious)
         mine = honest[groups.of_client[honest] == target.index]
         name = groups.names[target.index]
         outsiders = split.outsiders(mine, f"group '{name}'")
-        return group_set(shards, outsiders, target.index, name, mine, audit.members, audit.nonmembers, seed, absent=absent)
+        return group_set(
+            shards,
+            outsiders,
+            target.index,
+            name,
+            mine,
+            audit.members,
+            audit.nonmembers,
+            seed,
+            absent=absent,
+        )
     honest = everybody[: len(shards) - malicious]
     outsiders = split.outsiders(honest if split.has_test else everybody, "all honest clients")
-    return attack_set(shards, outsiders, malicious, audit.members, audit.nonmembers, seed, absent=absent)
+    return attack_set(
+        shards, outsiders, malicious, audit.members, audit.nonmembers, seed, absent=absent
+    )
 
 
-# --- samples for training ---------------------------------------------------------------------------------------------
+# --- samples for training -------------------------------------------------------------------------
 
 
-def samples_of(scene: Scene, ids: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def samples_of(
+    scene: Scene, ids: np.ndarray, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(x, y) of these samples on the device."""
-    return torch.from_numpy(scene.x_of(ids)).to(device), torch.from_numpy(scene.y_of(ids)).to(device)
+    return torch.from_numpy(scene.x_of(ids)).to(device), torch.from_numpy(scene.y_of(ids)).to(
+        device
+    )
 
 
 def own_data(scene: Scene, k: int, device: torch.device) -> MemberData:
@@ -239,18 +350,23 @@ def own_data(scene: Scene, k: int, device: torch.device) -> MemberData:
 
 
 def held_out(scene: Scene, clients: Sequence[MemberData]) -> np.ndarray:
-    """Sorted ids of what clients keep out of training, and so out of the audit: not their test parts, which are non-members
-    even where the released code's clients validate on them."""
+    """Sorted ids of what clients keep out of training, and so out of the audit: not their test
+    parts, which are non-members even where the released code's clients validate on them.
+    """
     masks = [(k, c.held_out.cpu().numpy()) for k, c in enumerate(clients) if c.held_out is not None]
     held = [scene.split.own(k)[mask] for k, mask in masks]
-    return np.setdiff1d(np.concatenate([np.zeros(0, np.int64), *held]), np.concatenate(scene.split.test))
+    return np.setdiff1d(
+        np.concatenate([np.zeros(0, np.int64), *held]), np.concatenate(scene.split.test)
+    )
 
 
 @dataclass(frozen=True)
 class UsedSamples:
-    """What was trained on: ``used`` [N] in how many rounds each sample of the pool was, by its owner, in how many of them with
-    a true flag, ``flagged`` [N]; ``used_in_round``, ``flagged_in_round`` [T, K] how many samples each client trained on. int32;
-    0 for non-members and absent clients, -1 where it is not known."""
+    """What was trained on: ``used`` [N] in how many rounds each sample of the pool was, by its
+    owner, in how many of them with a true flag, ``flagged`` [N]; ``used_in_round``,
+    ``flagged_in_round`` [T, K] how many samples each client trained on. int32; 0 for non-members
+    and absent clients, -1 where it is not known.
+    """
 
     used: np.ndarray
     flagged: np.ndarray
@@ -259,7 +375,9 @@ class UsedSamples:
 
 
 def used_samples(scene: Scene, usage: Usage, malicious: Collection[int]) -> UsedSamples:
-    """Of the scene's pool. What ``malicious`` clients train on is not known: they send what an adversary makes."""
+    """Of the scene's pool. What ``malicious`` clients train on is not known: they send what an
+    adversary makes.
+    """
     pool, rounds = scene.pool, usage.of_rounds()
     counts = np.zeros((2, len(pool)), np.int32)
     for k in range(len(scene.shards)):
@@ -275,15 +393,20 @@ def quirks(config: FederationSpec) -> list[str]:
     """What the records should say of how the federation validates."""
     if config.validation_on == "own":
         return []
-    return ["validation saw the non-members: each client validates on its test part, which the attacks are asked about"]
+    return [
+        "validation saw the non-members: each client validates on its test part, which the attacks "
+        "are asked about"
+    ]
 
 
-# --- components -------------------------------------------------------------------------------------------------------
+# --- components -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """A run's components. ``defense`` keeps what it learns on itself, so a training that starts anew takes a fresh one."""
+    """A run's components. ``defense`` keeps what it learns on itself, so a training that starts
+    anew takes a fresh one.
+    """
 
     dataset: Dataset
     model: Model
@@ -291,10 +414,18 @@ class Parts:
 
 
 def build(job: Job) -> Parts:
-    """Every component that decides a training; attacks and analyses have processes of their own, signals come later."""
-    return Parts(dataset=job.dataset.make()[0], model=job.model.make()[0], defense=defense_of(job.defense, job.defending))
+    """Every component that decides a training; attacks and analyses have processes of their own,
+    signals come later.
+    """
+    return Parts(
+        dataset=job.dataset.make()[0],
+        model=job.model.make()[0],
+        defense=defense_of(job.defense, job.defending),
+    )
 
 
 def defense_of(use: ComponentUse, coalitions: tuple[tuple[int, ...], ...] = ()) -> Defense:
-    """A fresh defense; with what follows it, one that applies all in order; of several ``coalitions``, an instance each."""
+    """A fresh defense; with what follows it, one that applies all in order; of several
+    ``coalitions``, an instance each.
+    """
     return allied(coalitions, lambda: composed(use.make()))

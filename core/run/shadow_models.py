@@ -24,14 +24,18 @@ from fedbench.core.store.integrity import key_of
 
 @dataclass(frozen=True)
 class ShadowLogits:
-    """``logits``: [M, pool ++ shadow, C] of the M shadow models; ``member``: [M, S] what each was trained on."""
+    """``logits``: [M, pool ++ shadow, C] of the M shadow models; ``member``: [M, S] what each was
+    trained on.
+    """
 
     logits: np.ndarray
     member: np.ndarray
 
 
 def load_shadow_models(job: Job) -> ShadowLogits | None:
-    """From the cache; None where they are not there or damaged, which only costs the training again."""
+    """From the cache; None where they are not there or damaged, which only costs the training
+    again.
+    """
     try:
         arrays = read_npz(_path(job))
         return ShadowLogits(arrays["logits"], arrays["member"])
@@ -41,7 +45,9 @@ def load_shadow_models(job: Job) -> ShadowLogits | None:
 
 def save_shadow_models(job: Job, made: ShadowLogits) -> bool:
     """Keep them for the setting's other runs; whether there was room for them."""
-    return write_if_room(_path(job), npz_bytes({"logits": made.logits, "member": made.member}, compress=False))
+    return write_if_room(
+        _path(job), npz_bytes({"logits": made.logits, "member": made.member}, compress=False)
+    )
 
 
 def _path(job: Job) -> Path:
@@ -49,46 +55,74 @@ def _path(job: Job) -> Path:
 
 
 def of_audit(
-    shadows: ShadowLogits, scene: Scene, trained: Trained, audit: AuditSet, pick: np.ndarray, model_of: np.ndarray
+    shadows: ShadowLogits,
+    scene: Scene,
+    trained: Trained,
+    audit: AuditSet,
+    pick: np.ndarray,
+    model_of: np.ndarray,
 ) -> ShadowModels:
-    """What an attack gets to see of them for one target's candidates at positions ``pick`` [n] of the pool."""
+    """What an attack gets to see of them for one target's candidates at positions ``pick`` [n] of
+    the pool.
+    """
     assert trained.logits is not None
     pool = len(scene.pool)
     return ShadowModels(
-        logits=shadows.logits[:, pick], shadow_logits=shadows.logits[:, pool:], shadow_y=scene.y_of(scene.shadow),
-        shadow_member=shadows.member, target_logits=trained.logits[model_of, pick], model_of=model_of,
+        logits=shadows.logits[:, pick],
+        shadow_logits=shadows.logits[:, pool:],
+        shadow_y=scene.y_of(scene.shadow),
+        shadow_member=shadows.member,
+        target_logits=trained.logits[model_of, pick],
+        model_of=model_of,
         target_shadow_logits=trained.logits[:, pool:],
-    )  # fmt: skip
+    )
 
 
 def _key(job: Job) -> str:
     """Everything that can change them, down to the last digit."""
-    return key_of({"job": identity(job, without=NOT_OF_SHADOW_MODELS), "cpu": job.provenance.cpu_type})
+    return key_of(
+        {"job": identity(job, without=NOT_OF_SHADOW_MODELS), "cpu": job.provenance.cpu_type}
+    )
 
 
 def train_shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
     """M fresh models, each on its own random half of the shadow samples.
 
-    The federation's recipe at the rate of round 1 for ``audit.shadow.epochs`` epochs (Shokri et al., IEEE S&P 2017,
-    section V-A; of a training set half the shadow samples, all candidates are outsiders).
+    The federation's recipe at the rate of round 1 for ``audit.shadow.epochs`` epochs (Shokri et
+    al., IEEE S&P 2017, section V-A; of a training set half the shadow samples, all candidates are
+    outsiders).
     """
     device, spec = torch.device(job.device), job.setting.audit.shadow
     assert spec is not None
-    flat, initial = fresh_models(job, parts.model, scene.data, device, spec.models, purpose="shadow init")
+    flat, initial = fresh_models(
+        job, parts.model, scene.data, device, spec.models, purpose="shadow init"
+    )
     x, y = samples_of(scene, scene.shadow, device)
     everything, _ = samples_of(scene, np.concatenate([scene.pool, scene.shadow]), device)
     setup = Setup(
-        config=job.setting.federation, seed=job.seed, flat=flat, clients=[MemberData(x, y)], n_classes=scene.data.n_classes,
-        defense=Defense(), members=(), initial=initial,
-    )  # fmt: skip
+        config=job.setting.federation,
+        seed=job.seed,
+        flat=flat,
+        clients=[MemberData(x, y)],
+        n_classes=scene.data.n_classes,
+        defense=Defense(),
+        members=(),
+        initial=initial,
+    )
     buffers, counts, logits, members = flat.buffers.clone(), flat.counts, [], []
     for m in range(spec.models):
         member = np.zeros(len(y), bool)
-        member[numpy_rng(job.seed, "shadow half", client=m).permutation(len(y))[: len(y) // 2]] = True
+        member[numpy_rng(job.seed, "shadow half", client=m).permutation(len(y))[: len(y) // 2]] = (
+            True
+        )
         own = torch.from_numpy(np.flatnonzero(member)).to(device)
-        torch.random.default_generator.manual_seed(key_for(job.seed, "shadow module", client=m) >> 1)
+        torch.random.default_generator.manual_seed(
+            key_for(job.seed, "shadow module", client=m) >> 1
+        )
         shuffle = torch.Generator().manual_seed(key_for(job.seed, "shadow shuffle", client=m) >> 1)
         Bench(setup, initial[m], buffers, 1, counts).train(x[own], y[own], spec.epochs, shuffle)
-        logits.append(flat.logits(flat.params.clone(), flat.buffers.clone(), everything).float().cpu().numpy())
+        logits.append(
+            flat.logits(flat.params.clone(), flat.buffers.clone(), everything).float().cpu().numpy()
+        )
         members.append(member)
     return ShadowLogits(np.stack(logits), np.stack(members))

@@ -33,8 +33,9 @@ Packed = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A finished run, ready to be judged. ``shadows``: the attacker's own models, where an attack wants some; ``n_models``:
-    how many global models there are."""
+    """A finished run, ready to be judged. ``shadows``: the attacker's own models, where an attack
+    wants some; ``n_models``: how many global models there are.
+    """
 
     scene: Scene
     trained: Trained
@@ -44,19 +45,24 @@ class Run:
 
 def wants_shadow_models(job: Job) -> bool:
     """Whether some attack of the run asks for shadow models, and the setting has them."""
-    return job.setting.audit.shadow is not None and any(cell.look.needs_shadow_models for cell in job.cells)
+    return job.setting.audit.shadow is not None and any(
+        cell.look.needs_shadow_models for cell in job.cells
+    )
 
 
 def cached(job: Job) -> tuple[Packed | None, ShadowLogits | None]:
-    """(the training, the shadow models) as far as they are in the caches. An active attack takes part in its training, so
-    that one is never cached."""
+    """(the training, the shadow models) as far as they are in the caches. An active attack takes
+    part in its training, so that one is never cached.
+    """
     shadows = load_shadow_models(job) if wants_shadow_models(job) else None
     return None if job.attacker else load_training(job), shadows
 
 
 def train_run(job: Job, out: Channel, trained: bool, shadows: bool) -> None:
-    """What is missing of a run, sent through ``out``: "round" after each, "trained" with all of it, then, where an active
-    attack took part, "answers" of that very attack. ``trained``, ``shadows``: what is not missing."""
+    """What is missing of a run, sent through ``out``: "round" after each, "trained" with all of it,
+    then, where an active attack took part, "answers" of that very attack. ``trained``, ``shadows``:
+    what is not missing.
+    """
     attacker = None if job.attacker is None else job.attacker.make()[0]
     settle(job, job.run_key)  # the attack's constructor ran
     parts = build(job)
@@ -85,28 +91,54 @@ def train_run(job: Job, out: Channel, trained: bool, shadows: bool) -> None:
 def shadows_of(message: Message) -> ShadowLogits | None:
     """The shadow models that came with a training."""
     arrays = message.arrays
-    return ShadowLogits(arrays["shadow:logits"], arrays["shadow:member"]) if "shadow:logits" in arrays else None
+    return (
+        ShadowLogits(arrays["shadow:logits"], arrays["shadow:member"])
+        if "shadow:logits" in arrays
+        else None
+    )
 
 
 def made_of(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
-    """The run from its plain data. The scene is made by the harness alone, where no component's code has run.
+    """The run from its plain data. The scene is made by the harness alone, where no component's
+    code has run.
 
-    Raises ``UserError`` when it is not the one that was planned, ``KeyError`` for data that lack something.
+    Raises ``UserError`` when it is not the one that was planned, ``KeyError`` for data that lack
+    something.
     """
     meta, arrays = packed
     scene = make_scene(
-        unpack_labels(meta, arrays), job.setting, job.targets, job.seed, adversary=job.adversary,
-        poisoned=job.attacker is not None, root=meta["root"],
-    )  # fmt: skip
+        unpack_labels(meta, arrays),
+        job.setting,
+        job.targets,
+        job.seed,
+        adversary=job.adversary,
+        poisoned=job.attacker is not None,
+        root=meta["root"],
+    )
     if split_digest(scene.split, scene.audits) != job.digests["split"]:
-        raise UserError("the split of the data is not the one that was planned: the data set's labels have changed since")
-    return Run(scene=scene, trained=unpack(meta, arrays), shadows=shadows, n_models=meta["n_models"])
+        raise UserError(
+            "the split of the data is not the one that was planned: the data set's labels have "
+            "changed since"
+        )
+    return Run(
+        scene=scene, trained=unpack(meta, arrays), shadows=shadows, n_models=meta["n_models"]
+    )
 
 
-# --- a training as JSON and arrays ------------------------------------------------------------------------------------
+# --- a training as JSON and arrays ----------------------------------------------------------------
 
 
-_META = ("rows", "history", "measured", "facts", "complaints", "failed", "notes", "signal_notes", "rejected")
+_META = (
+    "rows",
+    "history",
+    "measured",
+    "facts",
+    "complaints",
+    "failed",
+    "notes",
+    "signal_notes",
+    "rejected",
+)
 _LABELS = ("train_y", "test_y", "holdout_y", "train_canary", "holdout_canary")
 _SPLITS = ("train", "test", "holdout")
 
@@ -114,8 +146,14 @@ _SPLITS = ("train", "test", "holdout")
 def pack(trained: Trained) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """(JSON values, arrays)."""
     arrays = {f"signal:{n}": a for n, a in trained.signals.items()}
-    arrays |= {"rounds": trained.rounds, "held_out": trained.held_out, "test_correct": trained.test_correct}
-    arrays |= {"assignment": trained.assignment, "predicted": trained.predicted} | vars(trained.usage)
+    arrays |= {
+        "rounds": trained.rounds,
+        "held_out": trained.held_out,
+        "test_correct": trained.test_correct,
+    }
+    arrays |= {"assignment": trained.assignment, "predicted": trained.predicted} | vars(
+        trained.usage
+    )
     if trained.logits is not None:
         arrays["logits"] = trained.logits
     return {name: getattr(trained, name) for name in _META}, arrays
@@ -126,17 +164,29 @@ def unpack(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trained:
     known = {name: meta[name] for name in _META if name != "rejected"}
     usage = UsedSamples(**{f.name: arrays[f.name] for f in fields(UsedSamples)})
     return Trained(
-        rounds=arrays["rounds"], held_out=arrays["held_out"], test_correct=arrays["test_correct"],
-        signals={n.removeprefix("signal:"): a for n, a in arrays.items() if n.startswith("signal:")},
-        assignment=arrays["assignment"], predicted=arrays["predicted"], logits=arrays.get("logits"),
-        rejected=tuple((t, k) for t, k in meta["rejected"]), usage=usage, **known,
-    )  # fmt: skip
+        rounds=arrays["rounds"],
+        held_out=arrays["held_out"],
+        test_correct=arrays["test_correct"],
+        signals={
+            n.removeprefix("signal:"): a for n, a in arrays.items() if n.startswith("signal:")
+        },
+        assignment=arrays["assignment"],
+        predicted=arrays["predicted"],
+        logits=arrays.get("logits"),
+        rejected=tuple((t, k) for t, k in meta["rejected"]),
+        usage=usage,
+        **known,
+    )
 
 
 def pack_labels(scene: Scene) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """All that judging needs of the data: labels and one sample, from which the harness makes the scene again itself."""
+    """All that judging needs of the data: labels and one sample, from which the harness makes the
+    scene again itself.
+    """
     data = scene.data
-    arrays = {f"data:{name}": getattr(data, name) for name in _LABELS} | {"data:sample": data.train_x[:1]}
+    arrays = {f"data:{name}": getattr(data, name) for name in _LABELS} | {
+        "data:sample": data.train_x[:1]
+    }
     return {"n_classes": data.n_classes, "root": len(scene.root)}, arrays
 
 
@@ -149,7 +199,7 @@ def unpack_labels(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> Data:
     return Data(n_classes=meta["n_classes"], **given)
 
 
-# --- cached observations of a training --------------------------------------------------------------------------------
+# --- cached observations of a training ------------------------------------------------------------
 
 
 def cache_path(job: Job) -> Path:
@@ -158,17 +208,31 @@ def cache_path(job: Job) -> Path:
 
 
 def save_training(job: Job, packed: Packed) -> bool:
-    """Keep the observations, so that a new attack needs no new training; whether there was room for them."""
-    meta, arrays = packed[0], {name: a for name, a in packed[1].items() if not name.startswith("shadow:")}
-    meta = meta | {"run_key": job.run_key, "cpu": job.provenance.cpu_type, "device": job.provenance.device}
-    meta["code"] = {n: _code_of(job, n) for n in (a.removeprefix("signal:") for a in arrays if a.startswith("signal:"))}
+    """Keep the observations, so that a new attack needs no new training; whether there was room for
+    them.
+    """
+    meta, arrays = (
+        packed[0],
+        {name: a for name, a in packed[1].items() if not name.startswith("shadow:")},
+    )
+    meta = meta | {
+        "run_key": job.run_key,
+        "cpu": job.provenance.cpu_type,
+        "device": job.provenance.device,
+    }
+    meta["code"] = {
+        n: _code_of(job, n)
+        for n in (a.removeprefix("signal:") for a in arrays if a.startswith("signal:"))
+    }
     meta["digest"] = key_of({"meta": meta, "arrays": digest_of_arrays(arrays)})
     stored = arrays | {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
     return write_if_room(cache_path(job), npz_bytes(stored, compress=False))
 
 
 def load_training(job: Job) -> Packed | None:
-    """The cached training, if it is there, whole, and measured what the job's attacks and analyses look at."""
+    """The cached training, if it is there, whole, and measured what the job's attacks and analyses
+    look at.
+    """
     path = cache_path(job)
     if not path.exists():
         return None
@@ -176,7 +240,8 @@ def load_training(job: Job) -> Packed | None:
         arrays = read_npz(path)
         meta = json.loads(arrays.pop("meta").tobytes())
         whole = meta.pop("digest") == key_of({"meta": meta, "arrays": digest_of_arrays(arrays)})
-    except Exception:  # whatever a damaged archive makes of numpy, zipfile and json: it only costs the training again
+    # whatever a damaged archive makes of numpy, zipfile and json: it only costs the training again
+    except Exception:
         return None
     return (meta, arrays) if whole and _serves(job, meta, arrays) else None
 
@@ -185,17 +250,24 @@ def _serves(job: Job, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bo
     if meta["run_key"] != job.run_key:
         return False
     if (meta["cpu"], meta["device"]) != (job.provenance.cpu_type, job.provenance.device):
-        return False  # its bits are those of another type of CPU, and the records to come say this one
+        # its bits are those of another type of CPU, and the records to come say this one
+        return False
     looks = [cell.look for cell in job.cells]
     wanted = measurable(job, needed_signals(looks, job.looks.values()))
     if not set(needed_rows(job, meta["n_models"], looks)) <= set(meta["rows"]):
         return False
-    if any(look.needs_shadow_models for look in looks) and job.setting.audit.shadow is not None and "logits" not in arrays:
+    if (
+        any(look.needs_shadow_models for look in looks)
+        and job.setting.audit.shadow is not None
+        and "logits" not in arrays
+    ):
         return False
     return all(f"signal:{n}" in arrays and meta["code"].get(n) == _code_of(job, n) for n in wanted)
 
 
 def _code_of(job: Job, signal: str) -> str:
-    """What measured a signal: the run's key does not say, since a training serves attacks on any signals."""
+    """What measured a signal: the run's key does not say, since a training serves attacks on any
+    signals.
+    """
     use = job.signals.get(signal.removesuffix(PRE_DEFENSE))
     return key_of(use.identity()) if use else "engine"

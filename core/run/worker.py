@@ -1,7 +1,7 @@
 """The worker process: one run, its cells, their record.
 
-It runs no plugin code itself: the training, each attack and each analysis are forked from here. Metrics are computed and records
-are written where none of that code has run.
+It runs no plugin code itself: the training, each attack and each analysis are forked from here.
+Metrics are computed and records are written where none of that code has run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.analyse import analyse, received
 from fedbench.core.run.job import Cell, Job, identity, job_of
 from fedbench.core.run.judge import Answers, ask
-from fedbench.core.run.process import become_worker, end_strays, keep_log_short, log_failure, prepare_fork, settle
+from fedbench.core.run.process import (
+    become_worker,
+    end_strays,
+    keep_log_short,
+    log_failure,
+    prepare_fork,
+    settle,
+)
 from fedbench.core.run.shadow_models import ShadowLogits, save_shadow_models
 from fedbench.core.run.trained_run import (
     Packed,
@@ -48,9 +55,12 @@ from fedbench.core.store.run_file import CellResult, digest_of_arrays
 from fedbench.core.words import describe_error, message_of, one_line
 
 Report = Callable[[str, Any], None]
-"""called with the name of a callback of ``local.Watcher`` and its value, or with "alive", "stopped" or "done" """
+"""called with the name of a callback of ``local.Watcher`` and its value, or with "alive", "stopped"
+or "done"
+"""
 
-_REPORTED = {"advanced": int, "traceback": str}  # what a fork may tell the command, with the type of the value
+# what a fork may tell the command, with the type of the value
+_REPORTED = {"advanced": int, "traceback": str}
 _ALIVE_EVERY_S = 5.0
 _LONGEST_REASON = 1000  # characters
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "MemoryError")
@@ -75,8 +85,9 @@ def worker_main(text: str, channel: Channel) -> None:
 
 
 def run_job(job: Job, report: Report) -> None:
-    """Train (or take the cached training), judge every cell, write the record. Before another package's code runs, what is judged
-    is written: it may end this process."""
+    """Train (or take the cached training), judge every cell, write the record. Before another
+    package's code runs, what is judged is written: it may end this process.
+    """
     clock, kept, run_identity = Clock(), SharedDraws(), identity(job)
     analyses = [use.distribution for use in job.analyses]
     results = list[CellResult]()
@@ -84,7 +95,10 @@ def run_job(job: Job, report: Report) -> None:
         run, active = trained(job, report)
     except Failed as failure:
         no_run = failure
-        results = [CellResult(record_for(job, cell, run_identity, no_run, clock.measured())) for cell in job.cells]
+        results = [
+            CellResult(record_for(job, cell, run_identity, no_run, clock.measured()))
+            for cell in job.cells
+        ]
     else:
         for cell in job.cells:
             if not is_own([cell.attack.distribution, *analyses]):
@@ -107,44 +121,98 @@ def _write(job: Job, results: list[CellResult], report: Report) -> None:
         report("cell", [record.key, record.outcome, record.reason, record.by_adversary])
 
 
-def record_for(job: Job, cell: Cell, run: dict[str, Any], failure: Failed | None, measured: Measured, **more: Any) -> Record:
+def record_for(
+    job: Job,
+    cell: Cell,
+    run: dict[str, Any],
+    failure: Failed | None,
+    measured: Measured,
+    **more: Any,
+) -> Record:
     """With everything the job already knows. ``run``: its identity."""
     outcome, reason = (failure.outcome, failure.reason) if failure else ("ok", "")
     return Record(
-        key=cell.key, run_key=job.run_key, outcome=outcome, reason=reason, suite=job.suite, setting=job.setting.name,
-        coalition=job.coalition, members=list(job.members), seed=job.seed, defense=job.defense, attack=cell.attack,
-        view=cell.look.view, described=job.described(), provenance=job.provenance, measured=measured,
-        identity=Identity.model_validate({"run": run, **cell.identity}), by_adversary=bool(failure and failure.by_adversary),
+        key=cell.key,
+        run_key=job.run_key,
+        outcome=outcome,
+        reason=reason,
+        suite=job.suite,
+        setting=job.setting.name,
+        coalition=job.coalition,
+        members=list(job.members),
+        seed=job.seed,
+        defense=job.defense,
+        attack=cell.attack,
+        view=cell.look.view,
+        described=job.described(),
+        provenance=job.provenance,
+        measured=measured,
+        identity=Identity.model_validate({"run": run, **cell.identity}),
+        by_adversary=bool(failure and failure.by_adversary),
         **{"digests": job.digests, **more, "notes": [*cell.notes, *more.get("notes", ())]},
-    )  # fmt: skip
+    )
 
 
 def _judged(
-    job: Job, cell: Cell, run_identity: dict[str, Any], run: Run, active: Callable[[], Answers] | None, clock: Clock,
-    report: Report, kept: SharedDraws,
-) -> CellResult:  # fmt: skip
+    job: Job,
+    cell: Cell,
+    run_identity: dict[str, Any],
+    run: Run,
+    active: Callable[[], Answers] | None,
+    clock: Clock,
+    report: Report,
+    kept: SharedDraws,
+) -> CellResult:
     """The cell's record and, where it has scores, its arrays."""
     done, scored, failure = run.trained, None, None
     try:
-        scored = verdict(job, cell, run.scene, done, active() if active else asked(job, cell, run, report), kept)
+        scored = verdict(
+            job, cell, run.scene, done, active() if active else asked(job, cell, run, report), kept
+        )
     except Failed as error:
         failure = error
     except Exception as error:  # scores that the harness cannot use
         failure = Failed(*outcome_of(error))
     found, vectors, complaints = analysed(job, run, scored.judgement if scored else None, report)
     common: dict[str, Any] = {
-        "utility": done.utility, "history": [RoundRow(**row) for row in done.history], "facts": done.facts,
+        "utility": done.utility,
+        "history": [RoundRow(**row) for row in done.history],
+        "facts": done.facts,
         "complaints": [*done.complaints, *complaints],
-    }  # fmt: skip
+    }
     if scored is None:
-        found = {label: Found(numbers=f.numbers) for label, f in found.items()}  # vectors are kept with scores alone
+        # vectors are kept with scores alone
+        found = {label: Found(numbers=f.numbers) for label, f in found.items()}
         measured = clock.measured(done.measured)
-        return CellResult(record_for(job, cell, run_identity, failure, measured, analyses=found, notes=done.notes, **common))
+        return CellResult(
+            record_for(
+                job,
+                cell,
+                run_identity,
+                failure,
+                measured,
+                analyses=found,
+                notes=done.notes,
+                **common,
+            )
+        )
     arrays = {**scored.arrays, **vectors, **done.arrays}
-    return CellResult(record_for(
-        job, cell, run_identity, None, clock.measured(done.measured, scored.cpu_s), targets=scored.targets, pooled=scored.pooled,
-        notes=scored.notes, analyses=found, digests={**job.digests, "scores": digest_of_arrays(arrays)}, **common,
-    ), arrays)  # fmt: skip
+    return CellResult(
+        record_for(
+            job,
+            cell,
+            run_identity,
+            None,
+            clock.measured(done.measured, scored.cpu_s),
+            targets=scored.targets,
+            pooled=scored.pooled,
+            notes=scored.notes,
+            analyses=found,
+            digests={**job.digests, "scores": digest_of_arrays(arrays)},
+            **common,
+        ),
+        arrays,
+    )
 
 
 class Clock:
@@ -154,18 +222,26 @@ class Clock:
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._start = time.perf_counter()
 
-    def measured(self, training: dict[str, float] | None = None, attack_cpu: float = 0.0) -> Measured:
+    def measured(
+        self, training: dict[str, float] | None = None, attack_cpu: float = 0.0
+    ) -> Measured:
         """Of this process and those forked from it until now."""
-        training = {name: round(s, 3) for name, s in (training or {"train_cpu_s": 0.0, "signals_cpu_s": 0.0}).items()}
+        training = {
+            name: round(s, 3)
+            for name, s in (training or {"train_cpu_s": 0.0, "signals_cpu_s": 0.0}).items()
+        }
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         return Measured(
-            started=self.started, wall_s=round(time.perf_counter() - self._start, 3),
-            cpu_s=round(sum(u.ru_utime + u.ru_stime for u in used), 3), attack_cpu_s=round(attack_cpu, 3),
-            peak_memory_mb=round(max(u.ru_maxrss for u in used) / 1024, 1), **training,
-        )  # fmt: skip
+            started=self.started,
+            wall_s=round(time.perf_counter() - self._start, 3),
+            cpu_s=round(sum(u.ru_utime + u.ru_stime for u in used), 3),
+            attack_cpu_s=round(attack_cpu, 3),
+            peak_memory_mb=round(max(u.ru_maxrss for u in used) / 1024, 1),
+            **training,
+        )
 
 
-# --- forks for plugin code --------------------------------------------------------------------------------------------
+# --- forks for plugin code ------------------------------------------------------------------------
 
 
 class _Fork(Child):
@@ -179,8 +255,10 @@ class _Fork(Child):
         self._all = iter(self)
 
     def until(self, kind: str) -> Message:
-        """The next message of this kind; rounds and tracebacks before it are reported, and what else plugin code may have sent is
-        dropped. Raises :class:`Failed` if the process ends before."""
+        """The next message of this kind; rounds and tracebacks before it are reported, and what
+        else plugin code may have sent is dropped. Raises :class:`Failed` if the process ends
+        before.
+        """
         for message in self._all:
             if message.kind == "failed":
                 raise _failed(message.value)
@@ -199,7 +277,9 @@ class _Fork(Child):
     def _failure(self) -> Failed:
         party = self.party or f"training with the defense {self._job.defense}"
         if self.timed_out and self.limits != self.own_limits:  # those of an import or a constructor
-            return Failed("timeout", f"stopped: {party}: {self.ending}; {SECONDS} sets how long it may take")
+            return Failed(
+                "timeout", f"stopped: {party}: {self.ending}; {SECONDS} sets how long it may take"
+            )
         if self.timed_out:
             limit = "run_seconds" if "CPU" in self.ending else "idle_seconds"
             return Failed("timeout", f"stopped: {self.ending} (limits.{limit})")
@@ -233,7 +313,8 @@ def _size(job: Job) -> int:
 
 
 def trained(job: Job, report: Report) -> tuple[Run, Callable[[], Answers] | None]:
-    """The trained run and, where an active attack took part in it, the way to that attack's answers.
+    """The trained run and, where an active attack took part in it, the way to that attack's
+    answers.
 
     Raises :class:`Failed`.
     """
@@ -260,7 +341,8 @@ def trained(job: Job, report: Report) -> tuple[Run, Callable[[], Answers] | None
 def _made(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
     try:
         return made_of(job, packed, shadows)
-    except (UserError, KeyError, TypeError, ValueError) as error:  # what a process that ran plugin code sent
+    # what a process that ran plugin code sent
+    except (UserError, KeyError, TypeError, ValueError) as error:
         raise Failed(*outcome_of(error)) from error
 
 
@@ -308,11 +390,13 @@ def analysed(
     return found, arrays, complaints
 
 
-# --- failures ---------------------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 class Failed(Exception):
-    """Why there is no score: outcome, one-line reason, and whether an adversary inside the federation caused it on purpose."""
+    """Why there is no score: outcome, one-line reason, and whether an adversary inside the
+    federation caused it on purpose.
+    """
 
     def __init__(self, outcome: Outcome, reason: str, by_adversary: bool = False) -> None:
         super().__init__(reason)
@@ -320,7 +404,9 @@ class Failed(Exception):
 
 
 def outcome_of(error: BaseException) -> tuple[Outcome, str]:
-    """The outcome and the one-line reason that a failure is recorded with; of plugin code with its name and place."""
+    """The outcome and the one-line reason that a failure is recorded with; of plugin code with its
+    name and place.
+    """
     text = one_line(message_of(error), _LONGEST_REASON)
     if isinstance(error, SkipCell):
         return "skipped", text

@@ -22,7 +22,7 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import BASES, HOOKS
 from fedbench.core.words import one_line, printable
 
-# --- names ------------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 LONGEST = 30  # letters: a name is a label in every table of a board
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -72,12 +72,20 @@ def names_of(kind: str, given: str) -> Names:
     """
     name = re.sub(r"[-_.]+", "-", given).lower() if given.isascii() else given
     if name.startswith(f"{PROJECT}-"):
-        raise UserError(f"the name '{one_line(given, 60)}': leave out '{PROJECT}-', the package gets it by itself")
+        raise UserError(
+            f"the name '{one_line(given, 60)}': leave out '{PROJECT}-', the package gets it by "
+            "itself"
+        )
     if not (_NAME.fullmatch(name) and 2 <= len(name) <= LONGEST):
-        raise UserError(f"'{one_line(given, 60)}' is not a valid name for {a_kind(kind)}: {_FORM}{_instead(given)}")
+        raise UserError(
+            f"'{one_line(given, 60)}' is not a valid name for {a_kind(kind)}: "
+            f"{_FORM}{_instead(given)}"
+        )
     if keyword.iskeyword(name) or name in _RESERVED:
         what = "a word of Python" if keyword.iskeyword(name) else "a word of suites"
-        raise UserError(f"'{name}' is not a valid name for {a_kind(kind)}: it is {what}; try 'my-{name}'")
+        raise UserError(
+            f"'{name}' is not a valid name for {a_kind(kind)}: it is {what}; try 'my-{name}'"
+        )
     return Names(kind, name)
 
 
@@ -90,22 +98,32 @@ def _instead(given: str) -> str:
     """A valid name near an invalid one."""
     words = re.findall(r"[a-z0-9]+", given.lower() if given.isascii() else "")
     near = "-".join(words).lstrip("0123456789-")
-    return f", e.g. '{near}'" if _NAME.fullmatch(near) and 2 <= len(near) <= LONGEST else ", e.g. 'my-method'"
+    return (
+        f", e.g. '{near}'"
+        if _NAME.fullmatch(near) and 2 <= len(near) <= LONGEST
+        else ", e.g. 'my-method'"
+    )
 
 
 def refuse_taken(names: Names, registry: Registry) -> None:
-    """Raise ``UserError`` if an installed package has this name, or announces a component of this name."""
+    """Raise ``UserError`` if an installed package has this name, or announces a component of this
+    name.
+    """
     for plugin in registry.plugins:
         for found in plugin.components:
             if found.name == names.name:
-                raise UserError(f"the name '{names.name}' is taken: there is the {found}; choose another")
+                raise UserError(
+                    f"the name '{names.name}' is taken: there is the {found}; choose another"
+                )
         if re.sub(r"[-_.]+", "-", plugin.distribution).lower() == names.distribution:
             package = f"a package '{plugin.distribution}' {plugin.version} is installed already"
             raise UserError(f"{package}; choose another name, or `pip uninstall` it")
 
 
 def author_of(given: str | None) -> str:
-    """``given``, or git's user.name, or "its authors". Raises ``UserError`` for a name that does not fit on a line of a file."""
+    """``given``, or git's user.name, or "its authors". Raises ``UserError`` for a name that does
+    not fit on a line of a file.
+    """
     if given is not None and not _usable(given):
         expected = "expected a name on one line, of at most 200 printable characters"
         raise UserError(f"--author '{one_line(given, 60)}': {expected}")
@@ -120,13 +138,19 @@ def _usable(name: str) -> bool:
 def _of_git() -> str:
     """git's user.name; empty without git or a name."""
     try:
-        done = subprocess.run(["git", "config", "user.name"], capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            ["git", "config", "user.name"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
     except OSError:
         return ""
     return done.stdout.strip()
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 _SUFFIX = ".in"
 _HIDDEN = "dot_"  # a template of a hidden file: wheels and globs leave hidden ones out
@@ -134,7 +158,9 @@ _HIDDEN = "dot_"  # a template of a hidden file: wheels and globs leave hidden o
 
 @dataclass(frozen=True)
 class About:
-    """What the texts of a package say of its kind. ``summary``: its line in `fedbench list`; ``row``: what a board shows."""
+    """What the texts of a package say of its kind. ``summary``: its line in `fedbench list`;
+    ``row``: what a board shows.
+    """
 
     summary: str
     row: str
@@ -143,7 +169,8 @@ class About:
 KINDS = {
     "defense": About(
         "upload a random share of the update's entries",
-        "a row of its own: how well each attack does against members that use it, and what it costs in accuracy and time.",
+        "a row of its own: how well each attack does against members that use it, and what it "
+        "costs in accuracy and time.",
     ),
     "attack": About(
         "mean margin of the label over the last audited rounds",
@@ -151,7 +178,8 @@ KINDS = {
     ),
     "dataset": About(
         "noisy arms of a spiral, generated",
-        "a section of its own: all defenses and attacks of the suite on its data, with its licence and digest in the records.",
+        "a section of its own: all defenses and attacks of the suite on its data, with its licence "
+        "and digest in the records.",
     ),
     "model": About(
         "fully connected network with layer normalisation",
@@ -159,7 +187,8 @@ KINDS = {
     ),
     "signal": About(
         "gap between the two largest probabilities of the prediction",
-        "through the attacks that read it: the suite lifts it to FedMIA's test, in a column of its own.",
+        "through the attacks that read it: the suite lifts it to FedMIA's test, in a column of its "
+        "own.",
     ),
     "analysis": About(
         "gap between the members' and the others' mean loss",
@@ -169,19 +198,29 @@ KINDS = {
 
 
 def package_files(names: Names, author: str, version: str) -> dict[str, str]:
-    """Relative path -> text of every file of the package. ``version``: of fedbench, from which on the package works."""
+    """Relative path -> text of every file of the package. ``version``: of fedbench, from which on
+    the package works.
+    """
     base = BASES[names.kind][1]
     major, minor = version.split(".")[:2]
     filled = {
-        **{key: getattr(names, key) for key in ("kind", "name", "distribution", "method", "module", "cls")},
+        **{
+            key: getattr(names, key)
+            for key in ("kind", "name", "distribution", "method", "module", "cls")
+        },
         "article": names.a_kind.split()[0].capitalize(),
-        **asdict(KINDS[names.kind]), "hook": HOOKS[names.kind], "base": base,
-        "author": author, "author_quoted": json.dumps(author, ensure_ascii=False),
+        **asdict(KINDS[names.kind]),
+        "hook": HOOKS[names.kind],
+        "base": base,
+        "author": author,
+        "author_quoted": json.dumps(author, ensure_ascii=False),
         "range": f">={major}.{minor},<{int(major) + 1}",
-    }  # fmt: skip
+    }
     root = files("fedbench.core.scaffold") / "templates"
     found = [*_templates(root / "package"), *_templates(root / names.kind)]
-    return dict(sorted((_path(path, names), Template(text).substitute(filled)) for path, text in found))
+    return dict(
+        sorted((_path(path, names), Template(text).substitute(filled)) for path, text in found)
+    )
 
 
 def _templates(folder: Traversable, above: str = "") -> Iterator[tuple[str, str]]:
@@ -197,28 +236,41 @@ def _path(template: str, names: Names) -> str:
     path = template.removesuffix(_SUFFIX)
     for mark in ("MODULE", "METHOD", "NAME"):
         path = path.replace(mark, getattr(names, mark.lower()))
-    return "/".join(f".{p.removeprefix(_HIDDEN)}" if p.startswith(_HIDDEN) else p for p in path.split("/"))
+    return "/".join(
+        f".{p.removeprefix(_HIDDEN)}" if p.startswith(_HIDDEN) else p for p in path.split("/")
+    )
 
 
-# --- the folder -------------------------------------------------------------------------------------------------------
+# --- the folder -----------------------------------------------------------------------------------
 
 
 def refuse_existing(target: Path) -> None:
     """Raise ``UserError`` if ``target`` exists, or the folder around it does not."""
     if os.path.lexists(target):
-        raise UserError(f"{one_line(str(target))} exists: nothing was written; move it away, or choose another name or --into")
+        raise UserError(
+            f"{one_line(str(target))} exists: nothing was written; move it away, or choose another "
+            "name or --into"
+        )
     if not target.parent.is_dir():
-        raise UserError(f"{one_line(str(target.parent))}: no such folder; make it first, or name another with --into")
+        raise UserError(
+            f"{one_line(str(target.parent))}: no such folder; make it first, or name another with "
+            "--into"
+        )
 
 
 def write_folder(target: Path, texts: Mapping[str, str]) -> None:
-    """Write ``texts`` (relative path -> text) as the new folder ``target``: all of them, or nothing."""
+    """Write ``texts`` (relative path -> text) as the new folder ``target``: all of them, or
+    nothing.
+    """
     refuse_existing(target)
     try:
         target.mkdir()
     except OSError as error:
         where = one_line(str(target.parent))
-        raise UserError(f"{where}: nothing can be written there: {error.strerror}; name another folder with --into") from error
+        raise UserError(
+            f"{where}: nothing can be written there: {error.strerror}; name another folder with "
+            "--into"
+        ) from error
     try:
         for name, text in texts.items():
             path = target / name

@@ -1,4 +1,6 @@
-"""Measure every signal that the attacks of a run need, for all rows a view can see, and cut out what one view sees."""
+"""Measure every signal that the attacks of a run need, for all rows a view can see, and cut out
+what one view sees.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ MOST_BYTES = 4 * 2**30  # of one vector signal; while a run packs it, it is in m
 
 
 def room_for(rounds: int, rows: int, samples: int, width: tuple[int, ...]) -> str:
-    """Why a signal of so many components is not measured of so many audited rounds, rows of its views and samples of the
-    pool; empty where it fits into ``MOST_BYTES`` of float32."""
+    """Why a signal of so many components is not measured of so many audited rounds, rows of its
+    views and samples of the pool; empty where it fits into ``MOST_BYTES`` of float32.
+    """
     size = 4 * rounds * rows * samples
     for d in width:
         size *= d
@@ -33,18 +36,25 @@ def room_for(rounds: int, rows: int, samples: int, width: tuple[int, ...]) -> st
         return ""
     each = "x".join(map(str, width)) or "1"
     return (
-        f"{rounds:,} audited rounds x {rows:,} rows x {samples:,} samples x {each} components of 4 bytes are "
-        f"{size / 2**20:,.1f} MiB, at most {MOST_BYTES / 2**20:,.1f} MiB are kept of one signal: raise audit.every, lower "
-        "audit.nonmembers or audit.references, name fewer clients in audit.targets, or ask with a view of fewer rows"
+        f"{rounds:,} audited rounds x {rows:,} rows x {samples:,} samples x {each} components of 4 "
+        "bytes are "
+        f"{size / 2**20:,.1f} MiB, at most {MOST_BYTES / 2**20:,.1f} MiB are kept of one signal: "
+        "raise audit.every, lower "
+        "audit.nonmembers or audit.references, name fewer clients in audit.targets, or ask with a "
+        "view of fewer rows"
     )
 
 
-COALITION = -2  # of all that defend or, of several coalitions, the first; the others are far below the rows of global models
+# of all that defend or, of several coalitions, the first; the others are far below the rows of
+# global models
+COALITION = -2
 _SEVERAL = -1_000_000
 
 
 def coalition_row(g: int) -> int:
-    """Id of the row of the ``g``-th coalition: -2 for the first, -1000001, -1000002, ... for the others."""
+    """Id of the row of the ``g``-th coalition: -2 for the first, -1000001, -1000002, ... for the
+    others.
+    """
     return COALITION if g == 0 else _SEVERAL - g
 
 
@@ -55,30 +65,43 @@ def coalition_of_row(row: int) -> int | None:
     return _SEVERAL - row if row < _SEVERAL else None
 
 
-def seen_from(target: int | None, rows: Sequence[int], coalitions: Sequence[tuple[int, ...]]) -> list[int]:
-    """``rows`` as seen through ``target``'s own coalition: the mean of that coalition gets the id -2, as with a single
-    coalition, and exchanges its id with the first one's.
+def seen_from(
+    target: int | None, rows: Sequence[int], coalitions: Sequence[tuple[int, ...]]
+) -> list[int]:
+    """``rows`` as seen through ``target``'s own coalition: the mean of that coalition gets the id
+    -2, as with a single coalition, and exchanges its id with the first one's.
 
-    Raises ``SkipCell`` if there are several ``coalitions`` and the target is in none of them, or is many clients.
+    Raises ``SkipCell`` if there are several ``coalitions`` and the target is in none of them, or is
+    many clients.
     """
     if len(coalitions) < 2:
         return list(rows)
     own = next((g for g, members in enumerate(coalitions) if target in members), None)
     if own is None:
-        target_words = "many clients together" if target is None else f"client {target}, which is in none of them"
-        raise SkipCell(f"it follows the target's own coalition; there are {len(coalitions)}, and the target is {target_words}")
+        target_words = (
+            "many clients together"
+            if target is None
+            else f"client {target}, which is in none of them"
+        )
+        raise SkipCell(
+            f"it follows the target's own coalition; there are {len(coalitions)}, and the target "
+            f"is {target_words}"
+        )
     exchanged = {coalition_row(own): COALITION, COALITION: coalition_row(own)}
     return [exchanged.get(row, row) for row in rows]
 
 
-GLOBAL = -1  # id of the global model's row on the client axis; of several, see `global_row`, and of coalitions, `rows.py`
+# id of the global model's row on the client axis; of several, see `global_row`, and of coalitions,
+# `rows.py`
+GLOBAL = -1
 GRADIENT_SIGNALS = frozenset({"grad-dot", "grad-sq", "update-sq"})
-# A signal measured on the local model as it was BEFORE its protection, which no server sees: FedMIA's released code
-# does so for the loss (docs/methods/quirks.md#f4). Named `loss@pre-defense`; an attack that needs it has it in its label.
+# A signal measured on the local model as it was BEFORE its protection, which no server sees:
+# FedMIA's released code does so for the loss (docs/methods/quirks.md#f4). Named `loss@pre-defense`;
+# an attack that needs it has it in its label.
 PRE_DEFENSE = "@pre-defense"
 _TRIED = 16  # samples that a vector signal is tested on before training
-# Input bytes a chunk on the CPU: larger chunks miss the caches (measured on a small CNN with
-# 32x32 images: forward 2x, gradient features 1.9x slower at 2,048 and 512 samples than at 128 and 64).
+# Input bytes a chunk on the CPU: larger chunks miss the caches (measured on a small CNN with 32x32
+# images: forward 2x, gradient features 1.9x slower at 2,048 and 512 samples than at 128 and 64).
 _FORWARD_BYTES, GRADIENT_BYTES = 1_500_000, 800_000
 
 
@@ -95,15 +118,27 @@ def model_of_row(row: int) -> int | None:
 
 
 def chunk_of(x: torch.Tensor, bytes_: int) -> int:
-    """Samples a chunk: ``bytes_`` of float32 input on the CPU, 8 times that on an accelerator (ResNet18: under 4 GB)."""
+    """Samples a chunk: ``bytes_`` of float32 input on the CPU, 8 times that on an accelerator
+    (ResNet18: under 4 GB).
+    """
     numel = max(1, x[0].numel()) if len(x) else 1
     return max(16, bytes_ * (1 if x.device.type == "cpu" else 8) // (4 * numel))
 
 
-def rows_of(views: set[View], clients: int, members: tuple[int, ...], n_models: int = 1, coalitions: int = 0) -> list[int]:
-    """Ids of the rows that these views see: the clients' uploads, the global models, the coalition's mean (of several, the
-    mean of each). Beside the mean stand the uploads of the clients outside the coalition of ``members``."""
-    seen = range(clients) if "server" in views else outside(clients, members) if "coalition" in views and members else ()
+def rows_of(
+    views: set[View], clients: int, members: tuple[int, ...], n_models: int = 1, coalitions: int = 0
+) -> list[int]:
+    """Ids of the rows that these views see: the clients' uploads, the global models, the
+    coalition's mean (of several, the mean of each). Beside the mean stand the uploads of the
+    clients outside the coalition of ``members``.
+    """
+    seen = (
+        range(clients)
+        if "server" in views
+        else outside(clients, members)
+        if "coalition" in views and members
+        else ()
+    )
     rows = list(seen)
     if views & {"client", "external"}:
         rows += [global_row(j) for j in range(n_models)]
@@ -117,28 +152,43 @@ def outside(clients: int, members: Collection[int]) -> list[int]:
     return [k for k in range(clients) if k not in members]
 
 
-# --- measuring a round ------------------------------------------------------------------------------------------------
+# --- measuring a round ----------------------------------------------------------------------------
 
 
 class Recorder:
-    """Collects signals over the audited rounds as arrays with the axes (round, client, sample), of vectors (.., component).
+    """Collects signals over the audited rounds as arrays with the axes (round, client, sample), of
+    vectors (.., component).
 
-    ``signals``: name -> :class:`Signal` for the forward signals wanted; ``gradients``: whether to measure the gradient
-    features ``grad-dot`` = <g_i, I_k>, ``grad-sq`` = |g_i|^2, ``update-sq`` = |I_k|^2 with g_i the gradient of sample i at
-    the model client k RECEIVED and I_k = received - uploaded parameters (docs/methods/signals.md#signals-of-the-gradient).
-    ``x``, ``y``: the pool of samples. ``rows``: ids of those to measure (:func:`rows_of`, or some of them);
-    ``coalitions``: the members of each. ``one_start``: whether all clients receive the same model in every round, so that
-    ``grad-sq`` needs one row. ``who``: a signal's name -> its name with its package. ``failed``: why a signal is not
-    among the arrays; the first failure ends its part in the run, and nothing else's. ``notes``: what the records of cells
-    that read a signal should say of it. ``rounds``: how many will be audited. A vector signal is called once before the
-    first, of a few samples: how long it is, and whether there is room for all of it (:func:`room_for`); ``refused`` says of
-    which there is none. ``answer``: what a defense makes of a global model's logits, if it does."""
+    ``signals``: name -> :class:`Signal` for the forward signals wanted; ``gradients``: whether to
+    measure the gradient features ``grad-dot`` = <g_i, I_k>, ``grad-sq`` = |g_i|^2, ``update-sq`` =
+    |I_k|^2 with g_i the gradient of sample i at the model client k RECEIVED and I_k = received -
+    uploaded parameters (docs/methods/signals.md#signals-of-the-gradient). ``x``, ``y``: the pool of
+    samples. ``rows``: ids of those to measure (:func:`rows_of`, or some of them); ``coalitions``:
+    the members of each. ``one_start``: whether all clients receive the same model in every round,
+    so that ``grad-sq`` needs one row. ``who``: a signal's name -> its name with its package.
+    ``failed``: why a signal is not among the arrays; the first failure ends its part in the run,
+    and nothing else's. ``notes``: what the records of cells that read a signal should say of it.
+    ``rounds``: how many will be audited. A vector signal is called once before the first, of a few
+    samples: how long it is, and whether there is room for all of it (:func:`room_for`); ``refused``
+    says of which there is none. ``answer``: what a defense makes of a global model's logits, if it
+    does.
+    """
 
     def __init__(
-        self, flat: FlatModel, x: torch.Tensor, y: torch.Tensor, signals: Mapping[str, Signal], gradients: bool,
-        rows: Sequence[int], coalitions: Sequence[tuple[int, ...]], sizes: Sequence[float], one_start: bool = True,
-        who: Mapping[str, str] | None = None, on_failure: Callable[[Exception], None] = lambda error: None, rounds: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        flat: FlatModel,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        signals: Mapping[str, Signal],
+        gradients: bool,
+        rows: Sequence[int],
+        coalitions: Sequence[tuple[int, ...]],
+        sizes: Sequence[float],
+        one_start: bool = True,
+        who: Mapping[str, str] | None = None,
+        on_failure: Callable[[Exception], None] = lambda error: None,
+        rounds: int = 1,
+    ) -> None:
         self.flat, self.x, self.y, self._on_failure = flat, x, y, on_failure
         self.failed: dict[str, str] = {}
         self.refused: dict[str, str] = {}
@@ -157,9 +207,12 @@ class Recorder:
         """Measure one round: on the received uploads, in eval mode, on un-augmented inputs."""
         uploads = result.uploads
         present = [
-            r for r in self.rows
-            if model_of_row(r) is not None or r in uploads.participants or self._coalition_present(r, uploads)
-        ]  # fmt: skip
+            r
+            for r in self.rows
+            if model_of_row(r) is not None
+            or r in uploads.participants
+            or self._coalition_present(r, uploads)
+        ]
         if not present:  # no client that the views see took part
             self._blank(uploads.round)
             return
@@ -183,15 +236,23 @@ class Recorder:
 
     def _blank(self, round: int) -> None:
         m, n = len(self.rows), len(self.y)
-        shapes: dict[str, tuple[int, ...]] = {name: (m, n, *call.width) for name, call in self.calls.items()}
+        shapes: dict[str, tuple[int, ...]] = {
+            name: (m, n, *call.width) for name, call in self.calls.items()
+        }
         if self.gradients:
-            shapes |= {"grad-dot": (m, n), "update-sq": (m, 1), "grad-sq": (1 if self.one_start else m, n)}
+            shapes |= {
+                "grad-dot": (m, n),
+                "update-sq": (m, 1),
+                "grad-sq": (1 if self.one_start else m, n),
+            }
         for name, shape in shapes.items() if m else ():
             self._columns.setdefault(name, []).append(np.full(shape, np.nan, np.float32))
         self.rounds.append(round)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """name -> [R, M, N] float32, of vectors [R, M, N, d] (length 1 on an axis along which the signal does not vary)."""
+        """name -> [R, M, N] float32, of vectors [R, M, N, d] (length 1 on an axis along which the
+        signal does not vary).
+        """
         return {name: np.stack(column) for name, column in self._columns.items()}
 
     def _coalition_present(self, row: int, uploads: Uploads) -> bool:
@@ -201,9 +262,11 @@ class Recorder:
     def _rows(
         self, present: list[int], uploads: Uploads, sent: torch.Tensor, result: RoundResult
     ) -> tuple[list[torch.Tensor], list[tuple[torch.Tensor, torch.Tensor]], list[int]]:
-        """(m updates [P], m pairs of buffers [B] and counts [I], [m] index of the model each starts from) of the present rows.
+        """(m updates [P], m pairs of buffers [B] and counts [I], [m] index of the model each starts
+        from) of the present rows.
 
-        ``sent``: [n, P] the clients' updates, as uploaded or before protection; the rows are views, not copies.
+        ``sent``: [n, P] the clients' updates, as uploaded or before protection; the rows are views,
+        not copies.
         """
         position = {k: i for i, k in enumerate(uploads.participants)}
         updates, buffers, starts = [], [], []
@@ -212,16 +275,20 @@ class Recorder:
                 updates.append(result.steps[j])
                 buffers.append((result.buffers[j], result.counts[j]))
                 starts.append(j)
-            elif (g := coalition_of_row(row)) is not None:  # A_t = sum n_k L_k / sum n_k over it (docs/methods/signals.md#rows)
+            # A_t = sum n_k L_k / sum n_k over it (docs/methods/signals.md#rows)
+            elif (g := coalition_of_row(row)) is not None:
                 mine = [k for k in self.coalitions[g] if k in position]
                 n = torch.tensor([float(self.sizes[k]) for k in mine], device=self.x.device)
                 share, at = n / n.sum(), [position[k] for k in mine]
                 begun = [uploads.start_of[i] for i in at]
                 mean = share @ sent[at]
-                if len(set(begun)) > 1:  # they trained on different models: what is averaged is where they ended
+                # they trained on different models: what is averaged is where they ended
+                if len(set(begun)) > 1:
                     mean += share @ uploads.starts[begun] - uploads.starts[begun[0]]
                 updates.append(mean)
-                buffers.append((share @ uploads.buffers[at], mean_counts(share, uploads.counts[at])))
+                buffers.append(
+                    (share @ uploads.buffers[at], mean_counts(share, uploads.counts[at]))
+                )
                 starts.append(begun[0])
             else:
                 updates.append(sent[position[row]])
@@ -261,9 +328,15 @@ class Recorder:
 
     @torch.no_grad()
     def _forward(
-        self, signals: dict[str, SignalCall], where: list[int], updates: list[torch.Tensor],
-        buffers: list[tuple[torch.Tensor, torch.Tensor]], starts: list[int], uploads: Uploads, answered: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        signals: dict[str, SignalCall],
+        where: list[int],
+        updates: list[torch.Tensor],
+        buffers: list[tuple[torch.Tensor, torch.Tensor]],
+        starts: list[int],
+        uploads: Uploads,
+        answered: bool = True,
+    ) -> None:
         measured: dict[str, list[torch.Tensor]] = {name: [] for name in signals}
         chunk = chunk_of(self.x, _FORWARD_BYTES)
         samples = list(zip(self.x.split(chunk), self.y.split(chunk), strict=True))
@@ -271,9 +344,14 @@ class Recorder:
             if not measured:
                 return
             torch.add(uploads.starts[j], update, out=self.flat.params)
-            self.flat.load(self.flat.params, *of_row)  # running statistics are part of what was uploaded
+            # running statistics are part of what was uploaded
+            self.flat.load(self.flat.params, *of_row)
             model, logits = model_of_row(self.rows[row]), [self.flat.module(x) for x, _ in samples]
-            answer = partial(self.answer, model) if answered and self.answer is not None and model is not None else None
+            answer = (
+                partial(self.answer, model)
+                if answered and self.answer is not None and model is not None
+                else None
+            )
             logits = logits if answer is None else [answer(z) for z in logits]
             for name in list(measured):
                 try:
@@ -285,8 +363,12 @@ class Recorder:
         for name, rows in measured.items():
             self._put(name, len(self.rows), where, torch.stack(rows))
 
-    def _try_gradients(self, where: list[int], updates: list[torch.Tensor], starts: list[int], uploads: Uploads) -> None:
-        """Measure the gradient signals; where the model gives no per-sample gradients, drop them and keep the training."""
+    def _try_gradients(
+        self, where: list[int], updates: list[torch.Tensor], starts: list[int], uploads: Uploads
+    ) -> None:
+        """Measure the gradient signals; where the model gives no per-sample gradients, drop them
+        and keep the training.
+        """
         try:
             self._gradients(where, updates, starts, uploads)
         except Exception as error:
@@ -297,7 +379,9 @@ class Recorder:
         if why := why_one_by_one(self.flat.module, training=False):
             self.notes |= dict.fromkeys(("grad-dot", "grad-sq"), why)
 
-    def _gradients(self, where: list[int], updates: list[torch.Tensor], starts: list[int], uploads: Uploads) -> None:
+    def _gradients(
+        self, where: list[int], updates: list[torch.Tensor], starts: list[int], uploads: Uploads
+    ) -> None:
         groups: dict[int, list[int]] = {}
         for i, j in enumerate(starts):
             groups.setdefault(j, []).append(i)
@@ -307,11 +391,17 @@ class Recorder:
         sq = torch.full((len(updates), n), torch.nan, device=self.x.device)
         for j, rows in groups.items():
             self.flat.load(uploads.starts[j], uploads.start_buffers[j], uploads.start_counts[j])
-            # the pseudo-gradient is received minus uploaded: the sign is turned on the results, not on [m, P]
+            # the pseudo-gradient is received minus uploaded: the sign is turned on the results, not
+            # on [m, P]
             features = gradient_features(
-                self.flat.module, self.x, self.y, torch.stack([updates[r] for r in rows]), chunk_of(self.x, GRADIENT_BYTES)
+                self.flat.module,
+                self.x,
+                self.y,
+                torch.stack([updates[r] for r in rows]),
+                chunk_of(self.x, GRADIENT_BYTES),
             )
-            dot[rows], sq[rows] = -features.dot.to(dot), features.sq.to(sq)  # a model may compute in float64
+            # a model may compute in float64
+            dot[rows], sq[rows] = -features.dot.to(dot), features.sq.to(sq)
             norm[rows, 0] = features.update_sq.to(norm)
         self._put("grad-dot", m, where, dot)
         self._put("update-sq", m, where, norm)
@@ -321,19 +411,27 @@ class Recorder:
             self._put("grad-sq", m, where, sq)
 
 
-# --- what a view sees -------------------------------------------------------------------------------------------------
+# --- what a view sees -----------------------------------------------------------------------------
 
 
 def observe(
-    view: View, target: int | None, rows: list[int], rounds: np.ndarray, arrays: Mapping[str, np.ndarray], pick: np.ndarray,
-    served: np.ndarray | None = None, shown: Collection[int] | None = None,
-) -> Observations:  # fmt: skip
-    """What ``view`` sees of the samples at positions ``pick`` of the pool; the target's row where it has one.
+    view: View,
+    target: int | None,
+    rows: list[int],
+    rounds: np.ndarray,
+    arrays: Mapping[str, np.ndarray],
+    pick: np.ndarray,
+    served: np.ndarray | None = None,
+    shown: Collection[int] | None = None,
+) -> Observations:
+    """What ``view`` sees of the samples at positions ``pick`` of the pool; the target's row where
+    it has one.
 
-    ``pick``: [n], or [R, M, n] where every round and row seen has candidates of its own (the released code's quirk).
-    ``target`` is a client id (None for views without client rows). ``served``: [R, n] which of several global models
-    serves each candidate's client: the global views see the candidate through that one. ``shown``: the clients with rows
-    that the view shows, by default all; ``coalition`` has the members' mean before them. Signals a view does not contain
+    ``pick``: [n], or [R, M, n] where every round and row seen has candidates of its own (the
+    released code's quirk). ``target`` is a client id (None for views without client rows).
+    ``served``: [R, n] which of several global models serves each candidate's client: the global
+    views see the candidate through that one. ``shown``: the clients with rows that the view shows,
+    by default all; ``coalition`` has the members' mean before them. Signals a view does not contain
     are not there.
     """
     kept = set(rows if shown is None else shown)
@@ -344,7 +442,11 @@ def observe(
         keep["coalition"] = [rows.index(COALITION), *clients]
     chosen = keep.get(view, [])
     last = slice(-1, None) if view == "external" else slice(None)
-    through = served[last] if served is not None and view in ("client", "external") and len(models) > 1 else None
+    through = (
+        served[last]
+        if served is not None and view in ("client", "external") and len(models) > 1
+        else None
+    )
 
     def cut(a: np.ndarray) -> np.ndarray:
         seen = a[last]
@@ -357,8 +459,11 @@ def observe(
             seen = np.take_along_axis(wide, mine.reshape(mine.shape + (1,) * (a.ndim - 3)), axis=2)
         if through is not None and seen.shape[1] > 1:
             wide = np.broadcast_to(seen, (*seen.shape[:2], through.shape[1], *seen.shape[3:]))
-            seen = np.take_along_axis(wide, through.reshape(len(through), 1, -1, *(1,) * (a.ndim - 3)), axis=1)
-        return seen.copy() if np.may_share_memory(seen, a) else seen  # attacks may write to their arrays
+            seen = np.take_along_axis(
+                wide, through.reshape(len(through), 1, -1, *(1,) * (a.ndim - 3)), axis=1
+            )
+        # attacks may write to their arrays
+        return seen.copy() if np.may_share_memory(seen, a) else seen
 
     # The external view has the final model, not the update that led to it.
     hidden = GRADIENT_SIGNALS if view == "external" else frozenset()
@@ -369,6 +474,10 @@ def observe(
         raise SkipCell("it follows one client's rows, but the target is many clients together")
     position = int(mine[0]) if view == "server" else 0
     return Observations(
-        view=view, rounds=rounds[last].copy(), clients=ids, target=position, signals=signals,
+        view=view,
+        rounds=rounds[last].copy(),
+        clients=ids,
+        target=position,
+        signals=signals,
         hidden=frozenset(arrays.keys() - signals.keys()),
-    )  # fmt: skip
+    )

@@ -17,7 +17,8 @@ from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.process.library_state import kept
 from fedbench.core.words import describe_error
 
-# Logits beyond it can differ by more than float32 holds: then a signal may overflow without being wrong.
+# Logits beyond it can differ by more than float32 holds: then a signal may overflow without being
+# wrong.
 _LARGEST_LOGIT = torch.finfo(torch.float32).max / 4
 
 
@@ -33,7 +34,9 @@ class OwnProbe(Probe):
 
     @classmethod
     def of(cls, module: nn.Module, **parts: Callable[[], Any]) -> OwnProbe:
-        """``parts``: how each field is made; ``module``: the engine's, which knows how the data are normalised."""
+        """``parts``: how each field is made; ``module``: the engine's, which knows how the data are
+        normalised.
+        """
         probe: OwnProbe = object.__new__(cls)
         probe.__dict__ |= {"_parts": parts, "_module": module}
         return probe
@@ -50,10 +53,11 @@ class OwnProbe(Probe):
 
 
 class SignalCall:
-    """Calls a signal in one run. ``who``: its name with its package; ``flat``: the engine's model, which the signal never
-    gets.
+    """Calls a signal in one run. ``who``: its name with its package; ``flat``: the engine's model,
+    which the signal never gets.
 
-    ``vector``: whether it returns vectors; ``width``: (d,), known from the first call; () before, and for numbers.
+    ``vector``: whether it returns vectors; ``width``: (d,), known from the first call; () before,
+    and for numbers.
     """
 
     def __init__(self, signal: Signal, who: str, flat: FlatModel) -> None:
@@ -64,25 +68,38 @@ class SignalCall:
         self._answer: Answers | None = None
 
     def row(
-        self, update: torch.Tensor, samples: Sequence[tuple[torch.Tensor, torch.Tensor]], logits: Sequence[torch.Tensor],
+        self,
+        update: torch.Tensor,
+        samples: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        logits: Sequence[torch.Tensor],
         answer: Answers | None = None,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         """[N] or [N, d] float32: the signal on one model, which the engine's module holds.
 
-        ``samples``, ``logits``: chunk by chunk. ``answer``: what a defense makes of logits, already applied to ``logits``.
-        Raises :class:`SignalError`, and ``PhaseError`` of the defense that answers.
+        ``samples``, ``logits``: chunk by chunk. ``answer``: what a defense makes of logits, already
+        applied to ``logits``. Raises :class:`SignalError`, and ``PhaseError`` of the defense that
+        answers.
         """
         self._answer = answer
         with at_work(f"signal {self.who}"), kept():
-            parts = [self._chunk(update, x, y, z) for (x, y), z in zip(samples, logits, strict=True)]
+            parts = [
+                self._chunk(update, x, y, z) for (x, y), z in zip(samples, logits, strict=True)
+            ]
         values = torch.cat(parts)
         if not bool(torch.isfinite(values).all()):
             self._require_finite(values, torch.cat(list(logits)))
         return values
 
-    def _chunk(self, update: torch.Tensor, x: torch.Tensor, y: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    def _chunk(
+        self, update: torch.Tensor, x: torch.Tensor, y: torch.Tensor, logits: torch.Tensor
+    ) -> torch.Tensor:
         probe = OwnProbe.of(
-            self._flat.module, model=self._model, update=update.clone, x=x.clone, y=y.clone, logits=logits.clone
+            self._flat.module,
+            model=self._model,
+            update=update.clone,
+            x=x.clone,
+            y=y.clone,
+            logits=logits.clone,
         )
         try:
             with torch.no_grad():
@@ -94,14 +111,20 @@ class SignalCall:
             raise SignalError(describe_error(error)) from error
         width = self.width or self._first_width(answer)
         expected = y.new_empty((len(y), *width), dtype=torch.float32)
-        if not isinstance(answer, torch.Tensor) or _found(answer) != _found(expected) or (self.vector and not width):
+        if (
+            not isinstance(answer, torch.Tensor)
+            or _found(answer) != _found(expected)
+            or (self.vector and not width)
+        ):
             raise SignalError(f"it returned {_found(answer)}; expected {self._wanted(y)}")
         self.width = width
         # a plain tensor of the engine: no subclass, and no buffer that the signal reuses
         return torch.empty_like(expected).copy_(answer.detach().as_subclass(torch.Tensor))
 
     def _model(self) -> nn.Module:
-        """A copy of the engine's module in eval mode, with its present parameters and buffers: a signal may change it."""
+        """A copy of the engine's module in eval mode, with its present parameters and buffers: a
+        signal may change it.
+        """
         if self._copy is None:
             self._copy = deepcopy(self._flat.module)
             self._copy.register_forward_hook(lambda module, args, logits: self._answered(logits))
@@ -109,12 +132,19 @@ class SignalCall:
         return self._copy.eval()
 
     def _answered(self, logits: torch.Tensor) -> torch.Tensor:
-        """The defense's answer; the logits themselves where gradients are taken, since that needs the parameters."""
+        """The defense's answer; the logits themselves where gradients are taken, since that needs
+        the parameters.
+        """
         return logits if self._answer is None or torch.is_grad_enabled() else self._answer(logits)
 
     def _first_width(self, answer: object) -> tuple[int, ...]:
         """(d,) of the first return value of a vector signal; () of anything else."""
-        vectors = self.vector and isinstance(answer, torch.Tensor) and answer.dim() == 2 and answer.shape[1] > 0
+        vectors = (
+            self.vector
+            and isinstance(answer, torch.Tensor)
+            and answer.dim() == 2
+            and answer.shape[1] > 0
+        )
         return (answer.shape[1],) if vectors and isinstance(answer, torch.Tensor) else ()
 
     def _wanted(self, y: torch.Tensor) -> str:
@@ -130,7 +160,9 @@ class SignalCall:
         bad = int((~finite & plain).sum())
         if bad:
             what = "vectors" if self.vector else "numbers"
-            raise SignalError(f"{bad} of its {len(values)} {what} are not finite, though the logits are")
+            raise SignalError(
+                f"{bad} of its {len(values)} {what} are not finite, though the logits are"
+            )
 
 
 def _found(answer: object) -> str:

@@ -25,8 +25,9 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=80)]
 
 
 class SpecModel(BaseModel):
-    """Unknown fields are forbidden, values immutable and of the exact type (``60.0`` is not an integer, ``yes`` not a
-    bool)."""
+    """Unknown fields are forbidden, values immutable and of the exact type (``60.0`` is not an
+    integer, ``yes`` not a bool).
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -41,11 +42,17 @@ class SpecModel(BaseModel):
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> dict[str, Any]:
         schema = handler(core_schema)
-        return {"anyOf": [*cls.short_forms, handler.resolve_ref_schema(schema)]} if cls.short_forms else schema
+        return (
+            {"anyOf": [*cls.short_forms, handler.resolve_ref_schema(schema)]}
+            if cls.short_forms
+            else schema
+        )
 
 
 def all_shown(text: str) -> str:
-    """The text itself. Raises a mistake if a terminal or a board would hide or interpret a character of it."""
+    """The text itself. Raises a mistake if a terminal or a board would hide or interpret a
+    character of it.
+    """
     if (shown := printable(text)) != text:
         raise mistake(f"'{shown}' has a character that cannot be seen: remove it")
     return text
@@ -56,7 +63,7 @@ def mistake(text: str) -> PydanticCustomError:
     return PydanticCustomError("fedbench", "{text}", {"text": text})
 
 
-# --- uses of components -----------------------------------------------------------------------------------------------
+# --- uses of components ---------------------------------------------------------------------------
 
 
 class Use(SpecModel):
@@ -64,8 +71,14 @@ class Use(SpecModel):
 
     short_forms: ClassVar[tuple[dict[str, Any], ...]] = ({"type": "string"},)
 
-    name: str = Field(min_length=1, max_length=200, description="name of the component, as `fedbench list` shows it")
-    params: dict[str, Any] = Field(default_factory=dict, description="its parameters, see `fedbench list --params`")
+    name: str = Field(
+        min_length=1,
+        max_length=200,
+        description="name of the component, as `fedbench list` shows it",
+    )
+    params: dict[str, Any] = Field(
+        default_factory=dict, description="its parameters, see `fedbench list --params`"
+    )
 
 
 class MethodUse(Use):
@@ -74,25 +87,34 @@ class MethodUse(Use):
     short_forms = ({"type": "string"}, {"type": "array"})
 
     label: Annotated[str, AfterValidator(all_shown)] | None = Field(
-        None, pattern=LABEL_PATTERN, max_length=80, description="name in tables; needed to use a component twice"
+        None,
+        pattern=LABEL_PATTERN,
+        max_length=80,
+        description="name in tables; needed to use a component twice",
     )
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
         default_factory=dict, max_length=20, description="parameter -> list of values to try"
     )
     then: list[Use] = Field(
-        default_factory=list, max_length=10,
-        description="defenses applied after this one; a list of uses in place of a mapping says the same",
-    )  # fmt: skip
+        default_factory=list,
+        max_length=10,
+        description="defenses applied after this one; a list of uses in place of a mapping says "
+        "the same",
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _from_list(cls, value: Any) -> Any:
-        """``[a, {name: b}]`` is a followed by b, one row; the first of a list may not also have ``then``."""
+        """``[a, {name: b}]`` is a followed by b, one row; the first of a list may not also have
+        ``then``.
+        """
         if not isinstance(value, list) or not value:
             return value
         first = {"name": value[0]} if isinstance(value[0], str) else value[0]
         if isinstance(first, dict) and "then" in first:
-            raise mistake("the first of a list has a `then` of its own: put what it says into the list")
+            raise mistake(
+                "the first of a list has a `then` of its own: put what it says into the list"
+            )
         return {**first, "then": value[1:]} if isinstance(first, dict) else first
 
     @model_validator(mode="after")
@@ -101,7 +123,9 @@ class MethodUse(Use):
             if name in self.params:
                 raise mistake(f"'{name}' is given in both params and grid: keep one")
         if self.n_rows > bounds.ROWS:
-            raise mistake(f"the grid has {self.n_rows:,} combinations, more than {bounds.ROWS:,}: split it")
+            raise mistake(
+                f"the grid has {self.n_rows:,} combinations, more than {bounds.ROWS:,}: split it"
+            )
         return self
 
     @property
@@ -112,7 +136,9 @@ class MethodUse(Use):
 
 @dataclass(frozen=True)
 class Point:
-    """One row of a use: its label, its parameters, and which value of the grid each gridded parameter took."""
+    """One row of a use: its label, its parameters, and which value of the grid each gridded
+    parameter took.
+    """
 
     label: str
     params: dict[str, Any]
@@ -120,7 +146,9 @@ class Point:
 
 
 def expand(use: MethodUse) -> Iterator[Point]:
-    """The rows of a use: itself, or the cartesian product of its grid labelled like ``grad-noise[sigma=0.01]``."""
+    """The rows of a use: itself, or the cartesian product of its grid labelled like
+    ``grad-noise[sigma=0.01]``.
+    """
     base = use.label or "+".join([use.name, *(part.name for part in use.then)])
     for picks in itertools.product(*(enumerate(values) for values in use.grid.values())):
         chosen = {name: value for name, (_, value) in zip(use.grid, picks, strict=True)}
@@ -130,9 +158,14 @@ def expand(use: MethodUse) -> Iterator[Point]:
 
 
 def grid_of(label: str) -> str:
-    """The label that the rows of a grid share: ``grad-noise`` of ``grad-noise[sigma=0.01]``; of another row its own."""
+    """The label that the rows of a grid share: ``grad-noise`` of ``grad-noise[sigma=0.01]``; of
+    another row its own.
+    """
     return label.partition("[")[0]
 
 
 def _text(value: Any) -> str:
-    return one_line(value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str), 80)
+    return one_line(
+        value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str),
+        80,
+    )

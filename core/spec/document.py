@@ -34,7 +34,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed file. ``overridden``: the places that come from the command line, with the option's text."""
+    """A parsed file. ``overridden``: the places that come from the command line, with the option's
+    text.
+    """
 
     path: Path
     text: str
@@ -51,14 +53,17 @@ class Document:
                 at_key = isinstance(node, MappingNode)
                 break
             key, node = inner
-        empty = isinstance(node, ScalarNode) and node.start_mark.index == node.end_mark.index  # marked where it ends
+        # marked where it ends
+        empty = isinstance(node, ScalarNode) and node.start_mark.index == node.end_mark.index
         mark = (key if (at_key or empty) and key is not None else node).start_mark
         return mark.line + 1, mark.column + 1
 
     def error(self, problems: Iterable[Problem]) -> UserError:
         """All problems as one error, a line each, in the order of the file."""
         ordered = sorted(dict.fromkeys(problems), key=lambda p: self.position(p.loc, p.at_key))
-        return UserError(*bounded((self._line(p) for p in ordered), what=f"{self.path}: and {{}} more mistakes"))
+        return UserError(
+            *bounded((self._line(p) for p in ordered), what=f"{self.path}: and {{}} more mistakes")
+        )
 
     def _line(self, problem: Problem) -> str:
         what = f"{path_words(problem.loc)}: {problem.text}" if problem.loc else problem.text
@@ -86,11 +91,13 @@ def _keys(node: MappingNode) -> dict[str, tuple[Node, Node]]:
 
 def path_words(loc: Sequence[str | int]) -> str:
     """``attacks[2].params.stride``."""
-    words = "".join(f"[{s}]" if isinstance(s, int) else f".{one_line(s, _LONGEST_NAME)}" for s in loc)
+    words = "".join(
+        f"[{s}]" if isinstance(s, int) else f".{one_line(s, _LONGEST_NAME)}" for s in loc
+    )
     return words.removeprefix(".")
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def read(path: Path) -> Document:
@@ -98,7 +105,10 @@ def read(path: Path) -> Document:
     text = _read_text(path)
     root, data = _parsed(text, str(path))
     if root is None:
-        raise UserError(f"{path}:1:1: the file is empty, expected a suite (`fedbench list suites` shows examples)")
+        raise UserError(
+            f"{path}:1:1: the file is empty, expected a suite (`fedbench list suites` shows "
+            "examples)"
+        )
     return Document(path, text, data, root)
 
 
@@ -112,8 +122,13 @@ def _parsed(text: str, name: str) -> tuple[Node | None, Any]:
     try:
         root = YAML(typ="safe", pure=True).compose(text)
         if root is not None and _fields_copied(root) > _MOST_COPIED:
-            raise UserError(f"{name}:1:1: its merge keys (<<) copy more than {_MOST_COPIED:,} fields; write the values out")
-        return root, None if root is None else YAML(typ="safe", pure=True).constructor.construct_document(root)
+            raise UserError(
+                f"{name}:1:1: its merge keys (<<) copy more than {_MOST_COPIED:,} fields; write "
+                "the values out"
+            )
+        return root, None if root is None else YAML(
+            typ="safe", pure=True
+        ).constructor.construct_document(root)
     except RecursionError:
         raise UserError(f"{name}:1:1: nested too deeply") from None
     except (YAMLError, ValueError) as error:
@@ -121,7 +136,9 @@ def _parsed(text: str, name: str) -> tuple[Node | None, Any]:
 
 
 def _fields_copied(root: Node) -> int:
-    """Count the fields that the constructor copies for merge keys, which may double with every line."""
+    """Count the fields that the constructor copies for merge keys, which may double with every
+    line.
+    """
     sizes: dict[int, int] = {}
     copied = 0
     waiting = [root]
@@ -140,11 +157,17 @@ def _fields_copied(root: Node) -> int:
 
 
 def _fields(mapping: MappingNode, sizes: dict[int, int]) -> int:
-    """Count the fields of a mapping and of those that it merges; a mapping inside itself counts once."""
+    """Count the fields of a mapping and of those that it merges; a mapping inside itself counts
+    once.
+    """
     if id(mapping) not in sizes:
         sizes[id(mapping)] = 0
         merged = [value for key, value in mapping.value if key.tag == _MERGE]
-        parts = [part for value in merged for part in (value.value if isinstance(value, SequenceNode) else [value])]
+        parts = [
+            part
+            for value in merged
+            for part in (value.value if isinstance(value, SequenceNode) else [value])
+        ]
         inner = sum(_fields(part, sizes) for part in parts if isinstance(part, MappingNode))
         sizes[id(mapping)] = len(mapping.value) + inner
     return sizes[id(mapping)]
@@ -153,7 +176,10 @@ def _fields(mapping: MappingNode, sizes: dict[int, int]) -> int:
 def _read_text(path: Path) -> str:
     try:
         if path.exists() and not path.is_file():
-            raise UserError(f"{path}: is {'a directory' if path.is_dir() else 'no regular file'}, expected a suite file")
+            raise UserError(
+                f"{path}: is {'a directory' if path.is_dir() else 'no regular file'}, expected a "
+                "suite file"
+            )
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -166,7 +192,9 @@ def _read_text(path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line, column = _place(content[: error.start].decode())
-        raise UserError(f"{path}:{line}:{column}: not UTF-8 text (byte 0x{content[error.start]:02x})") from None
+        raise UserError(
+            f"{path}:{line}:{column}: not UTF-8 text (byte 0x{content[error.start]:02x})"
+        ) from None
 
 
 def _place(before: str) -> tuple[int, int]:
@@ -188,14 +216,15 @@ def _syntax_words(error: Exception, text: str, name: str) -> str:
     return f"{name}:{line}:{column}: {one_line(f'not valid YAML: {problem}')}"
 
 
-# --- changes ----------------------------------------------------------------------------------------------------------
+# --- changes --------------------------------------------------------------------------------------
 
 
 def override(document: Document, overrides: Sequence[str]) -> Document:
-    """The document with each ``path=value`` applied in turn. Raises ``UserError`` with every bad option.
+    """The document with each ``path=value`` applied in turn. Raises ``UserError`` with every bad
+    option.
 
-    A path is dotted; elements of a list go by index or by their label or name. The value is YAML. Error messages about such a
-    place name the option instead of a line.
+    A path is dotted; elements of a list go by index or by their label or name. The value is YAML.
+    Error messages about such a place name the option instead of a line.
     """
     mistakes: list[str] = []
     for text in overrides:
@@ -222,10 +251,13 @@ def _set(data: Any, path: list[str], value: Any, loc: Loc, option: str) -> tuple
     """(a copy of ``data`` with the value at ``path``, the place)."""
     if not path:
         return value, loc
-    if data is None or (isinstance(data, str) and len(loc) > 1):  # left out, or the short form of a use
+    # left out, or the short form of a use
+    if data is None or (isinstance(data, str) and len(loc) > 1):
         data = {} if data is None else {"name": data}
     if not isinstance(data, dict | list):
-        raise UserError(f"{option}: {path_words(loc)} is a single value, it has no field '{path[0]}'")
+        raise UserError(
+            f"{option}: {path_words(loc)} is a single value, it has no field '{path[0]}'"
+        )
     key: Any = _index(data, path[0], loc, option) if isinstance(data, list) else path[0]
     inner = data[key] if isinstance(data, list) else data.get(key)
     changed, place = _set(inner, path[1:], value, (*loc, key), option)
@@ -237,10 +269,15 @@ def _set(data: Any, path: list[str], value: Any, loc: Loc, option: str) -> tuple
 def _index(data: list[Any], step: str, loc: Loc, option: str) -> int:
     if step.isdecimal() and int(step) < len(data):
         return int(step)
-    names = [str(item.get("label") or item.get("name")) if isinstance(item, dict) else str(item) for item in data]
+    names = [
+        str(item.get("label") or item.get("name")) if isinstance(item, dict) else str(item)
+        for item in data
+    ]
     if names.count(step) == 1:
         return names.index(step)
     if step in names:
-        raise UserError(f"{option}: {path_words(loc)} has several elements '{step}': use an index, from 0")
+        raise UserError(
+            f"{option}: {path_words(loc)} has several elements '{step}': use an index, from 0"
+        )
     listed = did_you_mean(step, names) or f"; it has {len(data)}: {', '.join(names)}"
     raise UserError(f"{option}: {path_words(loc)} has no element '{step}'{listed}")

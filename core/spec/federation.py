@@ -19,7 +19,9 @@ RECIPES = files("fedbench.core.spec") / "recipes"  # the papers' settings by nam
 @cache
 def recipe_names() -> tuple[str, ...]:
     """The recipes that are there, sorted."""
-    return tuple(sorted(f.name.removesuffix(".yaml") for f in RECIPES.iterdir() if f.name.endswith(".yaml")))
+    return tuple(
+        sorted(f.name.removesuffix(".yaml") for f in RECIPES.iterdir() if f.name.endswith(".yaml"))
+    )
 
 
 @cache
@@ -30,7 +32,10 @@ def recipe(name: str) -> dict[str, Any]:
 
 def _known(name: str) -> str:
     if name not in recipe_names():
-        raise mistake(f"unknown recipe '{name}'{did_you_mean(name, recipe_names())}; the recipes are {', '.join(recipe_names())}")
+        raise mistake(
+            f"unknown recipe '{name}'{did_you_mean(name, recipe_names())}; the recipes are "
+            f"{', '.join(recipe_names())}"
+        )
     return name
 
 
@@ -38,7 +43,9 @@ Recipe = Annotated[str, AfterValidator(_known)]
 
 
 def with_recipe(value: object) -> object:
-    """The mapping with every field it leaves out taken from its recipe; the optimiser's fields one by one."""
+    """The mapping with every field it leaves out taken from its recipe; the optimiser's fields one
+    by one.
+    """
     if not isinstance(value, dict) or value.get("recipe") not in recipe_names():
         return value
     stated = recipe(value["recipe"])
@@ -48,20 +55,29 @@ def with_recipe(value: object) -> object:
     return merged
 
 
-# --- types ------------------------------------------------------------------------------------------------------------
+# --- types ----------------------------------------------------------------------------------------
 
 
 class Schedule(SpecModel):
-    """How the learning rate falls from round to round; ``constant``, ``cosine``, or a mapping with a factor."""
+    """How the learning rate falls from round to round; ``constant``, ``cosine``, or a mapping with
+    a factor.
+    """
 
     short_forms = ({"enum": ["constant", "cosine"]},)
 
     name: Literal["constant", "exponential", "cosine", "milestones"] = Field(
-        "constant", description="constant; exponential: x factor every round; cosine: to 0; milestones: x factor at each"
+        "constant",
+        description="constant; exponential: x factor every round; cosine: to 0; milestones: x "
+        "factor at each",
     )
-    factor: float | None = Field(None, gt=0, le=1, description="of exponential (every round) and milestones (at each)")
+    factor: float | None = Field(
+        None, gt=0, le=1, description="of exponential (every round) and milestones (at each)"
+    )
     rounds: list[Annotated[int, Field(ge=1, le=bounds.ROUNDS)]] | None = Field(
-        None, min_length=1, max_length=10_000, description="milestones: the rounds after which the factor applies"
+        None,
+        min_length=1,
+        max_length=10_000,
+        description="milestones: the rounds after which the factor applies",
     )
 
     @model_validator(mode="after")
@@ -87,20 +103,31 @@ class Optimizer(SpecModel):
     lr: float = Field(gt=0, le=bounds.FACTOR, description="learning rate of round 1")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
     betas: list[Annotated[float, Field(ge=0, lt=1)]] | None = Field(
-        None, min_length=2, max_length=2, description="adam: decay of the two moments, [0.9, 0.999] by default"
+        None,
+        min_length=2,
+        max_length=2,
+        description="adam: decay of the two moments, [0.9, 0.999] by default",
     )
     keep_state: bool = Field(
-        False, description="adam: a client's moments live on from round to round, though its parameters are replaced"
+        False,
+        description="adam: a client's moments live on from round to round, though its parameters "
+        "are replaced",
     )
-    weight_decay: float = Field(0.0, ge=0, le=bounds.FACTOR, description="L2 penalty, added to the gradient")
-    schedule: Schedule = Field(default_factory=Schedule, description="the learning rate over the rounds")
+    weight_decay: float = Field(
+        0.0, ge=0, le=bounds.FACTOR, description="L2 penalty, added to the gradient"
+    )
+    schedule: Schedule = Field(
+        default_factory=Schedule, description="the learning rate over the rounds"
+    )
 
     @model_validator(mode="after")
     def _fields_of_the_rule(self) -> Optimizer:
         if self.name == "adam" and self.momentum:
             raise mistake("adam takes no momentum: remove it, or set betas")
         if self.name == "sgd" and (self.betas is not None or self.keep_state):
-            raise mistake("sgd takes neither betas nor keep_state: remove them, or use the name adam")
+            raise mistake(
+                "sgd takes neither betas nor keep_state: remove them, or use the name adam"
+            )
         return self
 
 
@@ -109,42 +136,71 @@ class FederationSpec(SpecModel):
 
     model_config = ConfigDict(json_schema_extra=_optional)
 
-    recipe: Recipe | None = Field(None, description="a paper's settings, for the fields that are not given here")
+    recipe: Recipe | None = Field(
+        None, description="a paper's settings, for the fields that are not given here"
+    )
     clients: int = Field(ge=1, le=bounds.CLIENTS, description="number of clients K")
     rounds: int = Field(ge=1, le=bounds.ROUNDS, description="number of rounds T")
-    local_epochs: int = Field(1, ge=1, le=bounds.EPOCHS, description="epochs over its own data of a client in a round")
+    local_epochs: int = Field(
+        1, ge=1, le=bounds.EPOCHS, description="epochs over its own data of a client in a round"
+    )
     local_batches: int | None = Field(
-        None, ge=1, le=bounds.SAMPLES,
-        description="train on only so many of each local epoch's shuffled batches; by default on all",
+        None,
+        ge=1,
+        le=bounds.SAMPLES,
+        description="train on only so many of each local epoch's shuffled batches; by default on "
+        "all",
     )
     batch_size: int = Field(ge=1, le=bounds.SAMPLES, description="samples a training step")
     validation: float = Field(
-        0.0, ge=0, lt=1, description="share of each client's own samples, by class, that it validates on and never trains on"
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of each client's own samples, by class, that it validates on and never "
+        "trains on",
     )
     test: float = Field(
-        0.0, ge=0, lt=1,
-        description="share of each client's own samples, by class, that is not trained on: its outside non-members, in place of "
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of each client's own samples, by class, that is not trained on: its "
+        "outside non-members, in place of "
         "the hold-out's",
-    )  # fmt: skip
+    )
     validation_on: Literal["own", "nonmembers"] = Field(
-        "own", description="nonmembers: each client validates on its test part, as in MemberShield's released code"
+        "own",
+        description="nonmembers: each client validates on its test part, as in MemberShield's "
+        "released code",
     )
     weights: Literal["size", "equal"] = Field(
-        "size", description="what the server weighs an update by: the samples its client trains on; equal: all alike"
+        "size",
+        description="what the server weighs an update by: the samples its client trains on; equal: "
+        "all alike",
     )
     weight_order: Literal["clients", "shuffled"] = Field(
-        "clients", description="shuffled: updates get other clients' FedAvg weights, as in FedMIA's released code"
+        "clients",
+        description="shuffled: updates get other clients' FedAvg weights, as in FedMIA's released "
+        "code",
     )
-    participation: float = Field(1.0, gt=0, le=1, description="share of the clients drawn in a round")
+    participation: float = Field(
+        1.0, gt=0, le=1, description="share of the clients drawn in a round"
+    )
     max_delay: int = Field(
-        0, ge=0, le=bounds.ROUNDS,
-        description="asynchronous: a client's global model is 0 to max_delay rounds old, uniformly; 0: synchronous",
-    )  # fmt: skip
+        0,
+        ge=0,
+        le=bounds.ROUNDS,
+        description="asynchronous: a client's global model is 0 to max_delay rounds old, "
+        "uniformly; 0: synchronous",
+    )
     precision: Literal["fp32", "tf32", "bf16"] = Field(
-        "fp32", description="arithmetic of the training; parameters, updates and signals are float32 in any case"
+        "fp32",
+        description="arithmetic of the training; parameters, updates and signals are float32 in "
+        "any case",
     )
     memory_format: Literal["contiguous", "channels_last"] = Field(
-        "contiguous", description="layout of images while clients train; channels_last is faster on some GPUs, with other digits"
+        "contiguous",
+        description="layout of images while clients train; channels_last is faster on some GPUs, "
+        "with other digits",
     )
     optimizer: Optimizer = Field(description="the clients' optimiser")
 
@@ -156,9 +212,17 @@ class FederationSpec(SpecModel):
     @model_validator(mode="after")
     def _parts_fit(self) -> FederationSpec:
         if self.validation + self.test >= 1:
-            raise mistake(f"validation {self.validation:g} and test {self.test:g} leave nothing to train on: lower them")
+            raise mistake(
+                f"validation {self.validation:g} and test {self.test:g} leave nothing to train on: "
+                "lower them"
+            )
         if self.validation_on == "nonmembers" and (self.validation or not self.test):
-            raise mistake("validation_on: nonmembers validates on the test part: give test a share, and no validation")
+            raise mistake(
+                "validation_on: nonmembers validates on the test part: give test a share, and no "
+                "validation"
+            )
         if self.weights == "equal" and self.weight_order == "shuffled":
-            raise mistake("weight_order: shuffled has no effect with weights: equal: remove one of them")
+            raise mistake(
+                "weight_order: shuffled has no effect with weights: equal: remove one of them"
+            )
         return self

@@ -1,4 +1,6 @@
-"""From a file, or the name of a shipped suite, to a checked suite: types first, then checks between the fields."""
+"""From a file, or the name of a shipped suite, to a checked suite: types first, then checks between
+the fields.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,34 @@ _SEEDS = ("seeds", "tuning_seeds")
 
 
 def cross_checks(document: Document) -> list[Problem]:
-    """Mistakes that no single field shows: repeated names, labels, seeds and clients; client ids; rounds; coalitions."""
+    """Mistakes that no single field shows: repeated names, labels, seeds and clients; client ids;
+    rounds; coalitions.
+    """
     data = document.data
     settings = list(valid_items(data, "settings", Setting))
-    seeds = [((key, i), s) for key in _SEEDS for i, s in enumerate(items_of(data, key)) if type(s) is int]
+    seeds = [
+        ((key, i), s) for key in _SEEDS for i, s in enumerate(items_of(data, key)) if type(s) is int
+    ]
     return [
-        *_repeated(document, seeds, "the seed {} is already given in line {}: name every seed once, those of tuning apart from "
-                   "those that are reported"),
+        *_repeated(
+            document,
+            seeds,
+            "the seed {} is already given in line {}: name every seed once, those of tuning apart "
+            "from "
+            "those that are reported",
+        ),
         *_names(document, "setting", (((*loc, "name"), setting.name) for loc, setting in settings)),
-        *_names(document, "signal", ((loc, use.name) for loc, use in valid_items(data, "signals", Use))),
+        *_names(
+            document, "signal", ((loc, use.name) for loc, use in valid_items(data, "signals", Use))
+        ),
         *_labels(document),
-        *(problem for loc, setting in settings for problem in (*_audit(loc, setting), *_adversary(loc, setting))),
+        *(
+            problem
+            for loc, setting in settings
+            for problem in (*_audit(loc, setting), *_adversary(loc, setting))
+        ),
         *_coalitions(document, settings),
-    ]  # fmt: skip
+    ]
 
 
 def items_of(data: Any, key: str) -> list[Any]:
@@ -87,8 +104,12 @@ def _labels(document: Document) -> Iterator[Problem]:
         if rows > bounds.ROWS_OF_LIST:
             text = f"{rows:,} rows with all grids, at most {bounds.ROWS_OF_LIST:,} can be planned: split the suite"
             yield Problem((PLURAL[kind],), text)
-        labels = [(loc, point.label) for loc, use in uses_of(document.data, kind) for point in expand(use)]
-        yield from _repeated(document, labels, "the label '{}' is already taken in line {}: add a label")
+        labels = [
+            (loc, point.label) for loc, use in uses_of(document.data, kind) for point in expand(use)
+        ]
+        yield from _repeated(
+            document, labels, "the label '{}' is already taken in line {}: add a label"
+        )
 
 
 def _clients(loc: Loc, ids: Iterable[int]) -> Iterator[Problem]:
@@ -103,7 +124,9 @@ def _clients(loc: Loc, ids: Iterable[int]) -> Iterator[Problem]:
 def _audit(at: Loc, setting: Setting) -> Iterator[Problem]:
     audit, federation = setting.audit, setting.federation
     if audit.every > federation.rounds:
-        text = f"expected an integer <= {federation.rounds} (federation.rounds), found {audit.every}"
+        text = (
+            f"expected an integer <= {federation.rounds} (federation.rounds), found {audit.every}"
+        )
         yield Problem((*at, "audit", "every"), text)
     targets = [] if isinstance(audit.targets, str) else audit.targets
     malicious = 0 if setting.adversary is None else setting.adversary.malicious(federation.clients)
@@ -113,7 +136,10 @@ def _audit(at: Loc, setting: Setting) -> Iterator[Problem]:
             text = f"there is no client {target}, federation.clients is {federation.clients} (ids count from 0)"
             yield Problem((*at, "audit", "targets", i), text)
         elif target >= federation.clients - malicious:
-            yield Problem((*at, "audit", "targets", i), f"the client {target} is malicious (the last {malicious} are)")
+            yield Problem(
+                (*at, "audit", "targets", i),
+                f"the client {target} is malicious (the last {malicious} are)",
+            )
 
 
 def _adversary(at: Loc, setting: Setting) -> Iterator[Problem]:
@@ -136,13 +162,19 @@ def _coalitions(document: Document, settings: list[tuple[Loc, Setting]]) -> Iter
         own = [((*loc, "coalitions", i), c) for i, c in enumerate(setting.coalitions or [])]
         yield from _coalition_lists(document, own)
         if not own and document.data.get("coalitions") is None:
-            yield Problem(loc, "no coalitions: give the suite or this setting a list, such as coalitions: [pair, half]")
+            yield Problem(
+                loc,
+                "no coalitions: give the suite or this setting a list, such as coalitions: [pair, "
+                "half]",
+            )
         for place, coalition in own or shared:
             if text := coalition_problem(coalition, setting.federation.clients):
                 yield Problem(place, text if own else f"{text} (setting '{setting.name}')")
 
 
-def _coalition_lists(document: Document, coalitions: list[tuple[Loc, Coalition]]) -> Iterator[Problem]:
+def _coalition_lists(
+    document: Document, coalitions: list[tuple[Loc, Coalition]]
+) -> Iterator[Problem]:
     """Names and clients that are given twice; clients of two groups."""
     yield from _names(document, "coalition", ((loc, c.name) for loc, c in coalitions))
     for loc, coalition in coalitions:
@@ -156,13 +188,14 @@ def _coalition_lists(document: Document, coalitions: list[tuple[Loc, Coalition]]
                     yield Problem((*loc, "groups", g, i), text)
 
 
-# --- loading ----------------------------------------------------------------------------------------------------------
+# --- loading --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class LoadedSuite:
-    """A valid suite and the file it came from; ``document`` knows where in it everything is. ``overrides``: the changes of
-    the command line, ``path=value``, in their order."""
+    """A valid suite and the file it came from; ``document`` knows where in it everything is.
+    ``overrides``: the changes of the command line, ``path=value``, in their order.
+    """
 
     spec: SuiteSpec
     document: Document
@@ -179,12 +212,16 @@ class LoadedSuite:
         return self.document.text
 
     def position(self, loc: Loc) -> tuple[int, int]:
-        """(line, column), from 1, of e.g. ``("attacks", 2, "params", "stride")`` or its nearest ancestor."""
+        """(line, column), from 1, of e.g. ``("attacks", 2, "params", "stride")`` or its nearest
+        ancestor.
+        """
         return self.document.position(loc)
 
 
 def find_suite(ref: str | Path) -> Path:
-    """The file behind a path or a shipped suite's name; raises ``UserError`` that lists the shipped ones."""
+    """The file behind a path or a shipped suite's name; raises ``UserError`` that lists the shipped
+    ones.
+    """
     shipped = shipped_suites()
     path = Path(ref)
     if path.suffix in SUFFIXES:
@@ -197,14 +234,20 @@ def find_suite(ref: str | Path) -> Path:
     if os.path.exists(path):
         return path
     listed = ", ".join(by_nearness(str(ref), shipped)) or "(none)"
-    raise UserError(f"unknown suite '{ref}'{did_you_mean(str(ref), shipped)}; the shipped suites are {listed}")
+    raise UserError(
+        f"unknown suite '{ref}'{did_you_mean(str(ref), shipped)}; the shipped suites are {listed}"
+    )
 
 
 def open_document(ref: str | Path, overrides: Sequence[str] = ()) -> Document:
     """The file as data, overrides applied; raises ``UserError`` for what cannot be a suite at all."""
     document = read(find_suite(ref))
     if not isinstance(document.data, dict):
-        needed = ", ".join(info.alias or name for name, info in SuiteSpec.model_fields.items() if info.is_required())
+        needed = ", ".join(
+            info.alias or name
+            for name, info in SuiteSpec.model_fields.items()
+            if info.is_required()
+        )
         what = messages.found(document.data)
         raise document.error([Problem((), f"expected a mapping with {needed}, found {what}")])
     schema = document.data.get("schema")

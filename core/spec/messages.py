@@ -17,9 +17,11 @@ _LENGTHS = {"min_length": "at least", "max_length": "at most"}
 
 
 def problems(error: ValidationError, model: type[BaseModel], data: Any) -> list[Problem]:
-    """One problem per place: where it is in ``data`` (which ``model`` refused), what was found, what was expected.
+    """One problem per place: where it is in ``data`` (which ``model`` refused), what was found,
+    what was expected.
 
-    A union reports an error for each of its alternatives; errors inside of one replace those about the whole.
+    A union reports an error for each of its alternatives; errors inside of one replace those about
+    the whole.
     """
     places: dict[Loc, Mapping[str, Any]] = {}
     for item in error.errors(include_url=False):
@@ -32,7 +34,11 @@ def _place(item: Mapping[str, Any], data: Any) -> Loc:
     """The error's place in the data, without pydantic's names of union members."""
     kept: list[str | int] = []
     for i, step in enumerate(item["loc"]):
-        there = step in data if isinstance(data, dict) else isinstance(data, list) and isinstance(step, int) and step < len(data)
+        there = (
+            step in data
+            if isinstance(data, dict)
+            else isinstance(data, list) and isinstance(step, int) and step < len(data)
+        )
         if there:
             data = data[step]
         if there or (item["type"] == "missing" and i == len(item["loc"]) - 1):
@@ -46,13 +52,19 @@ def _problem(loc: Loc, item: Mapping[str, Any], model: type[BaseModel]) -> Probl
         node = at(model, loc[:-1] if extra else loc)
     except Exception:  # a type of a plugin that has no schema: pydantic's own message is shown
         node = {}
-    return Problem(loc, unknown_field(str(loc[-1]), fields(node)) if extra else _text(item, node), at_key=extra)
+    return Problem(
+        loc, unknown_field(str(loc[-1]), fields(node)) if extra else _text(item, node), at_key=extra
+    )
 
 
 def _text(item: Mapping[str, Any], node: dict[str, Any]) -> str:
     kind, ctx, value = item["type"], item.get("ctx", {}), item["input"]
     if kind in ("missing", "invalid_key"):
-        return "required field is missing" if kind == "missing" else "a key must be text (put it in quotes)"
+        return (
+            "required field is missing"
+            if kind == "missing"
+            else "a key must be text (put it in quotes)"
+        )
     if kind in ("too_short", "string_too_short") and ctx["min_length"] == 1:
         return "must not be empty"
     if "too_short" in kind or "too_long" in kind:
@@ -78,7 +90,13 @@ def found(value: Any) -> str:
         return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
     if isinstance(value, int | float):
         return f"{value!r:.60}"
-    return "a list" if isinstance(value, list) else "a mapping" if isinstance(value, dict) else f"the date {value}"
+    return (
+        "a list"
+        if isinstance(value, list)
+        else "a mapping"
+        if isinstance(value, dict)
+        else f"the date {value}"
+    )
 
 
 def unknown_field(name: str, good: Iterable[str]) -> str:

@@ -1,4 +1,6 @@
-"""From the names in a suite to components with all their parameters, and back to a file that states them all."""
+"""From the names in a suite to components with all their parameters, and back to a file that states
+them all.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,16 @@ from fedbench.core.registry.use import ComponentUse, UseMaker
 from fedbench.core.spec import messages
 from fedbench.core.spec.base import MethodUse, Point, Use, expand
 from fedbench.core.spec.document import Document, Loc, Problem
-from fedbench.core.spec.load import METHODS, LoadedSuite, items_of, open_document, uses_of, valid, valid_items, validate
+from fedbench.core.spec.load import (
+    METHODS,
+    LoadedSuite,
+    items_of,
+    open_document,
+    uses_of,
+    valid,
+    valid_items,
+    validate,
+)
 from fedbench.core.spec.setting import Coalition, Setting
 from fedbench.core.spec.suite import SuiteSpec
 from fedbench.core.words import did_you_mean, explain
@@ -41,8 +52,10 @@ class ResolvedSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """A suite with its components; grids are expanded, one use a row. ``positions``: (kind, label) of a defense, an
-    attack or an analysis -> its line and column in the file. ``floors``: labels of the ``defenses`` that are floors."""
+    """A suite with its components; grids are expanded, one use a row. ``positions``: (kind, label)
+    of a defense, an attack or an analysis -> its line and column in the file. ``floors``: labels of
+    the ``defenses`` that are floors.
+    """
 
     settings: tuple[ResolvedSetting, ...]
     defenses: tuple[ComponentUse, ...]
@@ -54,8 +67,12 @@ class Resolved:
     """those that the suite gives parameters, by name"""
 
 
-def load_and_check(ref: str | Path, registry: Registry, overrides: Sequence[str] = ()) -> tuple[LoadedSuite, Resolved]:
-    """The suite, and its components with validated parameters. Raises ``UserError`` with every mistake of both."""
+def load_and_check(
+    ref: str | Path, registry: Registry, overrides: Sequence[str] = ()
+) -> tuple[LoadedSuite, Resolved]:
+    """The suite, and its components with validated parameters. Raises ``UserError`` with every
+    mistake of both.
+    """
     document = open_document(ref, overrides)
     spec, problems = validate(document)
     resolver = _Resolver(document, registry)
@@ -69,14 +86,20 @@ def load_and_check(ref: str | Path, registry: Registry, overrides: Sequence[str]
 def _assemble(loaded: LoadedSuite, uses: dict[Loc, list[ComponentUse]]) -> Resolved:
     settings = tuple(
         ResolvedSetting(
-            setting, uses["settings", i, "dataset"][0], uses["settings", i, "model"][0],
+            setting,
+            uses["settings", i, "dataset"][0],
+            uses["settings", i, "model"][0],
             tuple(loaded.spec.coalitions_of(setting)),
         )
         for i, setting in enumerate(loaded.spec.settings)
-    )  # fmt: skip
+    )
 
     def rows(key: str) -> list[tuple[Loc, ComponentUse]]:
-        return [(loc, use) for loc in sorted(loc for loc in uses if loc[0] == key and len(loc) == 2) for use in uses[loc]]
+        return [
+            (loc, use)
+            for loc in sorted(loc for loc in uses if loc[0] == key and len(loc) == 2)
+            for use in uses[loc]
+        ]
 
     listed = {kind: rows(PLURAL[kind]) for kind in METHODS}
     named = {use.label for _, use in listed["defense"]}
@@ -84,14 +107,24 @@ def _assemble(loaded: LoadedSuite, uses: dict[Loc, list[ComponentUse]]) -> Resol
     listed["defense"] += floors
     found = {kind: tuple(use for _, use in pairs) for kind, pairs in listed.items()}
     return Resolved(
-        settings=settings, defenses=found["defense"], attacks=found["attack"], analyses=found["analysis"],
-        positions={(kind, use.label): loaded.position(loc) for kind, pairs in listed.items() for loc, use in pairs},
-        floors=frozenset(use.label for _, use in floors), signals={use.name: use for _, use in rows("signals")},
-    )  # fmt: skip
+        settings=settings,
+        defenses=found["defense"],
+        attacks=found["attack"],
+        analyses=found["analysis"],
+        positions={
+            (kind, use.label): loaded.position(loc)
+            for kind, pairs in listed.items()
+            for loc, use in pairs
+        },
+        floors=frozenset(use.label for _, use in floors),
+        signals={use.name: use for _, use in rows("signals")},
+    )
 
 
 class _Resolver:
-    """``uses``: place in the file -> its rows, of every use that is valid; ``problems``: what is wrong with the others."""
+    """``uses``: place in the file -> its rows, of every use that is valid; ``problems``: what is
+    wrong with the others.
+    """
 
     def __init__(self, document: Document, registry: Registry) -> None:
         self.uses: dict[Loc, list[ComponentUse]] = {}
@@ -106,7 +139,9 @@ class _Resolver:
                 self._follow(kind, loc, use)
         self._add_floors(self._data.get("floors"))
         if self._data.get("analyses") is None:
-            own = [found.name for found in self._registry.own("analysis") if found.load().by_default]
+            own = [
+                found.name for found in self._registry.own("analysis") if found.load().by_default
+            ]
             for i, name in enumerate(own):
                 self._add("analysis", ("analyses", i), name)
         for loc, signal in valid_items(self._data, "signals", Use):
@@ -129,7 +164,9 @@ class _Resolver:
     def _validated(
         self, registered: RegisteredComponent, loc: Loc, points: Sequence[Point]
     ) -> list[tuple[str, dict[str, Any]]]:
-        """(label, all parameters) of each point without a mistake. Raises ``UserError`` where its class cannot be loaded."""
+        """(label, all parameters) of each point without a mistake. Raises ``UserError`` where its
+        class cannot be loaded.
+        """
 
         def question() -> list[Any]:
             component = registered.load()
@@ -138,7 +175,9 @@ class _Resolver:
         rows = []
         answers = ask_apart(str(registered), [registered.distribution], question)
         for point, (params, problems) in zip(points, answers, strict=True):
-            self.problems += [Problem(tuple(place), text, at_key) for place, text, at_key in problems]
+            self.problems += [
+                Problem(tuple(place), text, at_key) for place, text, at_key in problems
+            ]
             if params is not None:
                 rows.append((point.label, params))
         return rows
@@ -146,11 +185,15 @@ class _Resolver:
     def _follow(self, kind: str, loc: Loc, use: MethodUse) -> None:
         """Resolve the defenses that follow one."""
         if use.then and kind != "defense":
-            self.problems.append(Problem((*loc, "then"), "only defenses can be applied one after the other"))
+            self.problems.append(
+                Problem((*loc, "then"), "only defenses can be applied one after the other")
+            )
             return
         for j, part in enumerate(use.then):
             self._add(kind, (*loc, "then", j), part.name, [Point(part.name, part.params, {})])
-        parts = tuple(row for j in range(len(use.then)) for row in self.uses.get((*loc, "then", j), []))
+        parts = tuple(
+            row for j in range(len(use.then)) for row in self.uses.get((*loc, "then", j), [])
+        )
         self.uses[loc] = [row.model_copy(update={"then": parts}) for row in self.uses.get(loc, [])]
 
     def _add_parts(self, loc: Loc, setting: dict[str, Any]) -> None:
@@ -164,25 +207,35 @@ class _Resolver:
             model = ask_apart(party, [dataset.distribution], partial(_default_model, dataset))
             self._add("model", (*loc, "model"), model)
             text = f"the default model of '{dataset.name}': "
-            self.problems[before:] = [Problem((*loc, "dataset"), text + p.text) for p in self.problems[before:]]
+            self.problems[before:] = [
+                Problem((*loc, "dataset"), text + p.text) for p in self.problems[before:]
+            ]
 
     def _add_floors(self, named: object) -> None:
         """The floors that a suite names, by default all."""
         names = [c.name for c in self._registry.floors()]
-        for i, name in enumerate(names if named is None else named if isinstance(named, list) else []):
+        for i, name in enumerate(
+            names if named is None else named if isinstance(named, list) else []
+        ):
             if name in names:
                 self._add("defense", ("floors", i), name)
             elif isinstance(name, str):
                 text = f"'{name}' is not a floor{did_you_mean(name, names)}; the floors are {', '.join(names)}"
-                self.problems.append(Problem(("floors", i), f"{text}: list other defenses under defenses"))
+                self.problems.append(
+                    Problem(("floors", i), f"{text}: list other defenses under defenses")
+                )
 
     def _add_signal(self, loc: Loc, use: Use) -> None:
-        """A signal with parameters. With its defaults it has the identity of a signal that the suite does not name."""
+        """A signal with parameters. With its defaults it has the identity of a signal that the
+        suite does not name.
+        """
         self._add("signal", loc, use.name, [Point(use.name, use.params, {})])
         problems, given = len(self.problems), self.uses.get(loc)
         if given:
             registered = self._registry.get("signal", use.name)
-            if self._validated(registered, loc, [Point(use.name, {}, {})]) == [(use.name, given[0].params)]:
+            if self._validated(registered, loc, [Point(use.name, {}, {})]) == [
+                (use.name, given[0].params)
+            ]:
                 self.uses[loc] = [self._use(registered, {}, use.name)]
         del self.problems[problems:]  # a signal may have required parameters
 
@@ -191,9 +244,12 @@ def _default_model(dataset: ComponentUse) -> str:
     return str(dataset.load().default_model)
 
 
-def _params(registered: RegisteredComponent, component: Any, loc: Loc, point: Point) -> tuple[Any, list[Any]]:
-    """(all parameters, or None where there are mistakes; the fields of these). Validated as JSON is: a list may become a tuple,
-    but text never becomes a number."""
+def _params(
+    registered: RegisteredComponent, component: Any, loc: Loc, point: Point
+) -> tuple[Any, list[Any]]:
+    """(all parameters, or None where there are mistakes; the fields of these). Validated as JSON
+    is: a list may become a tuple, but text never becomes a number.
+    """
     model = component.Params
     try:
         text = json.dumps(point.params, default=str)
@@ -201,7 +257,9 @@ def _params(registered: RegisteredComponent, component: Any, loc: Loc, point: Po
             return model.model_validate_json(text, strict=True).model_dump(mode="json"), []
     except ValidationError as error:
         found = messages.problems(error, model, point.params)
-        return None, [(_place(loc, point, problem.loc), problem.text, problem.at_key) for problem in found]
+        return None, [
+            (_place(loc, point, problem.loc), problem.text, problem.at_key) for problem in found
+        ]
     except BaseException as error:
         pass_on_interrupt(error)
         raised = f"the Params of '{component.__name__}' raised {explain(error)}"
@@ -224,15 +282,16 @@ def _at(data: Any, loc: Loc) -> Any:
     return data
 
 
-# --- written out ------------------------------------------------------------------------------------------------------
+# --- written out ----------------------------------------------------------------------------------
 
 
 _HEAD = "# As it was resolved: changes of the command line, recipes and every default are written out.\n"
 
 
 def written_out(loaded: LoadedSuite, resolved: Resolved) -> str:
-    """The suite as a YAML text with all values written out: it gives the same keys under other defaults of a later
-    version."""
+    """The suite as a YAML text with all values written out: it gives the same keys under other
+    defaults of a later version.
+    """
     spec = loaded.spec
     content = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     for shown, setting in zip(content["settings"], resolved.settings, strict=True):
@@ -243,7 +302,9 @@ def written_out(loaded: LoadedSuite, resolved: Resolved) -> str:
     content["floors"] = [use.name for use in floors]
     content["attacks"] = list(_methods(spec.attacks, resolved.attacks))
     own = [MethodUse(name=use.name) for use in resolved.analyses]
-    content["analyses"] = list(_methods(own if spec.analyses is None else spec.analyses, resolved.analyses))
+    content["analyses"] = list(
+        _methods(own if spec.analyses is None else spec.analyses, resolved.analyses)
+    )
     content["signals"] = [_used(resolved.signals[use.name]) for use in spec.signals]
     order = [info.alias or name for name, info in SuiteSpec.model_fields.items()]
     out = io.StringIO()
@@ -263,11 +324,19 @@ def _methods(uses: Sequence[MethodUse], rows: Sequence[ComponentUse]) -> Iterato
     for use in uses:
         mine = rows[at : at + use.n_rows]
         at += len(mine)
-        shared = {name: value for name, value in mine[0].params.items() if all(row.params.get(name) == value for row in mine)}
+        shared = {
+            name: value
+            for name, value in mine[0].params.items()
+            if all(row.params.get(name) == value for row in mine)
+        }
         given = {name: value for name, value in use.params.items() if name not in shared}
         params = {name: value for name, value in shared.items() if name not in use.grid} | given
         yield {"name": use.name, "params": params} | {
             name: value
-            for name, value in (("label", use.label), ("grid", use.grid), ("then", [_used(part) for part in mine[0].then]))
+            for name, value in (
+                ("label", use.label),
+                ("grid", use.grid),
+                ("then", [_used(part) for part in mine[0].then]),
+            )
             if value
         }

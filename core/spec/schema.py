@@ -14,14 +14,30 @@ from fedbench.core.registry.kinds import PLURAL
 Schema = dict[str, Any]
 KINDS = ("defense", "attack", "analysis", "dataset", "model", "signal")  # that a suite names
 _TYPES = {
-    "integer": "an integer", "number": "a number", "boolean": "true or false", "string": "text", "array": "a list",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "text",
+    "array": "a list",
     "object": "a mapping",
-}  # fmt: skip
-_SHORT = {"integer": "int", "number": "float", "boolean": "bool", "string": "str", "object": "mapping", "null": "null"}
+}
+_SHORT = {
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "string": "str",
+    "object": "mapping",
+    "null": "null",
+}
 _LOW = {"minimum": ("[", ">="), "ge": ("[", ">="), "exclusiveMinimum": ("(", ">"), "gt": ("(", ">")}
-_HIGH = {"maximum": ("]", "<="), "le": ("]", "<="), "exclusiveMaximum": (")", "<"), "lt": (")", "<")}
+_HIGH = {
+    "maximum": ("]", "<="),
+    "le": ("]", "<="),
+    "exclusiveMaximum": (")", "<"),
+    "lt": (")", "<"),
+}
 
-# --- reading a schema -------------------------------------------------------------------------------------------------
+# --- reading a schema -----------------------------------------------------------------------------
 
 
 @cache
@@ -38,15 +54,29 @@ def _resolved(node: Any, defs: Schema) -> Any:
         return node
     if "$ref" in node:
         name = node["$ref"].rpartition("/")[2]
-        return {"model": name, **_resolved(defs[name], defs), **{k: v for k, v in node.items() if k != "$ref"}}
-    kept = {k: v for k, v in node.items() if k != "$defs" and not (k == "title" and isinstance(v, str))}
-    return {k: v if k in ("default", "enum", "const") else _resolved(v, defs) for k, v in kept.items()}
+        return {
+            "model": name,
+            **_resolved(defs[name], defs),
+            **{k: v for k, v in node.items() if k != "$ref"},
+        }
+    kept = {
+        k: v for k, v in node.items() if k != "$defs" and not (k == "title" and isinstance(v, str))
+    }
+    return {
+        k: v if k in ("default", "enum", "const") else _resolved(v, defs) for k, v in kept.items()
+    }
 
 
 def arms(node: Schema) -> list[Schema]:
     """The alternatives of a node, without null; what the node says outside of them holds for each."""
-    own = {k: v for k, v in node.items() if k not in ("anyOf", "model")} if "anyOf" in node else node
-    found = [arm for part in node["anyOf"] for arm in arms({**own, **part})] if "anyOf" in node else [node]
+    own = (
+        {k: v for k, v in node.items() if k not in ("anyOf", "model")} if "anyOf" in node else node
+    )
+    found = (
+        [arm for part in node["anyOf"] for arm in arms({**own, **part})]
+        if "anyOf" in node
+        else [node]
+    )
     return [arm for arm in found if arm.get("type") != "null"]
 
 
@@ -72,7 +102,9 @@ def _child(arm: Schema, step: str | int) -> Schema | None:
 
 
 def words(node: Schema) -> str:
-    """``an integer in [1, 10] or a number in (0, 1)``, for messages; empty where the schema does not tell."""
+    """``an integer in [1, 10] or a number in (0, 1)``, for messages; empty where the schema does
+    not tell.
+    """
     return " or ".join(dict.fromkeys(filter(None, map(_words, arms(node)))))
 
 
@@ -85,17 +117,23 @@ def _words(arm: Schema) -> str:
 
 def interval(arm: Schema) -> str:
     """``in (0, 1]``, ``>= 1``; empty without bounds."""
-    low, high = ([(*signs[k], _plain(arm[k])) for k in signs if k in arm] for signs in (_LOW, _HIGH))
+    low, high = (
+        [(*signs[k], _plain(arm[k])) for k in signs if k in arm] for signs in (_LOW, _HIGH)
+    )
     if low and high:
         return f"in {low[0][0]}{low[0][2]}, {high[0][2]}{high[0][0]}"
     return " ".join((low or high)[0][1:]) if low or high else ""
 
 
 def _plain(value: Any) -> str:
-    return f"{value:.0f}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else f"{value}"
+    return (
+        f"{value:.0f}"
+        if isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+        else f"{value}"
+    )
 
 
-# --- tables of parameters ---------------------------------------------------------------------------------------------
+# --- tables of parameters -------------------------------------------------------------------------
 
 
 def parameters(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str, str]]:
@@ -103,7 +141,13 @@ def parameters(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str, str
     nodes = fields(schema_of(model))
     for name, info in model.model_fields.items():
         node = nodes.get(info.alias or name, {})
-        yield info.alias or name, type_name(node), _default(info), range_of(node), info.description or ""
+        yield (
+            info.alias or name,
+            type_name(node),
+            _default(info),
+            range_of(node),
+            info.description or "",
+        )
 
 
 def _default(info: FieldInfo) -> str:
@@ -114,7 +158,9 @@ def _default(info: FieldInfo) -> str:
     value = info.get_default(call_default_factory=True)
     if isinstance(value, BaseModel):
         return "its defaults"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    )
 
 
 def type_name(node: Schema) -> str:
@@ -132,31 +178,52 @@ def type_name(node: Schema) -> str:
 
 
 def range_of(node: Schema) -> str:
-    """``(0, 1]`` or ``>= 1``; of a list's elements ``each [0, 1)``; ``int in [1, 10], float in (0, 1)`` of a union."""
+    """``(0, 1]`` or ``>= 1``; of a list's elements ``each [0, 1)``; ``int in [1, 10], float in (0,
+    1)`` of a union.
+    """
     found: dict[str, list[str]] = {}
     for arm in arms(node):
-        each = range_of(arm["items"]).removeprefix("each ") if isinstance(arm.get("items"), dict) else ""
+        each = (
+            range_of(arm["items"]).removeprefix("each ")
+            if isinstance(arm.get("items"), dict)
+            else ""
+        )
         if text := f"each {each}" if each else interval(arm).removeprefix("in "):
             found.setdefault(text, []).append(type_name(arm))
     if len(found) == 1:
         return next(iter(found))
-    return ", ".join(f"{' or '.join(names)} {'in ' * (text[0] in '[(')}{text}" for text, names in found.items())
+    return ", ".join(
+        f"{' or '.join(names)} {'in ' * (text[0] in '[(')}{text}" for text, names in found.items()
+    )
 
 
-# --- for editors ------------------------------------------------------------------------------------------------------
+# --- for editors ----------------------------------------------------------------------------------
 
 
-def suite_schema(suite: type[BaseModel], components: dict[str, dict[str, tuple[str, Schema]]]) -> Schema:
-    """The JSON schema (draft 2020-12) of suites. ``components``: kind -> name -> (summary, schema of the parameters)."""
+def suite_schema(
+    suite: type[BaseModel], components: dict[str, dict[str, tuple[str, Schema]]]
+) -> Schema:
+    """The JSON schema (draft 2020-12) of suites. ``components``: kind -> name -> (summary, schema
+    of the parameters).
+    """
     made = {"$schema": "https://json-schema.org/draft/2020-12/schema", **suite.model_json_schema()}
     setting = made["$defs"]["Setting"]["properties"]
     for kind, found in components.items():
         use = "Use" if kind in ("dataset", "model", "signal") else "MethodUse"
-        names = [{"const": name, "description": summary} for name, (summary, _) in sorted(found.items())]
+        names = [
+            {"const": name, "description": summary} for name, (summary, _) in sorted(found.items())
+        ]
         made["$defs"][kind] = {
-            "allOf": [{"$ref": f"#/$defs/{use}"}, *(_params(name, params) for name, (_, params) in sorted(found.items()))],
-            "anyOf": [*names, {"type": "array"}, {"type": "object", "properties": {"name": {"anyOf": names}}}],
-        }  # fmt: skip
+            "allOf": [
+                {"$ref": f"#/$defs/{use}"},
+                *(_params(name, params) for name, (_, params) in sorted(found.items())),
+            ],
+            "anyOf": [
+                *names,
+                {"type": "array"},
+                {"type": "object", "properties": {"name": {"anyOf": names}}},
+            ],
+        }
         field = setting[kind] if kind in setting else made["properties"][PLURAL[kind]]
         _point(field, use, f"#/$defs/{kind}")
     return made
@@ -164,7 +231,8 @@ def suite_schema(suite: type[BaseModel], components: dict[str, dict[str, tuple[s
 
 def _params(name: str, params: Schema) -> Schema:
     named = {"type": "object", "properties": {"name": {"const": name}}, "required": ["name"]}
-    given = {key: value for key, value in params.items() if key != "required"}  # a grid may give them
+    # a grid may give them
+    given = {key: value for key, value in params.items() if key != "required"}
     return {"if": named, "then": {"properties": {"params": given}}}
 
 

@@ -1,4 +1,6 @@
-"""The types of a setting: who defends, what is audited, who attacks from inside, and how the data are divided."""
+"""The types of a setting: who defends, what is audited, who attacks from inside, and how the data
+are divided.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _Group = Annotated[list[_Client], Field(min_length=1, max_length=bounds.CLIENTS)
 
 
 class Coalition(SpecModel):
-    """A named coalition, or the suite's own: a label with a list of client ids, a share of the clients, or several lists."""
+    """A named coalition, or the suite's own: a label with a list of client ids, a share of the
+    clients, or several lists.
+    """
 
     short_forms = ({"enum": list(NAMED)},)
 
@@ -28,20 +32,32 @@ class Coalition(SpecModel):
     clients: list[_Client] | None = Field(
         None, min_length=1, max_length=bounds.CLIENTS, description="ids of the members"
     )
-    fraction: float | None = Field(None, gt=0, le=1, description="the first clients up to this share of all")
+    fraction: float | None = Field(
+        None, gt=0, le=1, description="the first clients up to this share of all"
+    )
     groups: list[_Group] | None = Field(
-        None, min_length=2, max_length=bounds.GROUPS,
-        description="several coalitions at once: the ids of each one's members, who defend together and with no others",
-    )  # fmt: skip
+        None,
+        min_length=2,
+        max_length=bounds.GROUPS,
+        description="several coalitions at once: the ids of each one's members, who defend "
+        "together and with no others",
+    )
 
     @model_validator(mode="after")
     def _one_form(self) -> Coalition:
-        given = [field for field in ("clients", "fraction", "groups") if getattr(self, field) is not None]
+        given = [
+            field for field in ("clients", "fraction", "groups") if getattr(self, field) is not None
+        ]
         if self.name in NAMED and given:
-            raise mistake(f"'{self.name}' has fixed members: remove {given[0]} or choose another name")
+            raise mistake(
+                f"'{self.name}' has fixed members: remove {given[0]} or choose another name"
+            )
         if self.name not in NAMED and len(given) != 1:
             hint = did_you_mean(self.name, NAMED)
-            raise mistake(f"the coalition '{self.name}' needs one of clients, fraction and groups{hint}; expected {_FORMS}")
+            raise mistake(
+                f"the coalition '{self.name}' needs one of clients, fraction and groups{hint}; "
+                f"expected {_FORMS}"
+            )
         return self
 
     @property
@@ -51,7 +67,8 @@ class Coalition(SpecModel):
 
 
 def resolve_coalition(coalition: Coalition | str, clients: int) -> list[int]:
-    """Ids of the members among ``clients``, ascending: pair [0, 1], half the first K//2, uniform all, none [].
+    """Ids of the members among ``clients``, ascending: pair [0, 1], half the first K//2, uniform
+    all, none [].
 
     A fraction f takes the first max(1, round(f K)); of several groups it is all their clients.
     """
@@ -64,8 +81,9 @@ def resolve_coalition(coalition: Coalition | str, clients: int) -> list[int]:
 
 
 def groups_of(coalition: Coalition) -> tuple[tuple[int, ...], ...]:
-    """The members of each of several coalitions, ascending, the one with the smallest id first: in which order a suite
-    names them decides nothing. Empty where all members defend together."""
+    """The members of each of several coalitions, ascending, the one with the smallest id first: in
+    which order a suite names them decides nothing. Empty where all members defend together.
+    """
     return tuple(sorted(tuple(sorted(group)) for group in coalition.groups or []))
 
 
@@ -75,63 +93,97 @@ def coalition_problem(coalition: Coalition, clients: int) -> str:
         return f"'{coalition.name}' needs at least 2 clients, but federation.clients is {clients}"
     ids = coalition.ids
     if len(set(ids)) > clients:
-        return f"'{coalition.name}' has {len(set(ids))} members, but federation.clients is {clients}"
+        return (
+            f"'{coalition.name}' has {len(set(ids))} members, but federation.clients is {clients}"
+        )
     outside = [k for k in ids if k >= clients]
     if outside:
-        return f"there is no client {outside[0]}, federation.clients is {clients} (ids count from 0)"
+        return (
+            f"there is no client {outside[0]}, federation.clients is {clients} (ids count from 0)"
+        )
     return ""
 
 
-# --- audit and adversary ----------------------------------------------------------------------------------------------
+# --- audit and adversary --------------------------------------------------------------------------
 
 
 class ShadowSpec(SpecModel):
     """The attacker's own data and the shadow models trained on it, for the attacks that need them."""
 
     samples: int = Field(
-        1000, ge=20, le=bounds.SAMPLES, description="hold-out samples that no audit asks about; each model trains on half"
+        1000,
+        ge=20,
+        le=bounds.SAMPLES,
+        description="hold-out samples that no audit asks about; each model trains on half",
     )
     models: int = Field(8, ge=2, le=bounds.MODELS, description="number of shadow models")
-    epochs: int = Field(20, ge=1, le=bounds.EPOCHS, description="epochs of the federation's own recipe")
+    epochs: int = Field(
+        20, ge=1, le=bounds.EPOCHS, description="epochs of the federation's own recipe"
+    )
 
 
 class AuditSpec(SpecModel):
     """What is measured for the attacks, and the audited samples."""
 
-    every: int = Field(1, ge=1, le=bounds.ROUNDS, description="audited rounds are every, 2*every, ... and always the last one")
+    every: int = Field(
+        1,
+        ge=1,
+        le=bounds.ROUNDS,
+        description="audited rounds are every, 2*every, ... and always the last one",
+    )
     nonmembers: int = Field(
-        10_000, ge=1, le=bounds.SAMPLES,
-        description="non-members a target: equal shares from outside and each other client, if they exist; with "
+        10_000,
+        ge=1,
+        le=bounds.SAMPLES,
+        description="non-members a target: equal shares from outside and each other client, if "
+        "they exist; with "
         "targets: honest or groups, so many from outside (150 by default)",
-    )  # fmt: skip
+    )
     outside: int | None = Field(
-        None, ge=1, le=bounds.SAMPLES,
-        description="so many of them from outside in place of an equal share, if they exist: outside non-members carry the rank",
-    )  # fmt: skip
+        None,
+        ge=1,
+        le=bounds.SAMPLES,
+        description="so many of them from outside in place of an equal share, if they exist: "
+        "outside non-members carry the rank",
+    )
     members: int | None = Field(
-        None, ge=1, le=bounds.SAMPLES,
-        description="with targets: honest or groups, members drawn from their clients together (150 by default)",
-    )  # fmt: skip
-    shadow: ShadowSpec | None = Field(None, description="shadow models; without them the attacks that need some are skipped")
-    targets: Literal["coalition", "honest", "groups"] | Annotated[
-        list[Annotated[int, Field(ge=0, lt=bounds.CLIENTS)]], Field(min_length=1, max_length=bounds.CLIENTS)
-    ] = Field(
+        None,
+        ge=1,
+        le=bounds.SAMPLES,
+        description="with targets: honest or groups, members drawn from their clients together "
+        "(150 by default)",
+    )
+    shadow: ShadowSpec | None = Field(
+        None, description="shadow models; without them the attacks that need some are skipped"
+    )
+    targets: (
+        Literal["coalition", "honest", "groups"]
+        | Annotated[
+            list[Annotated[int, Field(ge=0, lt=bounds.CLIENTS)]],
+            Field(min_length=1, max_length=bounds.CLIENTS),
+        ]
+    ) = Field(
         "coalition",
-        description="the attacked clients: the coalition's members, a list of client ids, honest (was a sample used by "
+        description="the attacked clients: the coalition's members, a list of client ids, honest "
+        "(was a sample used by "
         "any honest client at all?) or groups (by any client of the group?)",
-    )  # fmt: skip
+    )
     references: Annotated[int, Field(ge=1, le=bounds.CLIENTS)] | Literal["all"] = Field(
         64,
-        description="other clients that an attack may compare a target client with, by the uploads in the views server and "
+        description="other clients that an attack may compare a target client with, by the uploads "
+        "in the views server and "
         "coalition: so many, drawn by key, the same for all attacks and rounds; or all",
-    )  # fmt: skip
+    )
     align_nonmembers: bool = Field(
-        True, description="false: other non-members in every round and for every client, as FedMIA's released code draws"
+        True,
+        description="false: other non-members in every round and for every client, as FedMIA's "
+        "released code draws",
     )
 
     members_from: Literal["training", "holdout"] = Field(
         "training",
-        description="holdout: the audited members were not trained on either, so an attack's result is its null",
+        description="holdout: the audited members were not trained on either, so an attack's "
+        "result is its null",
     )
 
     @model_validator(mode="before")
@@ -145,44 +197,71 @@ class AuditSpec(SpecModel):
     def _fields_fit(self) -> AuditSpec:
         together = self.targets in ("honest", "groups")
         if not together and self.members is not None:
-            raise mistake("members goes with targets: honest or groups: remove it (all of a client's samples are asked about)")
+            raise mistake(
+                "members goes with targets: honest or groups: remove it (all of a client's samples "
+                "are asked about)"
+            )
         if together and self.outside is not None:
-            raise mistake(f"outside: all non-members of targets: {self.targets} are from outside; say how many by nonmembers")
+            raise mistake(
+                f"outside: all non-members of targets: {self.targets} are from outside; say how "
+                "many by nonmembers"
+            )
         if self.members_from == "holdout" and not self.align_nonmembers:
-            raise mistake("align_nonmembers: false redraws non-members around members: remove it, or members_from: holdout")
+            raise mistake(
+                "align_nonmembers: false redraws non-members around members: remove it, or "
+                "members_from: holdout"
+            )
         if together and not self.align_nonmembers:
-            raise mistake(f"align_nonmembers: false redraws per client; targets: {self.targets} has none")
+            raise mistake(
+                f"align_nonmembers: false redraws per client; targets: {self.targets} has none"
+            )
         return self
 
 
 class Adversary(SpecModel):
-    """Who attacks from inside the federation, and what it gets to know; every active attack of the setting is such."""
+    """Who attacks from inside the federation, and what it gets to know; every active attack of the
+    setting is such.
+    """
 
-    clients: Annotated[int, Field(ge=1, le=bounds.CLIENTS)] | Annotated[float, Field(gt=0, lt=1)] = Field(
-        1, description="number of malicious clients (the last ids), or their share of all"
-    )
+    clients: (
+        Annotated[int, Field(ge=1, le=bounds.CLIENTS)] | Annotated[float, Field(gt=0, lt=1)]
+    ) = Field(1, description="number of malicious clients (the last ids), or their share of all")
     knowledge: KnowledgeLevel = Field(
         "honest",
-        description="none: no rows; own: its clients' rows; honest: also this round's honest rows; rule: the server's rule too",
+        description="none: no rows; own: its clients' rows; honest: also this round's honest rows; "
+        "rule: the server's rule too",
     )
     mask_set: int = Field(
-        300, ge=1, le=bounds.SAMPLES, description="samples of its own that it hides behind, from its clients' data"
+        300,
+        ge=1,
+        le=bounds.SAMPLES,
+        description="samples of its own that it hides behind, from its clients' data",
     )
-    start_round: int = Field(1, ge=1, le=bounds.ROUNDS, description="first round it attacks in; before, its clients are honest")
+    start_round: int = Field(
+        1,
+        ge=1,
+        le=bounds.ROUNDS,
+        description="first round it attacks in; before, its clients are honest",
+    )
     assumed: int | None = Field(
-        None, ge=0, le=bounds.CLIENTS, description="malicious clients that the server's rule assumes; by default the real number"
+        None,
+        ge=0,
+        le=bounds.CLIENTS,
+        description="malicious clients that the server's rule assumes; by default the real number",
     )
 
     def malicious(self, clients: int) -> int:
         """How many of ``clients`` it controls."""
-        return self.clients if isinstance(self.clients, int) else max(1, round(self.clients * clients))
+        return (
+            self.clients if isinstance(self.clients, int) else max(1, round(self.clients * clients))
+        )
 
     def expected(self, clients: int) -> int:
         """Number of malicious clients that the server's rule assumes."""
         return self.malicious(clients) if self.assumed is None else self.assumed
 
 
-# --- data, groups and the whole setting -------------------------------------------------------------------------------
+# --- data, groups and the whole setting -----------------------------------------------------------
 
 
 class Partition(SpecModel):
@@ -192,22 +271,36 @@ class Partition(SpecModel):
 
     name: Literal["iid", "dirichlet", "dirichlet-sizes", "group-bias"] = Field(
         "iid",
-        description="iid: equal random shares; dirichlet: label skew; dirichlet-sizes: unequal random shares, one label mix; "
+        description="iid: equal random shares; dirichlet: label skew; dirichlet-sizes: unequal "
+        "random shares, one label mix; "
         "group-bias: clients grouped by label",
-    )  # fmt: skip
+    )
     beta: float | None = Field(
-        None, gt=0, allow_inf_nan=True,
-        description="concentration of dirichlet and dirichlet-sizes, 0.0001 to 1000000: smaller is more skewed; .inf is even",
+        None,
+        gt=0,
+        allow_inf_nan=True,
+        description="concentration of dirichlet and dirichlet-sizes, 0.0001 to 1000000: smaller is "
+        "more skewed; .inf is even",
     )
     bias: float | None = Field(
-        None, ge=0, le=1, description="group-bias: probability that a sample goes to its own label's group of clients"
+        None,
+        ge=0,
+        le=1,
+        description="group-bias: probability that a sample goes to its own label's group of "
+        "clients",
     )
-    min_samples: int = Field(1, ge=1, le=bounds.SAMPLES, description="fewest samples of a client, all its parts together")
+    min_samples: int = Field(
+        1, ge=1, le=bounds.SAMPLES, description="fewest samples of a client, all its parts together"
+    )
 
     @field_validator("beta")
     @classmethod
     def _drawable(cls, beta: float | None) -> float | None:
-        if beta is not None and math.isfinite(beta) and not bounds.SMALLEST_CONCENTRATION <= beta <= bounds.FACTOR:
+        if (
+            beta is not None
+            and math.isfinite(beta)
+            and not bounds.SMALLEST_CONCENTRATION <= beta <= bounds.FACTOR
+        ):
             span = f"[{bounds.SMALLEST_CONCENTRATION:g}, {bounds.FACTOR:.0f}]"
             raise mistake(f"expected a number in {span}, or .inf, found {beta!r}")
         return beta
@@ -231,10 +324,14 @@ class Partition(SpecModel):
 
 
 class Group(SpecModel):
-    """Clients with images deformed alike: each draws its own angle or factor from the group's range."""
+    """Clients with images deformed alike: each draws its own angle or factor from the group's
+    range.
+    """
 
     name: Name = Field(description="name in records and tables")
-    fraction: float | None = Field(None, gt=0, lt=1, description="share of the clients; one group may take the rest")
+    fraction: float | None = Field(
+        None, gt=0, lt=1, description="share of the clients; one group may take the rest"
+    )
     rotation: list[Annotated[float, Field(ge=-bounds.TURN, le=bounds.TURN)]] | None = Field(
         None, min_length=2, max_length=2, description="degrees, [least, most]"
     )
@@ -247,7 +344,9 @@ class Group(SpecModel):
         for name in ("rotation", "brightness"):
             ends = getattr(self, name)
             if ends is not None and ends[0] > ends[1]:
-                raise mistake(f"{name} goes from {ends[0]} to {ends[1]}: give the smaller value first")
+                raise mistake(
+                    f"{name} goes from {ends[0]} to {ends[1]}: give the smaller value first"
+                )
         return self
 
 
@@ -261,33 +360,51 @@ class Setting(SpecModel):
     federation: FederationSpec = Field(description="size and hyperparameters")
     audit: AuditSpec = Field(default_factory=AuditSpec, description="what is measured")
     adversary: Adversary | None = Field(
-        None, description="who attacks from inside; by default, where an active attack takes part, one client of knowledge honest"
+        None,
+        description="who attacks from inside; by default, where an active attack takes part, one "
+        "client of knowledge honest",
     )
     groups: list[Group] | None = Field(
-        None, min_length=2, max_length=bounds.GROUPS, description="groups of clients with images of their own kind"
+        None,
+        min_length=2,
+        max_length=bounds.GROUPS,
+        description="groups of clients with images of their own kind",
     )
     thresholds: list[Annotated[float, Field(ge=0, le=1)]] | None = Field(
-        None, min_length=2, max_length=2, description="range of the accuracy of membership inference that a client tolerates"
+        None,
+        min_length=2,
+        max_length=2,
+        description="range of the accuracy of membership inference that a client tolerates",
     )
     coalitions: list[Coalition] | None = Field(
         None, min_length=1, max_length=bounds.COALITIONS, description="in place of the suite's"
     )
     defenses: list[str] | None = Field(
-        None, min_length=1, max_length=bounds.ROWS_OF_LIST,
-        description="labels of the suite's defenses that run here, that of a grid for all its rows; by default all",
-    )  # fmt: skip
+        None,
+        min_length=1,
+        max_length=bounds.ROWS_OF_LIST,
+        description="labels of the suite's defenses that run here, that of a grid for all its "
+        "rows; by default all",
+    )
     attacks: list[str] | None = Field(
-        None, min_length=1, max_length=bounds.ROWS_OF_LIST,
-        description="labels of the suite's attacks that run here, that of a grid for all its rows; by default all",
-    )  # fmt: skip
+        None,
+        min_length=1,
+        max_length=bounds.ROWS_OF_LIST,
+        description="labels of the suite's attacks that run here, that of a grid for all its rows; "
+        "by default all",
+    )
 
     @model_validator(mode="after")
     def _groups_fit(self) -> Setting:
         if self.audit.targets == "groups" and self.groups is None:
-            raise mistake("audit.targets: groups needs groups: list the setting's groups of clients")
+            raise mistake(
+                "audit.targets: groups needs groups: list the setting's groups of clients"
+            )
         names = [g.name for g in self.groups or []]
         if len(set(names)) < len(names):
             raise mistake(f"two groups have the same name: {', '.join(names)}")
         if self.thresholds is not None and self.thresholds[0] > self.thresholds[1]:
-            raise mistake("thresholds goes from the larger to the smaller value: give the smaller one first")
+            raise mistake(
+                "thresholds goes from the larger to the smaller value: give the smaller one first"
+            )
         return self

@@ -1,4 +1,6 @@
-"""The suite file as types. Every field says what it is; ranges are enforced here, checks between fields in ``load``."""
+"""The suite file as types. Every field says what it is; ranges are enforced here, checks between
+fields in ``load``.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +19,43 @@ class Limits(SpecModel):
     """What one run may consume; a run beyond it is ended and recorded."""
 
     run_seconds: float = Field(
-        600.0, gt=0, le=bounds.SECONDS,
-        description="CPU time of one training, and again of each attack on it, seconds: a busy machine costs nothing",
+        600.0,
+        gt=0,
+        le=bounds.SECONDS,
+        description="CPU time of one training, and again of each attack on it, seconds: a busy "
+        "machine costs nothing",
     )
     idle_seconds: float = Field(
-        300.0, gt=0, le=bounds.SECONDS,
-        description="a run in which nothing moves for so long (no round, next to no CPU time) hangs, seconds",
+        300.0,
+        gt=0,
+        le=bounds.SECONDS,
+        description="a run in which nothing moves for so long (no round, next to no CPU time) "
+        "hangs, seconds",
     )
-    memory_gb: float | None = Field(None, gt=0, le=bounds.MEMORY_GB, description="memory of one run, GiB; null: no limit")
+    memory_gb: float | None = Field(
+        None, gt=0, le=bounds.MEMORY_GB, description="memory of one run, GiB; null: no limit"
+    )
     cpus: float = Field(
-        1.0, ge=0.01, le=bounds.PROCESSORS,
-        description="cores that `--executor ray` keeps for one run, which computes in one thread; below 1: several share a core",
+        1.0,
+        ge=0.01,
+        le=bounds.PROCESSORS,
+        description="cores that `--executor ray` keeps for one run, which computes in one thread; "
+        "below 1: several share a core",
     )
     gpus: float = Field(
-        0.0, ge=0, le=bounds.PROCESSORS,
-        description="GPUs that `--executor ray` keeps for one run; 0.25: four runs share one; above 1 whole ones",
+        0.0,
+        ge=0,
+        le=bounds.PROCESSORS,
+        description="GPUs that `--executor ray` keeps for one run; 0.25: four runs share one; "
+        "above 1 whole ones",
     )
 
     @model_validator(mode="after")
     def _whole_gpus(self) -> Limits:
         if self.gpus > 1 and self.gpus != int(self.gpus):
-            raise mistake("limits.gpus above 1 is a number of whole GPUs: a run gets shares of one alone")
+            raise mistake(
+                "limits.gpus above 1 is a number of whole GPUs: a run gets shares of one alone"
+            )
         return self
 
 
@@ -49,14 +67,22 @@ class PublishedNumbers(SpecModel):
     where: dict[Literal["table", "dataset", "model", "partition"], str] = Field(
         default_factory=dict, description="which of the paper's rows: column -> value"
     )
-    case: dict[str, str] = Field(default_factory=dict, description="our coalition -> the paper's case, where names differ")
-    defenses: dict[str, str] = Field(default_factory=dict, description="our label -> the paper's, where names differ")
-    attacks: dict[str, str] = Field(default_factory=dict, description="our label -> the paper's, where names differ")
+    case: dict[str, str] = Field(
+        default_factory=dict, description="our coalition -> the paper's case, where names differ"
+    )
+    defenses: dict[str, str] = Field(
+        default_factory=dict, description="our label -> the paper's, where names differ"
+    )
+    attacks: dict[str, str] = Field(
+        default_factory=dict, description="our label -> the paper's, where names differ"
+    )
     differs: str = Field(
-        "", max_length=1_000,
-        description="what is not the paper's besides data set and model, which a board compares itself: rounds, clients, "
+        "",
+        max_length=1_000,
+        description="what is not the paper's besides data set and model, which a board compares "
+        "itself: rounds, clients, "
         "parameters, what the paper leaves open; printed above the comparison",
-    )  # fmt: skip
+    )
 
 
 class SuiteSpec(SpecModel):
@@ -66,36 +92,57 @@ class SuiteSpec(SpecModel):
     schema_version: Literal[1] = Field(alias="schema", description="version of this format")
     name: Name = Field(description="name in records and tables")
     title: str = Field("", max_length=1_000, description="one line for people")
-    description: str = Field("", max_length=100_000, description="what the suite shows and where it comes from")
+    description: str = Field(
+        "", max_length=100_000, description="what the suite shows and where it comes from"
+    )
     seeds: list[Annotated[int, Field(ge=0, le=2**63 - 1)]] = Field(
         min_length=1, max_length=bounds.SEEDS, description="one run for each"
     )
     tuning_seeds: list[Annotated[int, Field(ge=0, le=2**63 - 1)]] = Field(
-        default_factory=list, max_length=bounds.SEEDS,
-        description="further seeds, on which an analysis chooses strengths; no other table counts their runs",
-    )  # fmt: skip
-    settings: list[Setting] = Field(min_length=1, max_length=bounds.SETTINGS, description="the federations")
-    coalitions: list[Coalition] | None = Field(
-        None, min_length=1, max_length=bounds.COALITIONS, description="who defends; a setting may differ"
+        default_factory=list,
+        max_length=bounds.SEEDS,
+        description="further seeds, on which an analysis chooses strengths; no other table counts "
+        "their runs",
     )
-    defenses: list[MethodUse] = Field(min_length=1, max_length=bounds.USES, description="the defenses to compare")
+    settings: list[Setting] = Field(
+        min_length=1, max_length=bounds.SETTINGS, description="the federations"
+    )
+    coalitions: list[Coalition] | None = Field(
+        None,
+        min_length=1,
+        max_length=bounds.COALITIONS,
+        description="who defends; a setting may differ",
+    )
+    defenses: list[MethodUse] = Field(
+        min_length=1, max_length=bounds.USES, description="the defenses to compare"
+    )
     floors: list[str] | None = Field(
-        None, max_length=bounds.USES,
-        description="which of free-rider and placebo are rows for comparison, by default both, of every setting that has "
+        None,
+        max_length=bounds.USES,
+        description="which of free-rider and placebo are rows for comparison, by default both, of "
+        "every setting that has "
         "members and names no defenses of its own; [] for none",
     )
-    attacks: list[MethodUse] = Field(min_length=1, max_length=bounds.USES, description="the attacks that judge them")
+    attacks: list[MethodUse] = Field(
+        min_length=1, max_length=bounds.USES, description="the attacks that judge them"
+    )
     analyses: list[MethodUse] | None = Field(
-        None, max_length=bounds.USES,
-        description="what is made of finished runs, beside scores; by default those of fedbench that read no signals",
-    )  # fmt: skip
+        None,
+        max_length=bounds.USES,
+        description="what is made of finished runs, beside scores; by default those of fedbench "
+        "that read no signals",
+    )
     signals: list[Use] = Field(
-        default_factory=list, max_length=bounds.USES,
-        description="signals with parameters of their own; any other that an attack or an analysis needs has its defaults",
-    )  # fmt: skip
+        default_factory=list,
+        max_length=bounds.USES,
+        description="signals with parameters of their own; any other that an attack or an analysis "
+        "needs has its defaults",
+    )
     limits: Limits = Field(default_factory=Limits, description="what one run may consume")
     published: list[PublishedNumbers] = Field(
-        default_factory=list, max_length=bounds.SETTINGS, description="published numbers to print beside ours"
+        default_factory=list,
+        max_length=bounds.SETTINGS,
+        description="published numbers to print beside ours",
     )
 
     @field_validator("schema_version", mode="before")
@@ -119,13 +166,15 @@ class SuiteSpec(SpecModel):
         cells = self.n_cells(0)
         if cells > bounds.CELLS:
             raise mistake(
-                f"the suite has {cells:,} cells (settings x coalitions x defenses x attacks x seeds), at most {bounds.CELLS:,} "
+                f"the suite has {cells:,} cells (settings x coalitions x defenses x attacks x "
+                f"seeds), at most {bounds.CELLS:,} "
                 "can be planned: split it into several suites"
             )
         return self
 
     def n_cells(self, floors: int) -> int:
-        """Most scores it can give with so many floors: settings x coalitions x defenses x seeds x attacks.
+        """Most scores it can give with so many floors: settings x coalitions x defenses x seeds x
+        attacks.
 
         A defense that does nothing is trained once for all coalitions, which leaves fewer.
         """

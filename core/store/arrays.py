@@ -1,4 +1,6 @@
-"""Read the ``.npz`` file of a run, which may have any origin: sizes are checked first, nothing is unpickled."""
+"""Read the ``.npz`` file of a run, which may have any origin: sizes are checked first, nothing is
+unpickled.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,17 @@ _MAX_RATIO = 100  # beyond; the scores of a run hardly compress
 MAX_DIRECTORY_BYTES = 16 << 20  # a hundred thousand arrays
 _START = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(
-    rb"\{'descr': '([<>|][A-Za-z]\d{0,4})', 'fortran_order': (True|False), 'shape': \(((?:\d{1,12}, ?)*(?:\d{1,12})?)\), \}\s*"
+    rb"\{'descr': '([<>|][A-Za-z]\d{0,4})', 'fortran_order': (True|False), 'shape': "
+    rb"\(((?:\d{1,12}, ?)*(?:\d{1,12})?)\), \}\s*"
 )
 _NUMBERS = re.compile(r"[<>|](b1|[iu][1248]|f[248])")
 _BROKEN = (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, RuntimeError)
 
 
 class RunArrays:
-    """The arrays of a run, unpacked when asked for. Every defect is a ``UserError`` with the file and ``remedy``."""
+    """The arrays of a run, unpacked when asked for. Every defect is a ``UserError`` with the file
+    and ``remedy``.
+    """
 
     def __init__(self, path: Path, remedy: str) -> None:
         self._path, self._remedy = path, remedy
@@ -39,10 +44,15 @@ class RunArrays:
         with self._defects():
             content = _content(path)
             self._file = zipfile.ZipFile(io.BytesIO(content))
-            self._names = {info.filename.removesuffix(".npy"): info for info in self._file.infolist()}
+            self._names = {
+                info.filename.removesuffix(".npy"): info for info in self._file.infolist()
+            }
             most = min(MAX_UNPACKED_BYTES, _ROOM + _MAX_RATIO * len(content))
             if (size := sum(info.file_size for info in self._names.values())) > most:
-                raise _Malformed(f"its arrays are {size >> 20:,} MiB, more than {most >> 20:,} for a file of its size")
+                raise _Malformed(
+                    f"its arrays are {size >> 20:,} MiB, more than {most >> 20:,} for a file of "
+                    "its size"
+                )
 
     @contextmanager
     def _defects(self) -> Iterator[None]:
@@ -81,8 +91,12 @@ class RunArrays:
         """The same, which must be a vector of this type (and length)."""
         found = self.array(key, name)
         if found.dtype != np.dtype(dtype) or found.ndim != 1 or length not in (None, len(found)):
-            expected = "a vector of " + ("" if length is None else f"{length} ") + np.dtype(dtype).name
-            raise self.error(f"'{name}' is {found.dtype} of shape {list(found.shape)}, expected {expected}")
+            expected = (
+                "a vector of " + ("" if length is None else f"{length} ") + np.dtype(dtype).name
+            )
+            raise self.error(
+                f"'{name}' is {found.dtype} of shape {list(found.shape)}, expected {expected}"
+            )
         return found
 
 
@@ -107,11 +121,15 @@ def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
     shape = [int(axis) for axis in axes.split(",") if axis.strip()]
     if len(content) - end != math.prod(shape) * dtype.itemsize:
         raise _Malformed(f"'{name}' has {len(content) - end} bytes, its header says shape {shape}")
-    return np.frombuffer(content, dtype, offset=end).reshape(shape, order="F" if order == "True" else "C")
+    return np.frombuffer(content, dtype, offset=end).reshape(
+        shape, order="F" if order == "True" else "C"
+    )
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of the file, if it ends as an archive of numpy does, with a directory of a bounded size."""
+    """The bytes of the file, if it ends as an archive of numpy does, with a directory of a bounded
+    size.
+    """
     try:
         found = bytes_of(path, MAX_FILE_BYTES)
     except OverflowError:
@@ -120,14 +138,19 @@ def _content(path: Path) -> bytes:
         raise _Malformed("not a regular file")
     size = directory_bytes(found[-42:])
     if size is None:
-        raise _Malformed("it does not end as numpy's archives do (cut short, or with something behind it)")
+        raise _Malformed(
+            "it does not end as numpy's archives do (cut short, or with something behind it)"
+        )
     if size > MAX_DIRECTORY_BYTES:
-        raise _Malformed(f"its directory is {size >> 20:,} MiB, more than {MAX_DIRECTORY_BYTES >> 20}")
+        raise _Malformed(
+            f"its directory is {size >> 20:,} MiB, more than {MAX_DIRECTORY_BYTES >> 20}"
+        )
     return found
 
 
 def directory_bytes(end: bytes) -> int | None:
-    """The size of the directory of a zip file, from the last 42 bytes of the file; None where they are not those of a plain zip
-    file without a comment."""
+    """The size of the directory of a zip file, from the last 42 bytes of the file; None where they
+    are not those of a plain zip file without a comment.
+    """
     plain = end[-22:-18] == b"PK\x05\x06" and end[-42:-38] != b"PK\x06\x07"
     return int.from_bytes(end[-10:-6], "little") if plain else None

@@ -43,7 +43,8 @@ def _opened(path: Path) -> io.FileIO:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace ``path`` by ``content`` in one step; a kill at any moment leaves the old file or the new one.
+    """Replace ``path`` by ``content`` in one step; a kill at any moment leaves the old file or the
+    new one.
 
     Raises ``OSError`` that names ``path``.
     """
@@ -55,7 +56,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_if_room(path: Path, content: bytes) -> bool:
-    """Write a file of a cache; False where it cannot be written, which costs only the time to compute it again."""
+    """Write a file of a cache; False where it cannot be written, which costs only the time to
+    compute it again.
+    """
     try:
         write_atomically(path, content)
     except OSError:
@@ -79,14 +82,20 @@ def _replace(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def folder_aside(parent: Path) -> Iterator[Path]:
-    """Make a temporary folder in ``parent``, removed at the end, and remove those of commands that were killed.
+    """Make a temporary folder in ``parent``, removed at the end, and remove those of commands that
+    were killed.
 
-    A command holds the lock of its folder, which dies with it; without locks (NFS) those of killed commands stay."""
+    A command holds the lock of its folder, which dies with it; without locks (NFS) those of killed
+    commands stay.
+    """
     prefix = f"{TEMPORARY_PREFIX}fedbench-"
     for stray in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError), _held(stray):
             shutil.rmtree(stray)
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as name, contextlib.ExitStack() as held:
+    with (
+        tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as name,
+        contextlib.ExitStack() as held,
+    ):
         with contextlib.suppress(OSError):
             held.enter_context(_held(Path(name)))
         yield Path(name)
@@ -94,7 +103,9 @@ def folder_aside(parent: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder. Raises ``OSError`` where another process holds it, and without locks."""
+    """Hold the lock of a folder. Raises ``OSError`` where another process holds it, and without
+    locks.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,7 +125,9 @@ def npz_bytes(arrays: dict[str, np.ndarray], compress: bool = True) -> bytes:
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Every array of an .npz archive, never unpickling. Raises ``OSError`` or ``ValueError`` on a damaged file."""
+    """Every array of an .npz archive, never unpickling. Raises ``OSError`` or ``ValueError`` on a
+    damaged file.
+    """
     import zipfile
 
     try:

@@ -1,4 +1,6 @@
-"""Canonical JSON, digests of files, keys of records, and agreement of a record's fields with its identity."""
+"""Canonical JSON, digests of files, keys of records, and agreement of a record's fields with its
+identity.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedbench.core.store.record import Record
 
-_SETTING = ("partition", "federation", "audit", "groups", "thresholds")  # stand in the identity as they are described
+# stand in the identity as they are described
+_SETTING = ("partition", "federation", "audit", "groups", "thresholds")
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _MOST_SHOWN = 80  # characters of a value
 
@@ -26,26 +29,37 @@ def key_of(value: Any) -> str:
 
 
 def digest_of(content: dict[str, Any]) -> str:
-    """Hex sha256 of the canonical JSON of a file's content without its own ``digest``: spaces and order do not count."""
+    """Hex sha256 of the canonical JSON of a file's content without its own ``digest``: spaces and
+    order do not count.
+    """
     return key_of({name: value for name, value in content.items() if name != "digest"})
 
 
 def sealed(content: dict[str, Any]) -> bytes:
     """The file of this content, with its digest."""
-    return json.dumps({**content, "digest": digest_of(content)}, indent=1, ensure_ascii=False).encode() + b"\n"
+    return (
+        json.dumps({**content, "digest": digest_of(content)}, indent=1, ensure_ascii=False).encode()
+        + b"\n"
+    )
 
 
 def digest_mistake(content: dict[str, Any]) -> str | None:
     """The mistake in the digest of a file with this content; None where it is right."""
     if not isinstance(content.get("digest"), str):
         return "it has no digest"
-    return None if digest_of(content) == content["digest"] else "its content is not the one its digest was made of"
+    return (
+        None
+        if digest_of(content) == content["digest"]
+        else "its content is not the one its digest was made of"
+    )
 
 
 def keys_of(identity: dict[str, Any]) -> tuple[str, str]:
-    """(key of the run, key of the cell): hashes of everything that can change the result of a training, and of an attack on it.
+    """(key of the run, key of the cell): hashes of everything that can change the result of a
+    training, and of an attack on it.
 
-    ``identity``: ``run``, ``attack``, ``signals`` and ``analyses``, as ``experiment/job.py`` makes them.
+    ``identity``: ``run``, ``attack``, ``signals`` and ``analyses``, as ``experiment/job.py`` makes
+    them.
     """
     run = key_of(identity["run"])
     return run, key_of({**identity, "run": run})
@@ -59,17 +73,23 @@ def components_of(identity: dict[str, Any]) -> dict[str, Any]:
     run = identity["run"]
 
     def use(of: dict[str, Any], label: str) -> dict[str, Any]:
-        return {**of, "label": label, "then": [use(part, part["name"]) for part in of.get("then", ())]}
+        return {
+            **of,
+            "label": label,
+            "then": [use(part, part["name"]) for part in of.get("then", ())],
+        }
 
     return {
-        "dataset": use(run["dataset"], run["dataset"]["name"]), "model": use(run["model"], run["model"]["name"]),
+        "dataset": use(run["dataset"], run["dataset"]["name"]),
+        "model": use(run["model"], run["model"]["name"]),
         "signals": {name: use(of, name) for name, of in identity["signals"].items()},
         "analyses": {label: use(of, label) for label, of in identity["analyses"].items()},
-    }  # fmt: skip
+    }
 
 
 def disagreements(record: Record) -> Iterator[str]:
-    """Where a record's keys are not those of its identity, or another field differs from the identity.
+    """Where a record's keys are not those of its identity, or another field differs from the
+    identity.
 
     Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for an identity that lacks a field.
     """
@@ -94,9 +114,17 @@ def _said_twice(record: Record, run: dict[str, Any]) -> Iterator[tuple[str, Any,
     yield "device", record.provenance.device.partition(":")[0].partition(" ")[0], run["device"]
     yield "digests", {n: d for n, d in record.digests.items() if n != "scores"}, run["digests"]
     for kind in ("dataset", "model"):
-        yield f"described.{kind}", record.described[kind], {n: run[kind][n] for n in ("name", "params")}
+        yield (
+            f"described.{kind}",
+            record.described[kind],
+            {n: run[kind][n] for n in ("name", "params")},
+        )
     several = record.described.get("coalitions", {})
-    yield "described.coalitions", list(several.values()), [run["coalitions"]] if "coalitions" in run else []
+    yield (
+        "described.coalitions",
+        list(several.values()),
+        [run["coalitions"]] if "coalitions" in run else [],
+    )
     for part in _SETTING:
         yield f"described.{part}", record.described[part], run["setting"][part]
     yield "described.tuning", record.described.get("tuning", False), run.get("tuning", False)

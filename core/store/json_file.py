@@ -1,4 +1,6 @@
-"""JSON files of unknown origin: bounded in size, depth and numbers; no name occurs twice in an object."""
+"""JSON files of unknown origin: bounded in size, depth and numbers; no name occurs twice in an
+object.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ LARGEST = 2**64  # seeds and sizes are below
 
 
 def parse_json(path: Path, most: int, remedy: str) -> Any:
-    """The content of a JSON file of at most ``most`` bytes. UserError for anything else, FIFOs included."""
+    """The content of a JSON file of at most ``most`` bytes. UserError for anything else, FIFOs
+    included.
+    """
     return parse_bytes(read_file(path, most, remedy), str(path), remedy)
 
 
@@ -27,26 +31,36 @@ def read_file(path: Path, most: int, remedy: str) -> bytes:
         if (found := bytes_of(path, most)) is None:
             raise UserError(f"{path}: not a regular file; {remedy}")
     except OverflowError:
-        raise UserError(f"{path}: larger than {most >> 20} MiB, which no file of fedbench is; {remedy}") from None
+        raise UserError(
+            f"{path}: larger than {most >> 20} MiB, which no file of fedbench is; {remedy}"
+        ) from None
     except FileNotFoundError:
         raise UserError(f"{path}: not a regular file; {remedy}") from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}); check its permissions"
+        ) from error
     return found
 
 
 def parse_bytes(given: bytes, name: str, remedy: str) -> Any:
-    """The JSON value of these bytes. UserError, which begins with ``name``, for anything that fedbench would not have written."""
+    """The JSON value of these bytes. UserError, which begins with ``name``, for anything that
+    fedbench would not have written.
+    """
     try:
         content = json.loads(given.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_once)
         _refuse_extremes(content)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{name}: unreadable, not a complete JSON file ({one_line(str(error), 120)}); {remedy}") from error
+        raise UserError(
+            f"{name}: unreadable, not a complete JSON file ({one_line(str(error), 120)}); {remedy}"
+        ) from error
     return content
 
 
 def _refuse_extremes(content: Any) -> None:
-    """Refuse values nested deeper than :data:`MAX_DEPTH` and numbers out of range: JSON has 1e999 and unbounded integers."""
+    """Refuse values nested deeper than :data:`MAX_DEPTH` and numbers out of range: JSON has 1e999
+    and unbounded integers.
+    """
     level = [content]
     for _ in range(MAX_DEPTH):
         inner: list[Any] = []
@@ -56,7 +70,9 @@ def _refuse_extremes(content: Any) -> None:
                 inner += item.values()
             elif kind is list:
                 inner += item
-            elif (kind is float and not math.isfinite(item)) or (kind is int and abs(item) > LARGEST):
+            elif (kind is float and not math.isfinite(item)) or (
+                kind is int and abs(item) > LARGEST
+            ):
                 raise ValueError(f"the number {item!r:.40} is out of range")
         if not inner:
             return
@@ -69,7 +85,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         counts = Counter(name for name, _ in pairs)
-        raise ValueError(f"'{next(name for name in counts if counts[name] > 1)}' is a duplicate name")
+        raise ValueError(
+            f"'{next(name for name in counts if counts[name] > 1)}' is a duplicate name"
+        )
     return found
 
 

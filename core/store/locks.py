@@ -1,8 +1,10 @@
-"""Locks of a results folder: one command writes at a time, or the parts of one plan side by side, on several machines too.
+"""Locks of a results folder: one command writes at a time, or the parts of one plan side by side,
+on several machines too.
 
-``.lock`` is held alone by a command that runs all of a plan, and shared by parts; a part holds ``.lock-I-of-N`` alone besides.
-A lock dies with its process, however that ends. On NFS these locks reach other machines (flock(2), "NFS details": a shared one
-needs a file open for reading, an exclusive one for writing). A file system without locks is used without, and a note says so.
+``.lock`` is held alone by a command that runs all of a plan, and shared by parts; a part holds
+``.lock-I-of-N`` alone besides. A lock dies with its process, however that ends. On NFS these locks
+reach other machines (flock(2), "NFS details": a shared one needs a file open for reading, an
+exclusive one for writing). A file system without locks is used without, and a note says so.
 """
 
 from __future__ import annotations
@@ -30,12 +32,19 @@ def is_lock(name: str) -> bool:
 
 @contextlib.contextmanager
 def locked(root: Path, part: tuple[int, int] | None = None) -> Iterator[None]:
-    """Hold the folder, all of it or for one ``part`` (i, n). Raises ``UserError`` where another command holds it."""
+    """Hold the folder, all of it or for one ``part`` (i, n). Raises ``UserError`` where another
+    command holds it.
+    """
     with contextlib.ExitStack() as held:
         if not _taken(held, root / _WHOLE, shared=part is not None):
-            raise UserError(f"{root}: another `fedbench run` is writing here; wait for it or use --results")
+            raise UserError(
+                f"{root}: another `fedbench run` is writing here; wait for it or use --results"
+            )
         if part is not None and not _taken(held, root / f"{_WHOLE}-{part[0]}-of-{part[1]}"):
-            raise UserError(f"{root}: part {part[0]}/{part[1]} is being run by another command; wait for it or use --results")
+            raise UserError(
+                f"{root}: part {part[0]}/{part[1]} is being run by another command; wait for it or "
+                "use --results"
+            )
         yield
 
 
@@ -51,9 +60,13 @@ def _taken(held: contextlib.ExitStack, path: Path, shared: bool = False) -> bool
         if error.errno in NO_LOCKS:
             if path.name == _WHOLE:
                 say(
-                    f"note: {folder}: its file system has no locks ({error.strerror}), so that nothing stops a second "
-                    "command: run one at a time here, or each part into a folder of its own with --results"
+                    f"note: {folder}: its file system has no locks ({error.strerror}), so that "
+                    "nothing stops a second "
+                    "command: run one at a time here, or each part into a folder of its own with "
+                    "--results"
                 )
             return True
-        raise UserError(f"{folder}: cannot be written ({error.strerror}); name another folder with --results") from error
+        raise UserError(
+            f"{folder}: cannot be written ({error.strerror}); name another folder with --results"
+        ) from error
     return True

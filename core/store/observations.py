@@ -1,4 +1,6 @@
-"""The observations that a training left in the cache of its folder, and a check of those that came in a bundle."""
+"""The observations that a training left in the cache of its folder, and a check of those that came
+in a bundle.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,10 @@ def observations_of(loaded: LoadedRecord) -> Path:
 
 
 def require_observations(root: Path, records: Iterable[LoadedRecord]) -> None:
-    """Check all observations in an unpacked bundle: sizes, types, digests, and that each is of the training that its records
-    are of. Whether any training gave these signals is not known. Raises ``UserError``."""
+    """Check all observations in an unpacked bundle: sizes, types, digests, and that each is of the
+    training that its records are of. Whether any training gave these signals is not known. Raises
+    ``UserError``.
+    """
     runs: dict[Path, list[LoadedRecord]] = {}
     for loaded in records:
         runs.setdefault(observations_of(loaded), []).append(loaded)
@@ -68,11 +72,15 @@ def _require(path: Path, run: Sequence[LoadedRecord]) -> None:
             raise ValueError("its facts are too long")
         content = json.loads(text)
         facts = _Facts.model_validate(content)
-        whole = content.pop("digest") == key_of({"meta": content, "arrays": digest_of_arrays(arrays)})
+        whole = content.pop("digest") == key_of(
+            {"meta": content, "arrays": digest_of_arrays(arrays)}
+        )
         agreeing = (_agree(loaded, facts, arrays["test_correct"]) for loaded in run_by_run(run))
         ours = facts.run_key == run[0].record.run_key and all(agreeing)
     except (KeyError, ValueError, RecursionError) as error:
-        raise file.error(f"not observations as fedbench keeps them ({type(error).__name__})") from error
+        raise file.error(
+            f"not observations as fedbench keeps them ({type(error).__name__})"
+        ) from error
     if not (whole and ours):
         what = "are not those of its records" if whole else "were changed after they were measured"
         raise file.error(f"the observations {what}")
@@ -82,4 +90,6 @@ def _agree(loaded: LoadedRecord, facts: _Facts, test_correct: np.ndarray) -> boo
     """Whether a record with scores tells the same of the training."""
     record = loaded.record
     told = record.outcome != "ok" or np.array_equal(loaded.test_correct(), test_correct)
-    return told and (record.utility is None or (record.history, record.facts) == (facts.history, facts.facts))
+    return told and (
+        record.utility is None or (record.history, record.facts) == (facts.history, facts.facts)
+    )

@@ -1,7 +1,8 @@
 """The suites of a results folder: as given, as resolved, and the packages that were installed.
 
-``suites/ID.yaml`` (resolved; runs again), ``ID.given.yaml`` and ``ID.json``, where ID is a hash of the three: no plan ever
-replaces another one. The folder's marker names the last plan and all before it.
+``suites/ID.yaml`` (resolved; runs again), ``ID.given.yaml`` and ``ID.json``, where ID is a hash of
+the three: no plan ever replaces another one. The folder's marker names the last plan and all before
+it.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ _REMEDY = "run the suite again to store it anew"
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One plan. ``given``: the file's text; ``resolved``: the same with ``overrides`` (``--set``), recipes and defaults written
-    out; ``only``: the parts (``--only``) that were run; ``file``: the suite's file name; ``packages``: name -> version of
-    everything installed."""
+    """One plan. ``given``: the file's text; ``resolved``: the same with ``overrides`` (``--set``),
+    recipes and defaults written out; ``only``: the parts (``--only``) that were run; ``file``: the
+    suite's file name; ``packages``: name -> version of everything installed.
+    """
 
     suite: str
     file: str
@@ -57,7 +59,9 @@ class Asked:
 
 
 def keep_plan(root: Path, asked: Asked) -> str:
-    """Store a plan, whole, and give its id; the same plan again changes nothing. Raises ``OSError``."""
+    """Store a plan, whole, and give its id; the same plan again changes nothing. Raises
+    ``OSError``.
+    """
     facts = json.dumps(asked.facts(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     texts = {".given.yaml": asked.given, ".yaml": asked.resolved, ".json": facts}
     contents = {suffix: text.encode() for suffix, text in texts.items()}
@@ -80,30 +84,44 @@ def stored_plans(root: Path) -> list[str]:
 
 
 def read_plan(root: Path, plan: str) -> Asked:
-    """One plan. Raises ``UserError`` for files that are not what ``keep_plan`` wrote: their hash is the plan's id."""
+    """One plan. Raises ``UserError`` for files that are not what ``keep_plan`` wrote: their hash is
+    the plan's id.
+    """
     given, path, resolved = plan_files(root, plan)
     facts = parse_json(path, _MAX_FACTS_BYTES, _REMEDY)
     texts = (read_file(text, MAX_SUITE_BYTES, _REMEDY) for text in (given, resolved))
     try:
-        own = {name: value for name, value in facts.items() if name not in ("schema_version", "sha256")}
+        own = {
+            name: value for name, value in facts.items() if name not in ("schema_version", "sha256")
+        }
         lists = {name: tuple(own[name]) for name in ("overrides", "only")}
         decoded = {name: text.decode() for name, text in zip(_TEXTS, texts, strict=True)}
         asked = TypeAdapter(Asked).validate_python(own | lists | decoded)
         whole = asked.id == plan
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"{path}: not the facts of a plan ({type(error).__name__}); {_REMEDY}") from error
+        raise UserError(
+            f"{path}: not the facts of a plan ({type(error).__name__}); {_REMEDY}"
+        ) from error
     if not whole:
-        raise UserError(f"{path}: it is not the plan that its name says, or a suite beside it was changed; {_REMEDY}")
+        raise UserError(
+            f"{path}: it is not the plan that its name says, or a suite beside it was changed; "
+            f"{_REMEDY}"
+        )
     return asked
 
 
 def only_of(suite: str | Path) -> tuple[str, ...]:
-    """The parts (``--only``) that a plan was run in, of which ``suite`` is the resolved file; none of any other file.
+    """The parts (``--only``) that a plan was run in, of which ``suite`` is the resolved file; none
+    of any other file.
 
     Raises ``UserError`` as :func:`read_plan`.
     """
     path = Path(suite).absolute()
     root, plan = path.parents[1] if len(path.parents) > 1 else path, path.stem
-    if path != root / SUITES / f"{plan}.yaml" or not ID.fullmatch(plan) or not all(p.is_file() for p in plan_files(root, plan)):
+    if (
+        path != root / SUITES / f"{plan}.yaml"
+        or not ID.fullmatch(plan)
+        or not all(p.is_file() for p in plan_files(root, plan))
+    ):
         return ()
     return read_plan(root, plan).only

@@ -1,4 +1,6 @@
-"""Read records and their arrays, which may have any origin: sizes, digests, types and value ranges are checked."""
+"""Read records and their arrays, which may have any origin: sizes, digests, types and value ranges
+are checked.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,16 @@ from fedbench.core.words import one_line
 MAX_RECORD_BYTES = 16 << 20
 MAX_RECORDS = 200_000
 IMPORTED = "imported"  # RESULTS/imported/BUNDLE/records: records of other groups
-REPRODUCED = "reproduced"  # RESULTS/reproduced: a results folder with imported cells that were computed again here
+# RESULTS/reproduced: a results folder with imported cells that were computed again here
+REPRODUCED = "reproduced"
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The scores of one attack for one target: ``scores`` [n] float64, ``kind`` [n] int8, ``ids`` [n] int64, ``in_mix`` [n]
-    bool: candidates of the mix of outside and inside non-members; ``canary`` [n] bool: mislabelled candidates."""
+    """The scores of one attack for one target: ``scores`` [n] float64, ``kind`` [n] int8, ``ids``
+    [n] int64, ``in_mix`` [n] bool: candidates of the mix of outside and inside non-members;
+    ``canary`` [n] bool: mislabelled candidates.
+    """
 
     scores: np.ndarray
     kind: np.ndarray
@@ -38,7 +43,9 @@ class Candidates:
 
 @dataclass(frozen=True)
 class LoadedRecord:
-    """The record of a cell, and the files of its run: the record at ``path`` and the ``arrays``, which are read on demand."""
+    """The record of a cell, and the files of its run: the record at ``path`` and the ``arrays``,
+    which are read on demand.
+    """
 
     record: Record
     path: Path
@@ -46,12 +53,16 @@ class LoadedRecord:
 
     @property
     def stem(self) -> str:
-        """The name of the cell; in a merged folder with the name of the suite in front, as its run has it."""
+        """The name of the cell; in a merged folder with the name of the suite in front, as its run
+        has it.
+        """
         return self.path.stem.removesuffix(stem_of_run(self.record)) + stem_of_cell(self.record)
 
     @property
     def bundle(self) -> str:
-        """The name of the bundle that the record came in; empty for one that was measured in its folder."""
+        """The name of the bundle that the record came in; empty for one that was measured in its
+        folder.
+        """
         folder = self.path.parents[1]
         return folder.name if folder.parent.name == IMPORTED else ""
 
@@ -72,7 +83,9 @@ class LoadedRecord:
         return self.candidates_of([t.target for t in self.record.targets]), self.test_correct()
 
     def null_maxima(self, target: int) -> tuple[np.ndarray, np.ndarray]:
-        """(AUC [B], advantage [B]) float64: the target's ``maximum`` under each shuffled membership."""
+        """(AUC [B], advantage [B]) float64: the target's ``maximum`` under each shuffled
+        membership.
+        """
         return _null_maxima(self._arrays(), self.record.key, target)
 
     def array(self, analysis: str, name: str) -> np.ndarray:
@@ -84,7 +97,9 @@ class LoadedRecord:
         return _all(self._arrays(), self.record) if self.record.outcome == "ok" else {}
 
     def _arrays(self) -> RunArrays:
-        return _run_arrays(self.arrays, self.path, self.arrays.stat().st_mtime_ns if self.arrays.exists() else None)
+        return _run_arrays(
+            self.arrays, self.path, self.arrays.stat().st_mtime_ns if self.arrays.exists() else None
+        )
 
 
 @lru_cache(maxsize=64)  # tables ask for the cells of a run one after the other, and several times
@@ -94,7 +109,9 @@ def _run_arrays(path: Path, record: Path, changed: int | None) -> RunArrays:
 
 
 def run_by_run(records: Iterable[LoadedRecord]) -> Iterator[LoadedRecord]:
-    """Yield records, of which those of one run follow each other, with the arrays of one run in memory at a time."""
+    """Yield records, of which those of one run follow each other, with the arrays of one run in
+    memory at a time.
+    """
     path = None
     for loaded in records:
         if loaded.path != path:
@@ -123,7 +140,9 @@ def _candidates(arrays: RunArrays, key: str, target: int) -> Candidates:
     if kind.size and not -1 <= kind.min() <= kind.max() <= 2:
         raise arrays.error(f"'t{target}_kind' holds values outside -1..2")
     ids = arrays.vector(key, f"t{target}_ids", np.int64, n)
-    in_mix, canary = (arrays.vector(key, f"t{target}_{part}", np.bool_, n) for part in ("in_mix", "canary"))
+    in_mix, canary = (
+        arrays.vector(key, f"t{target}_{part}", np.bool_, n) for part in ("in_mix", "canary")
+    )
     return Candidates(scores, kind, ids, in_mix, canary)
 
 
@@ -137,14 +156,16 @@ def _null_maxima(arrays: RunArrays, key: str, target: int) -> tuple[np.ndarray, 
 
 
 def load_records(folder: Path | str, arrays: bool = True) -> list[LoadedRecord]:
-    """The records of all cells in a results folder: those that were measured there, then imported ones of other keys.
-    ``arrays``: with a check of their arrays.
+    """The records of all cells in a results folder: those that were measured there, then imported
+    ones of other keys. ``arrays``: with a check of their arrays.
 
     UserError that names every file that cannot be used, with reason and remedy.
     """
     paths = all_paths(Path(folder))
     if not paths:
-        raise UserError(f"{Path(folder) / 'records'}: no records found; `fedbench run SUITE` writes them")
+        raise UserError(
+            f"{Path(folder) / 'records'}: no records found; `fedbench run SUITE` writes them"
+        )
     loaded = read_all(paths, read_run if arrays else read_bare)
     own = [r for r in loaded if not r.bundle]
     known = {(r.record.suite, r.record.key) for r in own}
@@ -159,15 +180,24 @@ def all_paths(root: Path) -> list[Path]:
 
 
 def record_paths(records: Path) -> list[Path]:
-    """The record files of a folder, in the order of their names. UserError for more than any suite has."""
+    """The record files of a folder, in the order of their names. UserError for more than any suite
+    has.
+    """
     paths = sorted(p for p in records.glob("*.json") if not p.name.startswith("."))
     if len(paths) > MAX_RECORDS:
-        raise UserError(f"{records}: {len(paths)} records, more than the {MAX_RECORDS} a board can hold; split them")
+        raise UserError(
+            f"{records}: {len(paths)} records, more than the {MAX_RECORDS} a board can hold; split "
+            "them"
+        )
     return paths
 
 
-def read_all(paths: Iterable[Path], read: Callable[[Path], list[LoadedRecord]]) -> list[LoadedRecord]:
-    """The cells of the runs at ``paths``, each read by ``read``; UserError with the mistakes of all of them."""
+def read_all(
+    paths: Iterable[Path], read: Callable[[Path], list[LoadedRecord]]
+) -> list[LoadedRecord]:
+    """The cells of the runs at ``paths``, each read by ``read``; UserError with the mistakes of all
+    of them.
+    """
     loaded: list[LoadedRecord] = []
     problems: list[str] = []
     for path in paths:
@@ -181,7 +211,9 @@ def read_all(paths: Iterable[Path], read: Callable[[Path], list[LoadedRecord]]) 
 
 
 def read_run(path: Path) -> list[LoadedRecord]:
-    """The cells of one run, checked together with their arrays. UserError names the file, the reason and the remedy."""
+    """The cells of one run, checked together with their arrays. UserError names the file, the
+    reason and the remedy.
+    """
     loaded = read_bare(path)
     if scored := [one.record for one in loaded if one.record.outcome == "ok"]:
         arrays = RunArrays(loaded[0].arrays, _remedy(path))
@@ -191,9 +223,14 @@ def read_run(path: Path) -> list[LoadedRecord]:
 
 
 def _check(arrays: RunArrays, record: Record) -> None:
-    """Raise UserError unless the arrays are those that the record was written with, of the right types and lengths."""
+    """Raise UserError unless the arrays are those that the record was written with, of the right
+    types and lengths.
+    """
     if digest_of_arrays(_all(arrays, record)) != record.digests["scores"]:
-        raise arrays.error(f"the arrays of the attack '{record.attack.label}' are not those that its record was written with")
+        raise arrays.error(
+            f"the arrays of the attack '{record.attack.label}' are not those that its record was "
+            "written with"
+        )
     for t in record.targets:
         _candidates(arrays, record.key, t.target)
         if t.maximum is not None:
@@ -205,8 +242,14 @@ def read_bare(path: Path) -> list[LoadedRecord]:
     """The cells of one run, without a check of their arrays. UserError as of ``read_run``."""
     content = parse_json(path, MAX_RECORD_BYTES, RERUN)
     records = validated(content, path)
-    if not isinstance(name := content.get("arrays"), str) or (name and not name.startswith(f"{path.stem}--")) or "/" in name:
-        raise UserError(f"{path}: not a valid record (arrays: {one_line(repr(name), 120)}); {RERUN}")
+    if (
+        not isinstance(name := content.get("arrays"), str)
+        or (name and not name.startswith(f"{path.stem}--"))
+        or "/" in name
+    ):
+        raise UserError(
+            f"{path}: not a valid record (arrays: {one_line(repr(name), 120)}); {RERUN}"
+        )
     arrays = path.with_name(name or f"{path.stem}.npz")
     if any(record.outcome == "ok" for record in records) and not arrays.exists():
         raise UserError(f"{arrays}: missing, though its record says 'ok'; {_remedy(path)}")

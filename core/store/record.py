@@ -1,4 +1,6 @@
-"""The record of one cell: what was asked, what came out, where it came from. Cells of a run share a file."""
+"""The record of one cell: what was asked, what came out, where it came from. Cells of a run share a
+file.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class RoundRow(RecordPart):
 
 
 class Found(RecordPart):
-    """What one analysis found; its vectors are in the .npz beside the record, ``<analysis>:<name>``."""
+    """What one analysis found; its vectors are in the .npz beside the record,
+    ``<analysis>:<name>``.
+    """
 
     numbers: dict[str, Number] = Field(default_factory=dict)
     """name -> what it found"""
@@ -57,8 +61,9 @@ class Found(RecordPart):
 
 
 class Measured(RecordPart):
-    """Figures that differ from run to run; everything else in a record, but the digest that covers them too, is reproducible
-    bit by bit on the same type of CPU."""
+    """Figures that differ from run to run; everything else in a record, but the digest that covers
+    them too, is reproducible bit by bit on the same type of CPU.
+    """
 
     started: str
     """UTC, ISO 8601"""
@@ -67,8 +72,9 @@ class Measured(RecordPart):
     cpu_s: float
     """the same by the CPU, of all its processes, seconds"""
     train_cpu_s: float
-    """local training and aggregation only, on a CPU without the checks of what plugins do: the basis of relative
-    runtime"""
+    """local training and aggregation only, on a CPU without the checks of what plugins do: the
+    basis of relative runtime
+    """
     train_wall_s: float | None = None
     """the same by the clock: far more than the CPU time where the machine was busy"""
     signals_cpu_s: float
@@ -175,8 +181,9 @@ class Record(RecordPart):
     view: str
     """what the adversary sees: ``server``, ``client``, ``coalition``, ``external``"""
     described: dict[str, Any]
-    """the resolved setting in words a board can print: dataset, model, clients, rounds, ...; ``tuning`` is true of a seed on
-    which strengths are chosen, and absent elsewhere"""
+    """the resolved setting in words a board can print: dataset, model, clients, rounds, ...;
+    ``tuning`` is true of a seed on which strengths are chosen, and absent elsewhere
+    """
     facts: dict[str, FactValue] = Field(default_factory=dict)
     """what the defense says of its run: epsilon, choices, bytes, ..."""
     utility: Utility | None = None
@@ -194,13 +201,17 @@ class Record(RecordPart):
     notes: list[str] = Field(default_factory=list)
     """what to know about the scores: who colluded, dropped rows of an adversary"""
     complaints: list[str] = Field(default_factory=list)
-    """what a plugin did wrong that cost no score: an analysis that failed, a fact that cannot be recorded"""
+    """what a plugin did wrong that cost no score: an analysis that failed, a fact that cannot be
+    recorded
+    """
     provenance: Provenance
     """versions and machine"""
     measured: Measured
     """times and memory"""
     identity: Identity
-    """what both keys are made of; they are made again on reading, and other fields that stand in it must agree"""
+    """what both keys are made of; they are made again on reading, and other fields that stand in it
+    must agree
+    """
 
     @property
     def accuracy(self) -> float:
@@ -218,7 +229,7 @@ class Record(RecordPart):
         return Components.model_validate(components_of(self.identity.model_dump()))
 
 
-# -- remarks of defenses, kept as notes ------------------------------------------------------------------------------------
+# -- remarks of defenses, kept as notes ------------------------------------------------------------
 
 
 def remark_note(label: str, setting: str, text: str) -> str:
@@ -227,8 +238,9 @@ def remark_note(label: str, setting: str, text: str) -> str:
 
 
 def remarks_in(record: Record) -> list[str]:
-    """The remarks of a record, each once: those that were made before the training, then those of the finished run. Their text
-    is the defense's."""
+    """The remarks of a record, each once: those that were made before the training, then those of
+    the finished run. Their text is the defense's.
+    """
     lead, said = _lead(record.defense.label, record.setting), record.facts.get(REMARKS, [])
     before = [note.removeprefix(lead) for note in record.notes if note.startswith(lead)]
     after = said if isinstance(said, list) else [said]

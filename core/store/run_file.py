@@ -1,8 +1,9 @@
 """The files of a run: a JSON record with its cells, and an ``.npz`` with their arrays.
 
-What all cells of a run share is written once in the record. An array that is equal in all cells is written once as ``NAME``, one
-of a single cell as ``KEY/NAME`` with the first letters of the cell's key. The ``.npz`` has a digest of its content in its name,
-and the record names it: a kill at any time leaves the files from before or the new ones.
+What all cells of a run share is written once in the record. An array that is equal in all cells is
+written once as ``NAME``, one of a single cell as ``KEY/NAME`` with the first letters of the cell's
+key. The ``.npz`` has a digest of its content in its name, and the record names it: a kill at any
+time leaves the files from before or the new ones.
 """
 
 from __future__ import annotations
@@ -20,9 +21,19 @@ from fedbench.core.store.integrity import sealed
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 
 _OF_CELL = (
-    "key", "outcome", "reason", "by_adversary", "attack", "view", "targets", "pooled", "analyses", "notes", "complaints",
+    "key",
+    "outcome",
+    "reason",
+    "by_adversary",
+    "attack",
+    "view",
+    "targets",
+    "pooled",
+    "analyses",
+    "notes",
+    "complaints",
     "measured",
-)  # fmt: skip
+)
 _OF_TARGET = ("scores", "kind", "ids", "canary", "in_mix")
 _OF_MAXIMUM = ("null_auc", "null_advantage")
 OPTIONAL = ("assignment",)
@@ -43,12 +54,17 @@ def array_names(record: Record) -> list[str]:
     for t in record.targets:
         parts = (*_OF_TARGET, *(_OF_MAXIMUM if t.maximum is not None else ()))
         names += [f"t{t.target}_{part}" for part in parts]
-    return names + [f"{label}:{name}" for label, found in record.analyses.items() for name in found.arrays]
+    return names + [
+        f"{label}:{name}" for label, found in record.analyses.items() for name in found.arrays
+    ]
 
 
 def optional_names(record: Record) -> list[str]:
     """The arrays that it may have besides."""
-    return [*OPTIONAL, *(f"t{t.target}_{part}" for t in record.targets for part in OPTIONAL_OF_TARGET)]
+    return [
+        *OPTIONAL,
+        *(f"t{t.target}_{part}" for t in record.targets for part in OPTIONAL_OF_TARGET),
+    ]
 
 
 def digest_of_arrays(arrays: Mapping[str, np.ndarray]) -> str:
@@ -56,7 +72,9 @@ def digest_of_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     found = hashlib.sha256()
     for name in sorted(arrays):
         a = arrays[name]
-        found.update(f"{name} {a.dtype.str} {a.shape};".encode() + np.ascontiguousarray(a).tobytes())
+        found.update(
+            f"{name} {a.dtype.str} {a.shape};".encode() + np.ascontiguousarray(a).tobytes()
+        )
     return found.hexdigest()
 
 
@@ -72,7 +90,9 @@ def write_run(records: Path, stem: str, cells: Sequence[CellResult]) -> None:
         content = npz_bytes(arrays)
         name = f"{stem}--{hashlib.sha256(content).hexdigest()[:12]}.npz"
         write_atomically(records / name, content)
-    write_atomically(records / f"{stem}.json", sealed(_content([cell.record for cell in cells], name)))
+    write_atomically(
+        records / f"{stem}.json", sealed(_content([cell.record for cell in cells], name))
+    )
     for path in records.glob(f"{stem}--*.npz"):
         if path.name != name:
             path.unlink(missing_ok=True)
@@ -85,7 +105,12 @@ def cells_of(content: dict[str, Any]) -> list[dict[str, Any]]:
     """
     run = content["run"]
     return [
-        {**run, **own, "identity": {**own["identity"], "run": run["identity"]}, "digests": {**run["digests"], **own["digests"]}}
+        {
+            **run,
+            **own,
+            "identity": {**own["identity"], "run": run["identity"]},
+            "digests": {**run["digests"], **own["digests"]},
+        }
         for own in content["cells"]
     ]
 
@@ -94,7 +119,10 @@ def _content(records: Sequence[Record], arrays: str) -> dict[str, Any]:
     """Fields of the run as the first record has them; a cell with other values keeps its own."""
     parts = [_parted(record.model_dump(mode="json")) for record in records]
     run = parts[0][0]
-    cells = [{**own, **{name: value for name, value in of_run.items() if value != run[name]}} for of_run, own in parts]
+    cells = [
+        {**own, **{name: value for name, value in of_run.items() if value != run[name]}}
+        for of_run, own in parts
+    ]
     return {"schema_version": SCHEMA_VERSION, "arrays": arrays, "run": run, "cells": cells}
 
 
@@ -125,4 +153,7 @@ def _packed(by_key: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndar
 
 def _equal(arrays: Iterable[np.ndarray]) -> bool:
     first, *others = arrays
-    return all(a.dtype == first.dtype and a.shape == first.shape and a.tobytes() == first.tobytes() for a in others)
+    return all(
+        a.dtype == first.dtype and a.shape == first.shape and a.tobytes() == first.tobytes()
+        for a in others
+    )

@@ -15,7 +15,9 @@ class RecordPart(BaseModel):
 
 
 class RoundScores(RecordPart):
-    """A single-round attack by how its round is chosen; TF01 in percent, None with too few non-members."""
+    """A single-round attack by how its round is chosen; TF01 in percent, None with too few
+    non-members.
+    """
 
     last_auc: float
     """AUC of the last audited round"""
@@ -38,10 +40,12 @@ class RoundScores(RecordPart):
 
 
 class MaximumScores(RecordPart):
-    """The papers' largest value over all rounds, against outside non-members; read it only beside its null.
+    """The papers' largest value over all rounds, against outside non-members; read it only beside
+    its null.
 
-    What the same looking finds under shuffled memberships, the same for all attacks of a run, lies in the .npz beside the record:
-    ``t<target>_null_auc`` and ``t<target>_null_advantage``, one value a shuffle.
+    What the same looking finds under shuffled memberships, the same for all attacks of a run, lies
+    in the .npz beside the record: ``t<target>_null_auc`` and ``t<target>_null_advantage``, one
+    value a shuffle.
     """
 
     auc: float
@@ -83,7 +87,9 @@ class DecisionScores(RecordPart):
 
 
 class TargetScores(RecordPart):
-    """One target client (-3: all honest clients together); the groups a dataset does not have (no canaries) are absent."""
+    """One target client (-3: all honest clients together); the groups a dataset does not have (no
+    canaries) are absent.
+    """
 
     target: int
     """a client's id; -3: all honest clients together; -10, -11, ...: a group of clients"""

@@ -1,4 +1,6 @@
-"""Readable names of runs (which their files have) and of cells, each with the first letters of its key."""
+"""Readable names of runs (which their files have) and of cells, each with the first letters of its
+key.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,12 @@ _MOST_OF_A_NAME = 48  # letters: five names and a key stay below the 255 that a 
 STEM = re.compile(r"[A-Za-z0-9=,_-][A-Za-z0-9=.,_-]*--[0-9a-f]{12}")
 
 
-def run_stem(setting: str, coalition: str, defense: str, attacker: str | None, seed: int, run_key: str) -> str:
-    """The name of a run's files without a suffix. ``attacker``: the attack that takes part in the training."""
+def run_stem(
+    setting: str, coalition: str, defense: str, attacker: str | None, seed: int, run_key: str
+) -> str:
+    """The name of a run's files without a suffix. ``attacker``: the attack that takes part in the
+    training.
+    """
     named = [setting, coalition, defense, *([attacker] if attacker else []), f"s{seed}"]
     return "--".join(map(word, [*named, run_key[:12]]))
 
@@ -36,7 +42,9 @@ def names_in(stem: str) -> str:
 def stem_of_run(record: Record) -> str:
     """The name of the files of the record's run."""
     r = record
-    return run_stem(r.setting, r.coalition, r.defense.label, r.described["adversary"], r.seed, r.run_key)
+    return run_stem(
+        r.setting, r.coalition, r.defense.label, r.described["adversary"], r.seed, r.run_key
+    )
 
 
 def stem_in_merged(record: Record) -> str:
@@ -46,4 +54,11 @@ def stem_in_merged(record: Record) -> str:
 
 def stem_of_cell(record: Record) -> str:
     """The name of the record's cell."""
-    return stem(record.setting, record.coalition, record.defense.label, record.attack.label, record.seed, record.key)
+    return stem(
+        record.setting,
+        record.coalition,
+        record.defense.label,
+        record.attack.label,
+        record.seed,
+        record.key,
+    )

@@ -1,4 +1,6 @@
-"""Whether the content of a file is a valid record: unchanged since it was written, consistent, within what can be measured."""
+"""Whether the content of a file is a valid record: unchanged since it was written, consistent,
+within what can be measured.
+"""
 
 from __future__ import annotations
 
@@ -22,31 +24,52 @@ _KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
 
 
 def validated(content: Any, path: Path) -> list[Record]:
-    """The records of the cells of a run from the JSON content of its file ``path``. UserError with file, reason and remedy."""
+    """The records of the cells of a run from the JSON content of its file ``path``. UserError with
+    file, reason and remedy.
+    """
     if not isinstance(content, dict) or "schema_version" not in content:
-        raise UserError(f"{path}: not a fedbench record (it has no schema_version); move it out of the results folder")
+        raise UserError(
+            f"{path}: not a fedbench record (it has no schema_version); move it out of the results "
+            "folder"
+        )
     version = content["schema_version"]
     if type(version) is int and version > SCHEMA_VERSION:
         raise UserError(
-            f"{path}: made by a newer fedbench (record schema {version}; this one reads {SCHEMA_VERSION}); upgrade fedbench"
+            f"{path}: made by a newer fedbench (record schema {version}; this one reads "
+            f"{SCHEMA_VERSION}); upgrade fedbench"
         )
     if type(version) is not int or version != SCHEMA_VERSION:
-        raise UserError(f"{path}: record schema {one_line(repr(version), 120)}, expected {SCHEMA_VERSION}; {RERUN}")
+        raise UserError(
+            f"{path}: record schema {one_line(repr(version), 120)}, expected {SCHEMA_VERSION}; "
+            f"{RERUN}"
+        )
     if (what := digest_mistake(content)) is not None:
         raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {RERUN}")
     try:
         records = [Record.model_validate(fields) for fields in cells_of(content)]
-        what = next((what for record in records for what in _impossible(record)), None) or _of_several(records)
+        what = next(
+            (what for record in records for what in _impossible(record)), None
+        ) or _of_several(records)
     except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: not a valid record ({one_line(repr(error), 120)}); {RERUN}") from error
+        raise UserError(
+            f"{path}: not a valid record ({one_line(repr(error), 120)}); {RERUN}"
+        ) from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: not a valid record ({one_line(where, 120)}: {one_line(first['msg'], 120)}); {RERUN}") from error
+        raise UserError(
+            f"{path}: not a valid record ({one_line(where, 120)}: {one_line(first['msg'], 120)}); "
+            f"{RERUN}"
+        ) from error
     if what is not None:
         raise UserError(f"{path}: not a valid record ({what}); {RERUN}")
-    if (named := _KEY_IN_NAME.search(path.stem)) and not records[0].run_key.startswith(named.group(1)):
-        raise UserError(f"{path}: holds another run's record (key {one_line(records[0].run_key, 12)}): it was renamed; {RERUN}")
+    if (named := _KEY_IN_NAME.search(path.stem)) and not records[0].run_key.startswith(
+        named.group(1)
+    ):
+        raise UserError(
+            f"{path}: holds another run's record (key {one_line(records[0].run_key, 12)}): it was "
+            f"renamed; {RERUN}"
+        )
     return records
 
 
@@ -56,7 +79,11 @@ def _of_several(records: Sequence[Record]) -> str | None:
         return "it has no cells"
     if len({record.key for record in records}) < len(records):
         return "two of its cells have one key"
-    return None if len({record.run_key for record in records}) == 1 else "its cells are of different runs"
+    return (
+        None
+        if len({record.run_key for record in records}) == 1
+        else "its cells are of different runs"
+    )
 
 
 def _impossible(record: Record) -> Iterator[str]:
@@ -65,11 +92,15 @@ def _impossible(record: Record) -> Iterator[str]:
         yield "outcome is 'ok' without utility and targets"
     if record.outcome != "ok" and (record.targets or record.pooled):
         yield f"outcome is '{record.outcome}', but it has scores"
-    if record.by_adversary and (record.outcome != "diverged" or not record.described.get("adversary")):
+    if record.by_adversary and (
+        record.outcome != "diverged" or not record.described.get("adversary")
+    ):
         yield "by_adversary, but it did not diverge with an adversary inside"
     if record.utility is not None and not 0 <= record.utility.accuracy <= 1:
         yield "utility.accuracy is not between 0 and 1"
-    if record.utility is not None and [row.accuracy for row in record.history[-1:]] != [record.utility.accuracy]:
+    if record.utility is not None and [row.accuracy for row in record.history[-1:]] != [
+        record.utility.accuracy
+    ]:
         yield "utility.accuracy is not that of the last round in history"
     scores = [s for t in record.targets for s in t.groups.values()] + list(record.pooled.values())
     for m in METRICS:

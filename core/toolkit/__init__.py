@@ -13,6 +13,17 @@ from fedbench.core.toolkit.arrays import (
 from fedbench.core.toolkit.download import Remote, archive_files, data_folder, fetch, unpack
 
 __all__ = [
-    "Arrays", "Labelled", "Remote", "archive_files", "cached", "check_labels", "check_size", "class_folders", "data_folder",
-    "decode_images", "fetch", "file_lines", "unpack",
-]  # fmt: skip
+    "Arrays",
+    "Labelled",
+    "Remote",
+    "archive_files",
+    "cached",
+    "check_labels",
+    "check_size",
+    "class_folders",
+    "data_folder",
+    "decode_images",
+    "fetch",
+    "file_lines",
+    "unpack",
+]

@@ -27,8 +27,9 @@ SPLITS = ("train", "test", "holdout")
 
 
 def check_data(data: Data, name: str) -> Data:
-    """``data`` itself. Raises ``UserError`` with everything that is wrong with it: lengths, shapes, labels,
-    canary flags, normalisation. ``name`` is the data set's, for the message."""
+    """``data`` itself. Raises ``UserError`` with everything that is wrong with it: lengths, shapes,
+    labels, canary flags, normalisation. ``name`` is the data set's, for the message.
+    """
     problems = [p for split in SPLITS for p in _split_problems(data, split)]
     problems += _normalisation_problems(data)
     if problems:
@@ -37,17 +38,24 @@ def check_data(data: Data, name: str) -> Data:
 
 
 def check_labels(y: np.ndarray, n_classes: int, where: str) -> None:
-    """Every label in 0..C-1. Raises ``UserError`` naming ``where`` and the first position that is not."""
+    """Every label in 0..C-1. Raises ``UserError`` naming ``where`` and the first position that is
+    not.
+    """
     problem = _label_problem(y, n_classes)
     if problem:
         raise UserError(f"{where}: {problem}")
 
 
 def check_size(file: Path, most: int) -> None:
-    """Raises ``UserError`` for a file of more than ``most`` bytes: before it is read, not when memory is out."""
+    """Raises ``UserError`` for a file of more than ``most`` bytes: before it is read, not when
+    memory is out.
+    """
     size = file.stat().st_size
     if size > most:
-        raise UserError(f"{file}: {size:,} bytes, at most {most:,} expected: not this data set; get it from its official home")
+        raise UserError(
+            f"{file}: {size:,} bytes, at most {most:,} expected: not this data set; get it from "
+            "its official home"
+        )
 
 
 def _label_problem(y: np.ndarray, n_classes: int) -> str | None:
@@ -55,7 +63,8 @@ def _label_problem(y: np.ndarray, n_classes: int) -> str | None:
     if not len(wrong):
         return None
     return (
-        f"{len(wrong):,} labels are not 0..{n_classes - 1} (the first: {y[wrong[0]]} at position {wrong[0]}); number the "
+        f"{len(wrong):,} labels are not 0..{n_classes - 1} (the first: {y[wrong[0]]} at position "
+        f"{wrong[0]}); number the "
         f"classes from 0, or fix the file or n_classes"
     )
 
@@ -69,7 +78,8 @@ def _split_problems(data: Data, split: str) -> list[str]:
     problems = []
     if x.shape[1:] != data.train_x.shape[1:] or x.dtype != data.train_x.dtype:
         problems.append(
-            f"{split} samples are {list(x.shape[1:])} {x.dtype}, train samples {list(data.train_x.shape[1:])} "
+            f"{split} samples are {list(x.shape[1:])} {x.dtype}, train samples "
+            f"{list(data.train_x.shape[1:])} "
             f"{data.train_x.dtype}: make them alike"
         )
     if not np.issubdtype(y.dtype, np.integer):
@@ -85,22 +95,31 @@ def _split_problems(data: Data, split: str) -> list[str]:
 def _normalisation_problems(data: Data) -> list[str]:
     for name, values in (("mean", data.mean), ("std", data.std)):
         if not np.isfinite(values or ()).all():
-            return [f"{name} is {values}, expected finite numbers (of an empty or constant channel there are none)"]
+            return [
+                f"{name} is {values}, expected finite numbers (of an empty or constant channel "
+                "there are none)"
+            ]
     if data.train_x.dtype != np.uint8:
         return []
     channels = data.train_x.shape[1] if data.train_x.ndim == 4 else None
     if channels is None:
-        return [f"uint8 samples are {list(data.train_x.shape[1:])}, not images [channels, height, width]"]
+        return [
+            f"uint8 samples are {list(data.train_x.shape[1:])}, not images [channels, height, "
+            "width]"
+        ]
     for name in ("mean", "std"):
         values = getattr(data, name)
         if values is None or len(values) != channels:
-            return [f"uint8 images with {channels} channels need 'mean' and 'std' with {channels} values each"]
+            return [
+                f"uint8 images with {channels} channels need 'mean' and 'std' with {channels} "
+                "values each"
+            ]
     if min(data.std or (1.0,)) <= 0:
         return [f"std must be above 0, not {data.std}"]
     return []
 
 
-# --- cache ------------------------------------------------------------------------------------------------------------
+# --- cache ----------------------------------------------------------------------------------------
 
 
 Arrays = dict[str, np.ndarray]
@@ -109,10 +128,12 @@ Arrays = dict[str, np.ndarray]
 def cached(name: str, source: Iterable[str], build: Callable[[], Arrays]) -> Arrays:
     """``build()``, or what it answered earlier for the same ``source``.
 
-    ``source``: lines that name everything the arrays depend on (files with size and time, decoding parameters). A
-    damaged cache (each array carries a CRC) is built again; one that cannot be written costs a warning, not the run.
+    ``source``: lines that name everything the arrays depend on (files with size and time, decoding
+    parameters). A damaged cache (each array carries a CRC) is built again; one that cannot be
+    written costs a warning, not the run.
     """
-    digest = hashlib.sha256("\n".join(source).encode("utf-8", "surrogateescape")).hexdigest()  # names need not be UTF-8
+    # names need not be UTF-8
+    digest = hashlib.sha256("\n".join(source).encode("utf-8", "surrogateescape")).hexdigest()
     path = decoded_folder() / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}-{digest[:20]}.npz"
     if path.exists():
         try:
@@ -123,19 +144,26 @@ def cached(name: str, source: Iterable[str], build: Callable[[], Arrays]) -> Arr
     try:
         _store(path, arrays)
     except OSError as error:
-        print(f"fedbench: cannot write {path} ({error.strerror}): the next run decodes again", file=sys.stderr)
+        print(
+            f"fedbench: cannot write {path} ({error.strerror}): the next run decodes again",
+            file=sys.stderr,
+        )
     return arrays
 
 
 def file_lines(files: Iterable[str | Path], root: Path) -> list[str]:
-    """For ``source``: path below ``root``, size and time of change of each file, in the order given."""
+    """For ``source``: path below ``root``, size and time of change of each file, in the order
+    given.
+    """
     cut = len(os.path.join(root, ""))
     stats = ((os.fspath(f)[cut:], os.stat(f)) for f in files)
     return [f"{name}:{s.st_size}:{s.st_mtime_ns}" for name, s in stats]
 
 
 def _store(path: Path, arrays: Arrays) -> None:
-    """Streamed to a temporary file, then renamed: half a cache is never seen, and memory is not used twice."""
+    """Streamed to a temporary file, then renamed: half a cache is never seen, and memory is not
+    used twice.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=path.parent)
     try:
@@ -148,11 +176,12 @@ def _store(path: Path, arrays: Arrays) -> None:
         raise
 
 
-# --- images -----------------------------------------------------------------------------------------------------------
+# --- images ---------------------------------------------------------------------------------------
 
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-# What the suffixes stand for, and nothing else: by its content, EPS called .png would start Ghostscript.
+# What the suffixes stand for, and nothing else: by its content, EPS called .png would start
+# Ghostscript.
 _FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 Fit = Literal["stretch", "crop"]
 _MODE = {1: "L", 3: "RGB"}
@@ -163,7 +192,9 @@ _MOST_PROBLEMS = 10
 
 @dataclass(frozen=True)
 class Labelled:
-    """Image files and their class: ``files`` [n] paths, ``y`` [n] int64, an index into the sorted class ``names``."""
+    """Image files and their class: ``files`` [n] paths, ``y`` [n] int64, an index into the sorted
+    class ``names``.
+    """
 
     files: list[str]
     y: np.ndarray
@@ -171,38 +202,53 @@ class Labelled:
 
 
 def class_folders(root: Path, names: Sequence[str] | None = None, at_least: int = 1) -> Labelled:
-    """The images below ``root/<class>/``, sorted by class, then by path; hidden and other files do not count.
+    """The images below ``root/<class>/``, sorted by class, then by path; hidden and other files do
+    not count.
 
-    ``names`` are the classes wanted (default: every folder found). Raises ``UserError`` for no class folder, an
-    unknown class, and a class with fewer than ``at_least`` images.
+    ``names`` are the classes wanted (default: every folder found). Raises ``UserError`` for no
+    class folder, an unknown class, and a class with fewer than ``at_least`` images.
     """
     found = sorted(p.name for p in _entries(root) if p.is_dir() and not p.name.startswith("."))
     if not found:
-        raise UserError(f"{root}: no class folders; expected {root}/<class>/<image>{{{','.join(SUFFIXES)}}}")
+        raise UserError(
+            f"{root}: no class folders; expected {root}/<class>/<image>{{{','.join(SUFFIXES)}}}"
+        )
     unknown = sorted(set(found) - set(names)) if names is not None else []
     if unknown:
-        raise UserError(f"{root / unknown[0]}: an unknown class; the classes are {', '.join(names or ())}; remove the folder")
+        raise UserError(
+            f"{root / unknown[0]}: an unknown class; the classes are {', '.join(names or ())}; "
+            "remove the folder"
+        )
     wanted = sorted(names) if names is not None else found
     groups = [_images_below(str(root / name)) if name in found else [] for name in wanted]
-    short = [f"{root / n}: {_count(g)}" for n, g in zip(wanted, groups, strict=True) if len(g) < at_least]
+    short = [
+        f"{root / n}: {_count(g)}" for n, g in zip(wanted, groups, strict=True) if len(g) < at_least
+    ]
     if short:
-        raise UserError(*(
-            f"{s}, at least {at_least} needed; add images or remove the class"
-            f"{'' if 'no image' not in s else ' (files read: ' + ', '.join(SUFFIXES) + ')'}" for s in short[:_MOST_PROBLEMS]
-        ))  # fmt: skip
+        raise UserError(
+            *(
+                f"{s}, at least {at_least} needed; add images or remove the class"
+                f"{'' if 'no image' not in s else ' (files read: ' + ', '.join(SUFFIXES) + ')'}"
+                for s in short[:_MOST_PROBLEMS]
+            )
+        )
     y = np.repeat(np.arange(len(wanted)), [len(g) for g in groups]).astype(np.int64)
     return Labelled([f for g in groups for f in g], y, wanted)
 
 
 def decode_images(
-    files: Sequence[str | Path], size: int | None = None, channels: int | None = None, fit: Fit = "stretch"
+    files: Sequence[str | Path],
+    size: int | None = None,
+    channels: int | None = None,
+    fit: Fit = "stretch",
 ) -> np.ndarray:
     """[n, C, H, W] uint8.
 
-    ``size``: side of the square result, in pixels; None keeps the images, which must then agree. ``fit``: "stretch"
-    to the square, or "crop" the largest square from the middle. ``channels``: 1 or 3 converts (colours weighted by
-    ITU-R 601-2, transparency dropped); None keeps, and the images must agree. 8 bits a channel only. Raises
-    ``UserError`` naming every unreadable or odd file (the first 10) and the remedy.
+    ``size``: side of the square result, in pixels; None keeps the images, which must then agree.
+    ``fit``: "stretch" to the square, or "crop" the largest square from the middle. ``channels``: 1
+    or 3 converts (colours weighted by ITU-R 601-2, transparency dropped); None keeps, and the
+    images must agree. 8 bits a channel only. Raises ``UserError`` naming every unreadable or odd
+    file (the first 10) and the remedy.
     """
     out: np.ndarray | None = None
     problems: list[str] = []
@@ -233,9 +279,12 @@ def _pixels(file: str | Path, size: int | None, channels: int | None, fit: Fit) 
     try:
         with Image.open(file, formats=_FORMATS) as image:
             if image.width * image.height > _MOST_PIXELS:
-                raise _Odd(f"{file}: {image.width}x{image.height} pixels are too many; scale it down")
+                raise _Odd(
+                    f"{file}: {image.width}x{image.height} pixels are too many; scale it down"
+                )
             if size is not None:
-                image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a fraction of its size where that is enough
+                # a JPEG is decoded at a fraction of its size where that is enough
+                image.draft(None, (2 * size, 2 * size))
             image.load()
             a = np.asarray(_resized(_converted(image, channels, file), size, fit))
     except _Odd:
@@ -253,7 +302,9 @@ def _converted(image: Image, channels: int | None, file: str | Path) -> Image:
     if channels is not None:
         return image if image.mode == _MODE[channels] else image.convert(_MODE[channels])
     if image.mode not in _MODE.values():
-        raise _Odd(f"{file}: neither grey nor RGB (mode {image.mode}); set 'channels' to 1 or 3 to convert")
+        raise _Odd(
+            f"{file}: neither grey nor RGB (mode {image.mode}); set 'channels' to 1 or 3 to convert"
+        )
     return image
 
 
@@ -268,13 +319,16 @@ def _resized(image: Image, size: int | None, fit: Fit) -> Image:
     return image.resize((size, size), pil.Resampling.BILINEAR)
 
 
-def _agreeing(pixels: np.ndarray, shape: tuple[int, ...], file: str | Path, first: str | Path) -> np.ndarray:
+def _agreeing(
+    pixels: np.ndarray, shape: tuple[int, ...], file: str | Path, first: str | Path
+) -> np.ndarray:
     if pixels.shape == shape:
         return pixels
     if pixels.shape[2] != shape[2]:
         kind = {1: "grey", 3: "RGB"}
         raise _Odd(
-            f"{file}: {kind[pixels.shape[2]]}, but {first} is {kind[shape[2]]}; set 'channels' to 1 or 3 to convert them"
+            f"{file}: {kind[pixels.shape[2]]}, but {first} is {kind[shape[2]]}; set 'channels' to "
+            "1 or 3 to convert them"
         )
     (h, w), (h0, w0) = pixels.shape[:2], shape[:2]
     raise _Odd(f"{file}: {w}x{h} pixels, but {first} has {w0}x{h0}; set 'size' to resize them")
@@ -284,7 +338,8 @@ def _room(n: int, shape: tuple[int, ...], file: str | Path) -> np.ndarray:
     needed = n * int(np.prod(shape))
     if needed > _MOST_BYTES:
         raise UserError(
-            f"{os.path.dirname(file)}: {n:,} images of {shape[1]}x{shape[0]} pixels need {needed / 2**30:.0f} GiB decoded; set a "
+            f"{os.path.dirname(file)}: {n:,} images of {shape[1]}x{shape[0]} pixels need "
+            f"{needed / 2**30:.0f} GiB decoded; set a "
             "smaller 'size'"
         )
     return np.empty((n, *shape), np.uint8)

@@ -28,7 +28,9 @@ from fedbench.core.store.locks import NO_LOCKS
 
 
 def data_folder() -> Path:
-    """Where local data sets are looked for: ``$FEDBENCH_DATA``, else ``fedbench`` in the user's cache folder."""
+    """Where local data sets are looked for: ``$FEDBENCH_DATA``, else ``fedbench`` in the user's
+    cache folder.
+    """
     chosen = os.environ.get("FEDBENCH_DATA")
     return Path(chosen).expanduser() if chosen else cache_folder()
 
@@ -44,7 +46,7 @@ def decoded_folder() -> Path:
     return data_folder() / ".decoded"
 
 
-# --- downloads --------------------------------------------------------------------------------------------------------
+# --- downloads ------------------------------------------------------------------------------------
 
 
 OFFLINE = "FEDBENCH_OFFLINE"
@@ -52,18 +54,21 @@ _BLOCK = 1 << 18
 _HEADERS = {"User-Agent": "fedbench", "Accept-Encoding": "identity"}
 _TIMEOUT = 30  # seconds without a byte
 _LOOK_AGAIN_S = 0.1
-_NETWORK = (HTTPException, URLError, TimeoutError, ConnectionError, SSLError)  # not the disk's errors
+# not the disk's errors
+_NETWORK = (HTTPException, URLError, TimeoutError, ConnectionError, SSLError)
 _MOST_REQUESTS = 20  # of one download; each must have brought bytes
 _RANGE_NOT_SATISFIABLE = 416
 
 
 @dataclass(frozen=True)
 class Remote:
-    """One file to download. ``urls`` are tried in order; ``checksum`` is ``md5:<hex>`` or ``sha256:<hex>`` as the
-    authors publish it; ``size`` is exact, in bytes: not one byte more is accepted.
+    """One file to download. ``urls`` are tried in order; ``checksum`` is ``md5:<hex>`` or
+    ``sha256:<hex>`` as the authors publish it; ``size`` is exact, in bytes: not one byte more is
+    accepted.
 
-    ``checksum`` None: the authors publish none. ``size`` is then the most the file may have, it must have the length its
-    server announces, and the reader must verify the content."""
+    ``checksum`` None: the authors publish none. ``size`` is then the most the file may have, it
+    must have the length its server announces, and the reader must verify the content.
+    """
 
     name: str
     urls: tuple[str, ...]
@@ -81,23 +86,33 @@ class Remote:
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """The verified file ``folder / remote.name``; downloaded when it is not there, continued when a part is.
+    """The verified file ``folder / remote.name``; downloaded when it is not there, continued when a
+    part is.
 
-    Without a published checksum a download is the server's whole file, never continued by a later run, and unverified.
+    Without a published checksum a download is the server's whole file, never continued by a later
+    run, and unverified.
 
-    ``$FEDBENCH_OFFLINE`` forbids the network. Raises ``UserError`` when the file cannot be had, or does not have the
-    checksum: what was downloaded is then deleted, a file that was already there is left alone and not used.
+    ``$FEDBENCH_OFFLINE`` forbids the network. Raises ``UserError`` when the file cannot be had, or
+    does not have the checksum: what was downloaded is then deleted, a file that was already there
+    is left alone and not used.
     """
     path = folder / remote.name
     if not path.exists():
         if os.environ.get(OFFLINE):
-            raise UserError(f"{remote.name} is not in {folder} and ${OFFLINE} is set: {remote.how_to_get(folder)}")
+            raise UserError(
+                f"{remote.name} is not in {folder} and ${OFFLINE} is set: "
+                f"{remote.how_to_get(folder)}"
+            )
         with writable(folder), locked(folder):
             if not path.exists():
                 _download(remote, path)
-    elif remote.checksum is not None and (found := checksum_of(path, remote.checksum)) != remote.checksum:
+    elif (
+        remote.checksum is not None
+        and (found := checksum_of(path, remote.checksum)) != remote.checksum
+    ):
         raise UserError(
-            f"{path}: its checksum is {found}, not {remote.checksum}: truncated or changed, so it is not used; "
+            f"{path}: its checksum is {found}, not {remote.checksum}: truncated or changed, so it "
+            "is not used; "
             f"delete it and run again, or {remote.how_to_get(folder)}"
         )
     return path
@@ -112,7 +127,9 @@ def checksum_of(path: Path, like: str) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process at a time changes ``folder``, where its file system has locks; the lock dies with its process."""
+    """One process at a time changes ``folder``, where its file system has locks; the lock dies with
+    its process.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "a") as handle:
         while not _taken(handle):
@@ -139,7 +156,8 @@ def writable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"{error.filename or folder}: {error.strerror or error}; free some space, or set FEDBENCH_DATA to a folder "
+            f"{error.filename or folder}: {error.strerror or error}; free some space, or set "
+            "FEDBENCH_DATA to a folder "
             "of yours"
         ) from error
 
@@ -152,7 +170,8 @@ def _download(remote: Remote, path: Path) -> None:
     part = path.with_name(path.name + ".part")
     if remote.checksum is None:  # nothing would reveal a file joined from two versions
         part.unlink(missing_ok=True)
-    # A part of an earlier run may be damaged: after it has failed the checksum, the first address is tried again.
+    # A part of an earlier run may be damaged: after it has failed the checksum, the first address
+    # is tried again.
     urls = [*remote.urls[:1], *remote.urls] if part.exists() else list(remote.urls)
     problems = []
     for url in urls:
@@ -166,12 +185,19 @@ def _download(remote: Remote, path: Path) -> None:
             os.replace(part, path)
             return
         part.unlink()
-        problems.append(f"{url}: the checksum is {found}, not {remote.checksum}; what came was deleted")
+        problems.append(
+            f"{url}: the checksum is {found}, not {remote.checksum}; what came was deleted"
+        )
     if remote.checksum is None:
         part.unlink(missing_ok=True)
-    kept = f"; {_size(part):,} of {remote.size:,} bytes are kept and the next run continues" if _size(part) else ""
+    kept = (
+        f"; {_size(part):,} of {remote.size:,} bytes are kept and the next run continues"
+        if _size(part)
+        else ""
+    )
     raise UserError(
-        f"cannot download {remote.name}: {'; '.join(problems)}{kept}. Or by hand: {remote.how_to_get(path.parent)}"
+        f"cannot download {remote.name}: {'; '.join(problems)}{kept}. Or by hand: "
+        f"{remote.how_to_get(path.parent)}"
     )
 
 
@@ -194,16 +220,21 @@ def _complete(url: str, part: Path, remote: Remote) -> None:
             reason = f"{type(error).__name__}: {error}"
         if _size(part) <= have:
             raise _Unavailable(f"{reason} ({have:,} of {remote.size:,} bytes)")
-    raise _Unavailable(f"{_MOST_REQUESTS} requests brought only {_size(part):,} of {remote.size:,} bytes")
+    raise _Unavailable(
+        f"{_MOST_REQUESTS} requests brought only {_size(part):,} of {remote.size:,} bytes"
+    )
 
 
 def _request(url: str, part: Path, have: int, remote: Remote) -> int:
-    """One request; the size of the whole file. A server that ignores the range sends everything, and the part starts again."""
+    """One request; the size of the whole file. A server that ignores the range sends everything,
+    and the part starts again.
+    """
     headers = _HEADERS | ({"Range": f"bytes={have}-"} if have else {})
     try:
         answer = urlopen(Request(url, headers=headers), timeout=_TIMEOUT)
     except HTTPError as error:
-        if error.code == _RANGE_NOT_SATISFIABLE:  # the server's file ends before ours: not the same file
+        # the server's file ends before ours: not the same file
+        if error.code == _RANGE_NOT_SATISFIABLE:
             part.unlink()
         raise
     with answer:
@@ -215,7 +246,9 @@ def _request(url: str, part: Path, have: int, remote: Remote) -> int:
             length = answer.headers["Content-Length"] or ""
             size = begin + int(length) if length.isdigit() else 0
             if not begin < size <= remote.size:
-                raise _Unavailable(f"it announces {length or 'no'} bytes, 1 to {remote.size - begin:,} expected")
+                raise _Unavailable(
+                    f"it announces {length or 'no'} bytes, 1 to {remote.size - begin:,} expected"
+                )
         room = size - begin
         with open(part, "ab" if begin else "wb") as out:
             while room >= 0 and (block := answer.read(min(_BLOCK, room + 1))):
@@ -232,19 +265,30 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-# --- archives ---------------------------------------------------------------------------------------------------------
+# --- archives -------------------------------------------------------------------------------------
 
 
 _PREFIX = ".tmp-unpack-"
-_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError, ValueError)
+_DAMAGED = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    EOFError,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+)
 
 
 class _Refused(Exception):
     """A member no honest archive of data has."""
 
 
-def archive_files(archive: Path, max_bytes: int, max_files: int = 500_000) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
-    """Path and content of every plain file of a .tar, .tar.gz or .zip, in its order, with nothing unpacked to disk.
+def archive_files(
+    archive: Path, max_bytes: int, max_files: int = 500_000
+) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
+    """Path and content of every plain file of a .tar, .tar.gz or .zip, in its order, with nothing
+    unpacked to disk.
 
     Raises ``UserError`` for what ``unpack`` refuses; a damaged archive raises when it is read.
     """
@@ -253,17 +297,24 @@ def archive_files(archive: Path, max_bytes: int, max_files: int = 500_000) -> It
         for i, (path, size, content) in enumerate(_members(archive)):
             room -= size
             if i >= max_files or room < 0:
-                raise _Refused(f"more than {max_files:,} files" if room >= 0 else f"more than {max_bytes:,} bytes unpacked")
+                raise _Refused(
+                    f"more than {max_files:,} files"
+                    if room >= 0
+                    else f"more than {max_bytes:,} bytes unpacked"
+                )
             yield path, content
     except _Refused as error:
-        raise UserError(f"{archive}: not unpacked: it holds {error}; get it from its official home") from error
+        raise UserError(
+            f"{archive}: not unpacked: it holds {error}; get it from its official home"
+        ) from error
 
 
 def unpack(archive: Path, folder: Path, top: str, max_bytes: int, max_files: int = 500_000) -> Path:
     """``folder / top``, unpacked from a .tar, .tar.gz or .zip: whole or not at all.
 
-    Plain files and folders only: an absolute path, ``..``, a link or a device, more than ``max_bytes`` or
-    ``max_files`` refuse the whole archive. Raises ``UserError``. Verify the checksum (``fetch``) first.
+    Plain files and folders only: an absolute path, ``..``, a link or a device, more than
+    ``max_bytes`` or ``max_files`` refuse the whole archive. Raises ``UserError``. Verify the
+    checksum (``fetch``) first.
     """
     target = folder / top
     with writable(folder), locked(folder):
@@ -307,7 +358,8 @@ def _zip_members(archive: Path) -> Iterator[tuple[PurePosixPath, int, IO[bytes]]
     with zipfile.ZipFile(archive) as z:
         for member in z.infolist():
             path = _safe(member.filename)
-            kind = stat.S_IFMT(member.external_attr >> 16)  # 0 where the archive was not made on a Unix
+            # 0 where the archive was not made on a Unix
+            kind = stat.S_IFMT(member.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _Refused(f"a link or device: {member.filename!r}")
             if not member.is_dir():

@@ -1,4 +1,6 @@
-"""What the papers claim: comparisons of numbers that a board has, read from the YAML files of this folder, one a paper."""
+"""What the papers claim: comparisons of numbers that a board has, read from the YAML files of this
+folder, one a paper.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,27 @@ from fedbench.core.spec.base import LABEL_PATTERN, Name, SpecModel, mistake
 from fedbench.core.spec.document import read
 
 Population = Literal["outside", "inside", "mix"]
-"""which non-members: outside the federation, of other clients, or both in equal shares of all owners"""
+"""which non-members: outside the federation, of other clients, or both in equal shares of all
+owners
+"""
 Measure = Literal[
-    "worst-auc", "mean-auc", "auc", "mean-tf01", "tf01", "accuracy", "delta-accuracy", "runtime", "attack-accuracy",
-    "max-advantage", "finding", "last-loss",
-]  # fmt: skip
+    "worst-auc",
+    "mean-auc",
+    "auc",
+    "mean-tf01",
+    "tf01",
+    "accuracy",
+    "delta-accuracy",
+    "runtime",
+    "attack-accuracy",
+    "max-advantage",
+    "finding",
+    "last-loss",
+]
 RowLabel = Annotated[str, Field(min_length=1, max_length=120)]  # a grid's has brackets
 Label = Annotated[str, Field(pattern=LABEL_PATTERN, max_length=80)]
-Column = Annotated[str, Field(pattern="^(table|dataset|model|partition|case)$")]  # of leaderboard/reference
+# of leaderboard/reference
+Column = Annotated[str, Field(pattern="^(table|dataset|model|partition|case)$")]
 Sentence = Annotated[str, Field(min_length=1, max_length=400)]
 
 
@@ -42,11 +57,15 @@ class Elsewhere(SpecModel):
     @property
     def name(self) -> str:
         """What differs, in words."""
-        return ", ".join(f"{field} {value}" for field, value in self.model_dump(exclude_none=True).items())
+        return ", ".join(
+            f"{field} {value}" for field, value in self.model_dump(exclude_none=True).items()
+        )
 
 
 class Other(SpecModel):
-    """What a row is compared with: the same quantity of other rows, attacks or groups, or in another section."""
+    """What a row is compared with: the same quantity of other rows, attacks or groups, or in
+    another section.
+    """
 
     rows: list[RowLabel] | None = Field(None, description="labels of other rows")
     attacks: list[Label] | None = Field(None, description="other attacks on the same row")
@@ -60,15 +79,20 @@ class Other(SpecModel):
 
 
 class Quantity(SpecModel):
-    """A number of a board's row. AUCs and rates are against the claim's non-members; TF01, accuracy and delta-accuracy in percent
-    or percentage points, attack accuracy (last round, the attack's own threshold) and AUC as fractions, runtime relative.
-    ``max-advantage``: the largest TPR - FPR over the view's attacks and rounds, against the records' own non-members.
-    ``last-loss``: of the analysis ``loss-trajectories``, mean loss (nats) in the last audited round that has one, over the
-    clients that the section is about; its name is ``clean`` or ``canary``, then ``members``, ``inside`` or ``outside``."""
+    """A number of a board's row. AUCs and rates are against the claim's non-members; TF01, accuracy
+    and delta-accuracy in percent or percentage points, attack accuracy (last round, the attack's
+    own threshold) and AUC as fractions, runtime relative. ``max-advantage``: the largest TPR - FPR
+    over the view's attacks and rounds, against the records' own non-members. ``last-loss``: of the
+    analysis ``loss-trajectories``, mean loss (nats) in the last audited round that has one, over
+    the clients that the section is about; its name is ``clean`` or ``canary``, then ``members``,
+    ``inside`` or ``outside``.
+    """
 
     measure: Measure = Field(description="which number")
     row: RowLabel = Field(description="label of the row")
-    attack: Label | None = Field(None, description="of auc, tf01, attack-accuracy; of a finding that differs by attack")
+    attack: Label | None = Field(
+        None, description="of auc, tf01, attack-accuracy; of a finding that differs by attack"
+    )
     group: Label | None = Field(None, description="attack-accuracy: of one group of clients")
     analysis: Label | None = Field(None, description="finding, last-loss: label of the analysis")
     name: str | None = Field(None, description="finding: its name; last-loss: of which samples")
@@ -85,7 +109,11 @@ class Contrast(Quantity):
     """A quantity against others of its kind."""
 
     than: Other = Field(description="the others: every one of them")
-    slack: float = Field(0.0, description="how far on the wrong side still counts; negative: least distance on the right side")
+    slack: float = Field(
+        0.0,
+        description="how far on the wrong side still counts; negative: least distance on the right "
+        "side",
+    )
 
 
 class Predicate(SpecModel):
@@ -93,8 +121,12 @@ class Predicate(SpecModel):
 
     below: Bound | None = Field(None, description="the quantity is below a value")
     above: Bound | None = Field(None, description="the quantity is above a value")
-    lower: Contrast | None = Field(None, description="the quantity is lower than all others, or above by less than the slack")
-    higher: Contrast | None = Field(None, description="the quantity is higher than all others, or below by less than the slack")
+    lower: Contrast | None = Field(
+        None, description="the quantity is lower than all others, or above by less than the slack"
+    )
+    higher: Contrast | None = Field(
+        None, description="the quantity is higher than all others, or below by less than the slack"
+    )
 
     @model_validator(mode="after")
     def _is_one(self) -> Predicate:
@@ -125,11 +157,15 @@ class Printed(SpecModel):
     """Where the paper prints a claim's numbers: values of columns of ``leaderboard/reference``."""
 
     table: str | None = Field(None, description="as in the reference, such as Table 1")
-    dataset: str | None = Field(None, description="by default each one, separately; so are the following")
+    dataset: str | None = Field(
+        None, description="by default each one, separately; so are the following"
+    )
     model: str | None = Field(None, description="the paper's name of it")
     partition: str | None = Field(None, description="how samples are distributed")
     case: str | None = Field(None, description="the coalition; undefended rows are of every case")
-    defenses: dict[RowLabel, str] = Field({}, description="names of our rows that this table alone has")
+    defenses: dict[RowLabel, str] = Field(
+        {}, description="names of our rows that this table alone has"
+    )
     attacks: dict[Label, str] = Field({}, description="the same of attacks")
     than: dict[Column, str] = Field(
         {}, description="what differs where the other section of a comparison is printed"
@@ -151,12 +187,17 @@ class Claim(SpecModel):
     place: str = Field(description="where the paper makes it")
     where: list[Label] = Field(min_length=1, description="names of sections: it must hold in each")
     holds: list[Predicate] = Field(min_length=1, description="what must hold: all of it")
-    nonmembers: Population | None = Field(None, description="of AUCs and rates, where not the paper's")
+    nonmembers: Population | None = Field(
+        None, description="of AUCs and rates, where not the paper's"
+    )
     printed: list[Printed] = Field([], description="where its numbers are printed; empty: nowhere")
     share: float = Field(
-        1.0, gt=0, le=1,
-        description="least share of these tables that hold it; below 1 where the sentence says generally",
-    )  # fmt: skip
+        1.0,
+        gt=0,
+        le=1,
+        description="least share of these tables that hold it; below 1 where the sentence says "
+        "generally",
+    )
 
 
 class Paper(SpecModel):
@@ -165,10 +206,14 @@ class Paper(SpecModel):
     paper: str = Field(description="the paper's name of its method")
     nonmembers: Population = Field(description="which non-members its AUCs and rates are of")
     ours: list[Label] = Field([], description="attacks that no paper has: in no worst case or mean")
-    at_scale: list[Name] = Field([], description="suites with its data, model and rounds: absolute values hold there, too")
+    at_scale: list[Name] = Field(
+        [], description="suites with its data, model and rounds: absolute values hold there, too"
+    )
     names: Names = Field(Names(), description="what leaderboard/reference calls otherwise")
     sections: dict[str, Place] = Field(description="name -> where on which board")
-    differs: dict[str, Sentence] = Field(description="suite -> how its settings differ from the paper's")
+    differs: dict[str, Sentence] = Field(
+        description="suite -> how its settings differ from the paper's"
+    )
     claims: list[Claim] = Field(min_length=1, description="in the order of the paper")
 
     def places(self, claim: Claim) -> list[Place]:

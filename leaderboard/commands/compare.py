@@ -1,4 +1,6 @@
-"""`fedbench compare`: what changed since a baseline, as an exit status and a table for a pull request."""
+"""`fedbench compare`: what changed since a baseline, as an exit status and a table for a pull
+request.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def _verdicts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[s
         raise click.BadParameter(f"'{value}': nothing goes with no other verdict")
     for name in names:
         if name not in (*_CHANGES, _ANY, "nothing"):
-            raise click.BadParameter(f"'{name}' is none of {', '.join((*_CHANGES, _ANY, 'nothing'))}")
+            raise click.BadParameter(
+                f"'{name}' is none of {', '.join((*_CHANGES, _ANY, 'nothing'))}"
+            )
     return tuple(v for v in _CHANGES if v in names or _ANY in names)
 
 
@@ -46,7 +50,10 @@ def _require_other_files(results: Path, baseline: Path, *written: Path | None) -
     taken = [baseline.resolve()]
     for path in (p for p in written if p is not None):
         if path.resolve() in taken or path.resolve().is_relative_to(results.resolve() / "records"):
-            raise UserError(f"{path}: is what is compared, or is written twice; nothing was written - name another file")
+            raise UserError(
+                f"{path}: is what is compared, or is written twice; nothing was written - name "
+                "another file"
+            )
         taken.append(path.resolve())
 
 
@@ -58,32 +65,75 @@ def _require_other_files(results: Path, baseline: Path, *written: Path | None) -
         "fedbench compare results/partial_defense baseline.json --for attack --floor auc=0.02",
         "fedbench compare results/partial_defense baseline.json --output gate.md --json gate.json",
     )
-    + "\n\n\b\nExit status: 0 fine, 1 a cell has a verdict of --fail-on or no number could be\ncompared, 2 your mistake.",
-)  # fmt: skip
+    + "\n\n\b\nExit status: 0 fine, 1 a cell has a verdict of --fail-on or no number could "
+    "be\ncompared, 2 your mistake.",
+)
 @results_argument
 @click.argument("baseline", type=click.Path(path_type=Path))
-@click.option("--for", "side", type=click.Choice(["defense", "attack"]), default="defense", show_default=True,
-              help="Who reads it: an AUC that rises is worse for a defense, one that falls is worse for an attack. A loss of "
-              "test accuracy is worse for both.")
-@click.option("--fail-on", callback=_verdicts, default="worse,missing,not-comparable", show_default=True, metavar="VERDICT,...",
-              help=f"What exits with 1: {', '.join(_CHANGES)}; {_ANY} is all of them, nothing is none.")
-@click.option("--floor", "floors", multiple=True, callback=_floors, metavar="NAME=NUMBER",
-              help="The smallest change that counts: auc (0.01), tf01 (1, in %), accuracy (0.01). May be given several times.")
-@click.option("--refuse-changed-code", is_flag=True,
-              help="Cells with changed code are not comparable; by default they are compared.")
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write the table to this file.")
-@click.option("--json", "as_json", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), metavar="[FILE]",
-              is_flag=False, flag_value="-", help="Write everything to this file, for programs; without one print it instead.")
+@click.option(
+    "--for",
+    "side",
+    type=click.Choice(["defense", "attack"]),
+    default="defense",
+    show_default=True,
+    help="Who reads it: an AUC that rises is worse for a defense, one that falls is worse for an "
+    "attack. A loss of "
+    "test accuracy is worse for both.",
+)
+@click.option(
+    "--fail-on",
+    callback=_verdicts,
+    default="worse,missing,not-comparable",
+    show_default=True,
+    metavar="VERDICT,...",
+    help=f"What exits with 1: {', '.join(_CHANGES)}; {_ANY} is all of them, nothing is none.",
+)
+@click.option(
+    "--floor",
+    "floors",
+    multiple=True,
+    callback=_floors,
+    metavar="NAME=NUMBER",
+    help="The smallest change that counts: auc (0.01), tf01 (1, in %), accuracy (0.01). May be "
+    "given several times.",
+)
+@click.option(
+    "--refuse-changed-code",
+    is_flag=True,
+    help="Cells with changed code are not comparable; by default they are compared.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the table to this file.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help="Write everything to this file, for programs; without one print it instead.",
+)
 def command(
-    results: Path, baseline: Path, side: str, fail_on: tuple[str, ...], floors: dict[str, float],
-    refuse_changed_code: bool, output: Path | None, as_json: Path | None,
-) -> None:  # fmt: skip
-    """Compare RESULTS with the file that `fedbench baseline` wrote: every number is identical (the scores are the same
-    bits), moved (within its tolerance), better or worse; every cell may be missing, new or not comparable, where data, split
-    or protocol changed. On another type of machine, where bits cannot agree, same stands for moved. Prints Markdown.
+    results: Path,
+    baseline: Path,
+    side: str,
+    fail_on: tuple[str, ...],
+    floors: dict[str, float],
+    refuse_changed_code: bool,
+    output: Path | None,
+    as_json: Path | None,
+) -> None:
+    """Compare RESULTS with the file that `fedbench baseline` wrote: every number is identical (the
+    scores are the same bits), moved (within its tolerance), better or worse; every cell may be
+    missing, new or not comparable, where data, split or protocol changed. On another type of
+    machine, where bits cannot agree, same stands for moved. Prints Markdown.
 
-    Seeds that both have are compared in pairs. A change counts when it is larger than the floor and than its interval,
-    which is corrected for the number of comparisons, so that an unchanged tree stays green.
+    Seeds that both have are compared in pairs. A change counts when it is larger than the floor and
+    than its interval, which is corrected for the number of comparisons, so that an unchanged tree
+    stays green.
     """
     from fedbench.core.store.files import write_atomically
     from fedbench.leaderboard.gate.file import read_baseline
@@ -106,7 +156,10 @@ def command(
     text = markdown(gate)
     printed = as_json is not None and str(as_json) == "-"
     say((json_of(gate) if printed else text).rstrip("\n"))
-    for path, content in ((output, text), (None if printed else as_json, json_of(gate) if as_json else "")):
+    for path, content in (
+        (output, text),
+        (None if printed else as_json, json_of(gate) if as_json else ""),
+    ):
         if path is not None:
             write_atomically(path.absolute(), content.encode())
     if gate.failed:

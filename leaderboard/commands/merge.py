@@ -10,17 +10,28 @@ from fedbench.core.cli.options import examples
 from fedbench.core.cli.output import say
 
 
-@click.command(short_help="Put several folders and bundles into one folder.", epilog=examples(
-    "fedbench merge results/ours theirs.zip -o results/all",
-    "fedbench leaderboard results/all",
-))  # fmt: skip
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True,
-              help="The results folder to make; not there, or empty.")
+@click.command(
+    short_help="Put several folders and bundles into one folder.",
+    epilog=examples(
+        "fedbench merge results/ours theirs.zip -o results/all",
+        "fedbench leaderboard results/all",
+    ),
+)
+@click.argument(
+    "sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The results folder to make; not there, or empty.",
+)
 def command(sources: tuple[Path, ...], output: Path, lasting: bool = True) -> None:
     """Put the records of several results folders and bundles (each SOURCE) into one results folder.
 
-    A bundle is checked as `fedbench import` does. Records of one key must be equal but for time and machine: the first is kept.
+    A bundle is checked as `fedbench import` does. Records of one key must be equal but for time and
+    machine: the first is kept.
     """
     from fedbench.leaderboard.submissions.transfer import merge
 

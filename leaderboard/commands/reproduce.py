@@ -42,33 +42,55 @@ def _share(ctx: click.Context, param: click.Parameter, value: float | None) -> f
 
 @click.command(short_help="Run a sample of imported cells again and compare.", epilog=_EPILOG)
 @results_argument
-@click.option("--sample", type=click.FloatRange(0, 1, min_open=True), callback=_share,
-              help="Share of the runs of every row, rounded up: at least one a row.  [default: 0.1]")
-@click.option("--seed", type=click.IntRange(0), help="Draws the sample.  [default: a fresh one, which cannot be predicted]")
-@click.option("--workers", type=click.IntRange(1), help="Runs side by side, one thread each.  [default: the cores]")
+@click.option(
+    "--sample",
+    type=click.FloatRange(0, 1, min_open=True),
+    callback=_share,
+    help="Share of the runs of every row, rounded up: at least one a row.  [default: 0.1]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    help="Draws the sample.  [default: a fresh one, which cannot be predicted]",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Runs side by side, one thread each.  [default: the cores]",
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run; compute nothing.")
 def command(
-    results: Path, sample: float | None, seed: int | None, workers: int | None, device: str, dry_run: bool
+    results: Path,
+    sample: float | None,
+    seed: int | None,
+    workers: int | None,
+    device: str,
+    dry_run: bool,
 ) -> None:
-    """Run a sample of the imported cells in RESULTS again and compare: bit for bit, within tolerance, or not reproduced.
-    Times, memory, machine and versions are not compared.
+    """Run a sample of the imported cells in RESULTS again and compare: bit for bit, within
+    tolerance, or not reproduced. Times, memory, machine and versions are not compared.
 
-    The code that runs is what is installed here, never the bundle's. The records are kept in the folder, and its board shows the
-    verdicts.
+    The code that runs is what is installed here, never the bundle's. The records are kept in the
+    folder, and its board shows the verdicts.
     """
     from fedbench.core.cli.output import opened
     from fedbench.core.cli.run import build_plan
     from fedbench.leaderboard.submissions.reproducing import drawn, prepare
 
     if results.is_file():
-        raise UserError(f"{results}: is a file; `fedbench import` makes a results folder of a bundle")
+        raise UserError(
+            f"{results}: is a file; `fedbench import` makes a results folder of a bundle"
+        )
     folder = opened(results).root
     draw = drawn(folder, sample, seed)
     again = prepare(folder, draw, lambda suite, where: build_plan(str(suite), (), where, device))
     cells = sum(len(job.cells) for job in again.jobs)
     chosen = f"a share of {draw.share:g} with seed {draw.seed}"
-    say(f"{folder}: {len(again.records)} cells in the sample ({chosen}), {len(again.jobs)} runs with {cells} cells to compare")
+    say(
+        f"{folder}: {len(again.records)} cells in the sample ({chosen}), {len(again.jobs)} runs "
+        f"with {cells} cells to compare"
+    )
     if dry_run:
         _show(again)
         return
@@ -82,18 +104,23 @@ def command(
 
 
 def verify(folder: Path, jobs: Sequence[Job], n: int, executor: Executor) -> bool:
-    """Train ``n`` of the jobs a second time, those with the smallest keys, and compare with the records of the folder. Returns
-    whether they agree; prints the cells that do not."""
+    """Train ``n`` of the jobs a second time, those with the smallest keys, and compare with the
+    records of the folder. Returns whether they agree; prints the cells that do not.
+    """
     from fedbench.core.store.reading import REPRODUCED
     from fedbench.core.store.results import Results
     from fedbench.leaderboard.submissions.reproducing import CLAIMS, Sample
 
-    chosen = sorted(jobs, key=lambda job: job.run_key)[:n]  # keys are hashes: a random choice, the same each time
+    # keys are hashes: a random choice, the same each time
+    chosen = sorted(jobs, key=lambda job: job.run_key)[:n]
     keys = {cell.key for job in chosen for cell in job.cells}
-    records = [r for stem in dict.fromkeys(job.stem for job in chosen) for r in Results(folder).cells(stem)]
+    records = [
+        r for stem in dict.fromkeys(job.stem for job in chosen) for r in Results(folder).cells(stem)
+    ]
     mine = [r for r in records if r.record.key in keys and r.record.outcome in CLAIMS]
     again = Sample(mine, [replace(job, results=str(folder / REPRODUCED)) for job in chosen])
-    shutil.rmtree(folder / REPRODUCED / "cache", ignore_errors=True)  # a training of an earlier time would be taken from it
+    # a training of an earlier time would be taken from it
+    shutil.rmtree(folder / REPRODUCED / "cache", ignore_errors=True)
     _run(folder, again, executor, "always")
     return _report(folder, again) == 0
 
@@ -101,7 +128,10 @@ def verify(folder: Path, jobs: Sequence[Job], n: int, executor: Executor) -> boo
 def _show(again: Sample) -> None:
     from fedbench.core.cli.output import show_table
 
-    show_table(["run", "rounds", "cells"], [(job.title, job.setting.federation.rounds, len(job.cells)) for job in again.jobs])
+    show_table(
+        ["run", "rounds", "cells"],
+        [(job.title, job.setting.federation.rounds, len(job.cells)) for job in again.jobs],
+    )
     for stem, why in again.stale.items():
         say(f"stale: {stem}: {why}")
     _advise(again)
@@ -123,7 +153,10 @@ def _run(folder: Path, again: Sample, executor: Executor, rerun: str) -> None:
         store.sweep()
         jobs = pending(again.jobs, recorded(again.jobs, store), rerun)
         store.set_manifest([cell.stem for job in again.jobs for cell in job.cells])
-        with Display(Console(soft_wrap=True, quiet=quiet()), jobs, "reproduce") as display, without_main():
+        with (
+            Display(Console(soft_wrap=True, quiet=quiet()), jobs, "reproduce") as display,
+            without_main(),
+        ):
             executor.execute(jobs, display.watcher())
 
 
@@ -132,10 +165,18 @@ def _advise(again: Sample) -> None:
     from fedbench.leaderboard.submissions.trust import other_versions, pip_command
 
     stale = [loaded.record for loaded in again.records if loaded.stem in again.stale]
-    versions = {name: version for record in stale for name, version in other_versions(record.identity.run).items()}
+    versions = {
+        name: version
+        for record in stale
+        for name, version in other_versions(record.identity.run).items()
+    }
     if versions:
         pythons = ", ".join(sorted({record.provenance.python for record in stale}))
-        say(f"to compare the stale cells, in an environment with Python {pythons}: {pip_command(versions)}", failure=True)
+        say(
+            f"to compare the stale cells, in an environment with Python {pythons}: "
+            f"{pip_command(versions)}",
+            failure=True,
+        )
 
 
 def _report(folder: Path, again: Sample) -> int:

@@ -1,4 +1,5 @@
-"""Baseline files: JSON with one line a cell, sorted, so that a change of one cell is a change of one line in git.
+"""Baseline files: JSON with one line a cell, sorted, so that a change of one cell is a change of
+one line in git.
 
 Parts of identities that several cells share are written once, under their hashes.
 """
@@ -63,11 +64,17 @@ class _File(_Part):
 def write_baseline(path: Path, snapshot: Snapshot, force: bool = False) -> None:
     """Write the file in one step. ``UserError`` where there is one already, unless ``force``."""
     if path.exists() and not force:
-        raise UserError(f"{path}: exists already; nothing was written - give --force to replace it, or another name")
+        raise UserError(
+            f"{path}: exists already; nothing was written - give --force to replace it, or another "
+            "name"
+        )
     content = _content(snapshot)
     text = _lines({**content, "digest": digest_of(content)}).encode()
     if len(text) > MAX_BYTES:
-        raise UserError(f"{path}: would have {len(text):,} bytes, more than the {MAX_BYTES:,} of a baseline; gate fewer cells")
+        raise UserError(
+            f"{path}: would have {len(text):,} bytes, more than the {MAX_BYTES:,} of a baseline; "
+            "gate fewer cells"
+        )
     write_atomically(path.absolute(), text)
 
 
@@ -87,7 +94,8 @@ def _content(snapshot: Snapshot) -> dict[str, Any]:
 
     cells = [
         {
-            **cell.key._asdict(), "seeds": {str(seed): identity(of) for seed, of in sorted(cell.identities.items())},
+            **cell.key._asdict(),
+            "seeds": {str(seed): identity(of) for seed, of in sorted(cell.identities.items())},
             "digests": {str(seed): digest for seed, digest in sorted(cell.digests.items())},
             "values": {
                 measure: {str(seed): [list(v.parts), v.error] for seed, v in sorted(found.items())}
@@ -95,16 +103,26 @@ def _content(snapshot: Snapshot) -> dict[str, Any]:
             },
         }
         for _, cell in sorted(snapshot.cells.items())
-    ]  # fmt: skip
+    ]
     made = {name: list(values) for name, values in snapshot.made.items()}
-    return {"kind": KIND, "schema": SCHEMA, "suite": snapshot.suite, "made": made, "parts": parts, "runs": runs, "cells": cells}
+    return {
+        "kind": KIND,
+        "schema": SCHEMA,
+        "suite": snapshot.suite,
+        "made": made,
+        "parts": parts,
+        "runs": runs,
+        "cells": cells,
+    }
 
 
 def _lines(content: Mapping[str, Any]) -> str:
     def line(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
-    head = [f"{line(name)}: {line(content[name])}" for name in ("kind", "schema", "digest", "suite")]
+    head = [
+        f"{line(name)}: {line(content[name])}" for name in ("kind", "schema", "digest", "suite")
+    ]
     for name in ("made", "parts", "runs"):
         own = [f"{line(key)}: {line(value)}" for key, value in sorted(content[name].items())]
         head.append(f"{line(name)}: {{\n" + ",\n".join(own) + "\n}")
@@ -113,16 +131,23 @@ def _lines(content: Mapping[str, Any]) -> str:
 
 
 def read_baseline(path: Path) -> Snapshot:
-    """The snapshot in a file. ``UserError`` with the file, the place, the reason and the remedy for one that cannot be used."""
+    """The snapshot in a file. ``UserError`` with the file, the place, the reason and the remedy for
+    one that cannot be used.
+    """
     if not path.exists():
         raise UserError(f"{path}: no such file; `fedbench baseline RESULTS -o FILE` writes one")
     content = parse_json(path, MAX_BYTES, ANEW)
     if not isinstance(content, dict) or content.get("kind") != KIND:
-        raise UserError(f"{path}: not a baseline of fedbench; `fedbench baseline RESULTS -o FILE` writes one")
+        raise UserError(
+            f"{path}: not a baseline of fedbench; `fedbench baseline RESULTS -o FILE` writes one"
+        )
     version = content.get("schema")
     if type(version) is not int or version != SCHEMA:
         remedy = "upgrade fedbench" if type(version) is int and version > SCHEMA else ANEW
-        raise UserError(f"{path}: a baseline of schema {one_line(repr(version), 40)}, this fedbench reads {SCHEMA}; {remedy}")
+        raise UserError(
+            f"{path}: a baseline of schema {one_line(repr(version), 40)}, this fedbench reads "
+            f"{SCHEMA}; {remedy}"
+        )
     if (what := digest_mistake(content)) is not None:
         raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {ANEW}")
     try:
@@ -132,13 +157,17 @@ def read_baseline(path: Path) -> Snapshot:
         where, what = one_line(".".join(map(str, first["loc"])), 120), one_line(first["msg"], 120)
         raise UserError(f"{path}: not a valid baseline ({where}: {what}); {ANEW}") from error
     except (KeyError, ValueError) as error:
-        raise UserError(f"{path}: not a valid baseline (a part is missing: {one_line(str(error), 120)}); {ANEW}") from error
+        raise UserError(
+            f"{path}: not a valid baseline (a part is missing: {one_line(str(error), 120)}); {ANEW}"
+        ) from error
 
 
 def _snapshot(file: _File) -> Snapshot:
     def identity(run: str, *beside: str) -> Identity:
         fields = {name: file.parts[part] for name, part in file.runs[run].items()}
-        return {"run": fields} | dict(zip(_BESIDE_RUN, (file.parts[part] for part in beside), strict=len(beside) > 0))
+        return {"run": fields} | dict(
+            zip(_BESIDE_RUN, (file.parts[part] for part in beside), strict=len(beside) > 0)
+        )
 
     cells = {}
     for cell in file.cells:
@@ -146,7 +175,8 @@ def _snapshot(file: _File) -> Snapshot:
         identities = {seed: identity(*names) for seed, names in cell.seeds.items()}
         values = {
             name: {seed: Value(tuple(parts), error) for seed, (parts, error) in found.items()}
-            for name, found in cell.values.items() if name in MEASURES
-        }  # fmt: skip
+            for name, found in cell.values.items()
+            if name in MEASURES
+        }
         cells[key] = Cell(key, identities, cell.digests, values)
     return Snapshot(suite=file.suite, made=file.made, cells=cells)

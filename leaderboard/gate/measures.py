@@ -1,4 +1,6 @@
-"""The measures that the gate compares: AUC on outside and on inside non-members, TF01 and test accuracy, by seed."""
+"""The measures that the gate compares: AUC on outside and on inside non-members, TF01 and test
+accuracy, by seed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from fedbench.core.metrics.registry import Direction, group_masks, metric
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.leaderboard.statistics.intervals import Measured, candidates_error, share_error
 from fedbench.leaderboard.statistics.scores import pulls_of
-from fedbench.leaderboard.statistics.tf01 import Sample, alignable, aligned_rate, enough, pooled_value
+from fedbench.leaderboard.statistics.tf01 import (
+    Sample,
+    alignable,
+    aligned_rate,
+    enough,
+    pooled_value,
+)
 
 ACCURACY = "accuracy"
 DIGITS = 5  # a value is rounded to so many, far below every floor: both sides of a comparison alike
@@ -22,9 +30,10 @@ DIGITS = 5  # a value is rounded to so many, far below every floor: both sides o
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """``group``: of the non-members, None where there are none; ``floor``: the smallest change that counts, in ``unit``;
-    ``scale`` and ``digits``: of the numbers in tables; ``flips``: whether the better direction for an attack is the worse one
-    for a defense."""
+    """``group``: of the non-members, None where there are none; ``floor``: the smallest change that
+    counts, in ``unit``; ``scale`` and ``digits``: of the numbers in tables; ``flips``: whether the
+    better direction for an attack is the worse one for a defense.
+    """
 
     name: str
     title: str
@@ -48,9 +57,16 @@ def _of(name: str, group: Group, where: str, floor: float) -> Measure:
     """A metric of the registry on one group of non-members."""
     m = metric(name)
     return Measure(
-        name=f"{name}:{group}", title=f"{m.title}, {where}", group=group, unit=m.unit, direction=m.direction, low=m.low,
-        high=m.high, floor=floor, digits=m.digits,
-    )  # fmt: skip
+        name=f"{name}:{group}",
+        title=f"{m.title}, {where}",
+        group=group,
+        unit=m.unit,
+        direction=m.direction,
+        low=m.low,
+        high=m.high,
+        floor=floor,
+        digits=m.digits,
+    )
 
 
 MEASURES = {
@@ -59,18 +75,30 @@ MEASURES = {
         _of("auc", "ofl", "outside", 0.01),
         _of("auc", "ifl", "inside", 0.01),
         _of("tf01", "ofl", "outside", 1.0),
-        # of a run, not of scores, so it does not stand in the metrics' registry; a loss of it is worse for both sides
+        # of a run, not of scores, so it does not stand in the metrics' registry; a loss of it is
+        # worse for both sides
         Measure(
-            name=ACCURACY, title="test accuracy", group=None, unit="%", direction="higher", low=0, high=1, floor=0.01,
-            digits=2, scale=100, flips=False,
+            name=ACCURACY,
+            title="test accuracy",
+            group=None,
+            unit="%",
+            direction="higher",
+            low=0,
+            high=1,
+            floor=0.01,
+            digits=2,
+            scale=100,
+            flips=False,
         ),
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
 class Value:
-    """One seed: ``parts`` by target, compared by their mean; standard ``error`` from the candidates, None where unknown."""
+    """One seed: ``parts`` by target, compared by their mean; standard ``error`` from the
+    candidates, None where unknown.
+    """
 
     parts: tuple[float, ...]
     error: float | None
@@ -86,16 +114,22 @@ Values = dict[str, dict[int, Value]]
 
 
 def values_of(records: Mapping[int, LoadedRecord]) -> Values:
-    """The measures of one cell, from the scores of its seeds. ``accuracy`` is its run's: :func:`accuracy_of`.
+    """The measures of one cell, from the scores of its seeds. ``accuracy`` is its run's:
+    :func:`accuracy_of`.
 
-    TF01 is that of a board, worked out seed by seed; it is left out where all seeds together have too few non-members for it.
+    TF01 is that of a board, worked out seed by seed; it is left out where all seeds together have
+    too few non-members for it.
     """
     judged = {seed: _judged(loaded) for seed, loaded in sorted(records.items())}
     found: Values = {}
     for name, m in MEASURES.items():
-        if m.group is None or not all(m.group in masks for targets in judged.values() for _, masks in targets):
+        if m.group is None or not all(
+            m.group in masks for targets in judged.values() for _, masks in targets
+        ):
             continue
-        by_seed = {seed: [(c, masks[m.group]) for c, masks in targets] for seed, targets in judged.items()}
+        by_seed = {
+            seed: [(c, masks[m.group]) for c, masks in targets] for seed, targets in judged.items()
+        }
         if m.metric == "auc":
             found[name] = {seed: _auc(seed, targets) for seed, targets in by_seed.items()}
         else:
@@ -135,7 +169,9 @@ def _with_error(scores: np.ndarray, member: np.ndarray) -> tuple[float, float]:
 
 
 def _tf01(by_seed: Mapping[int, _Targets]) -> dict[int, Value]:
-    samples = {seed: [_sample(seed, c, mask) for c, mask in targets] for seed, targets in by_seed.items()}
+    samples = {
+        seed: [_sample(seed, c, mask) for c, mask in targets] for seed, targets in by_seed.items()
+    }
     sizes = [len(s.nonmember) for own in samples.values() for s in own]
     if not enough(sizes) and not alignable(sizes, len(samples)):
         return {}
@@ -150,4 +186,7 @@ def _sample(seed: int, c: Candidates, mask: np.ndarray) -> Sample:
 
 def _value(parts: Sequence[float], error: float | None) -> Value:
     known = error is not None and error == error
-    return Value(tuple(round(float(p), DIGITS) for p in parts), round(error, DIGITS) if error is not None and known else None)
+    return Value(
+        tuple(round(float(p), DIGITS) for p in parts),
+        round(error, DIGITS) if error is not None and known else None,
+    )

@@ -1,15 +1,18 @@
-"""How far a mean over seeds moves by chance: the interval of one comparison, from its own seeds and those of its family.
+"""How far a mean over seeds moves by chance: the interval of one comparison, from its own seeds and
+those of its family.
 
-Few seeds say little of their spread: at the level that many comparisons need, Student's t with five asks for more than twelve
-standard errors. So there are two ways to an interval, each at half the level, and the narrower one counts:
+Few seeds say little of their spread: at the level that many comparisons need, Student's t with five
+asks for more than twelve standard errors. So there are two ways to an interval, each at half the
+level, and the narrower one counts:
 
-* *paired*, from the differences of one cell alone. They are tiny where only rounding differs, and of another size under each
-  defense, so that nothing can be learnt about one from another.
-* *unpaired*, which takes old and new seeds for different ones, from the variance pooled over a family: one measure of one attack
-  in one setting, under every defense and coalition, where it is mostly the candidates'. A cell's own variance counts where it is
-  larger. What pairs have in common makes this interval too wide for them, not too narrow. Cells of a family share seeds, so their
-  residuals are not independent: pooled, they are worth as many degrees of freedom as their covariance has dimensions (Box, Annals
-  of Mathematical Statistics 1954, 25:290).
+* *paired*, from the differences of one cell alone. They are tiny where only rounding differs, and
+  of another size under each defense, so that nothing can be learnt about one from another.
+* *unpaired*, which takes old and new seeds for different ones, from the variance pooled over a
+  family: one measure of one attack in one setting, under every defense and coalition, where it is
+  mostly the candidates'. A cell's own variance counts where it is larger. What pairs have in common
+  makes this interval too wide for them, not too narrow. Cells of a family share seeds, so their
+  residuals are not independent: pooled, they are worth as many degrees of freedom as their
+  covariance has dimensions (Box, Annals of Mathematical Statistics 1954, 25:290).
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from fedbench.leaderboard.gate.measures import Value
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """One measure of one cell: ``old`` and ``new`` by seed. ``paired``: the same seeds in the same order."""
+    """One measure of one cell: ``old`` and ``new`` by seed. ``paired``: the same seeds in the same
+    order.
+    """
 
     old: Sequence[Value]
     new: Sequence[Value]
@@ -44,7 +49,9 @@ class Pairing:
 
     @property
     def candidates_error(self) -> float | None:
-        """Of the change, if members and non-members were drawn anew for each side; None where not known."""
+        """Of the change, if members and non-members were drawn anew for each side; None where not
+        known.
+        """
         squares = 0.0
         for values in (self.old, self.new):
             if any(v.error is None for v in values):
@@ -54,10 +61,12 @@ class Pairing:
 
 
 def half_widths(family: Sequence[Pairing], level: float) -> list[float | None]:
-    """Of the two-sided interval of each change; ``level``: the chance that it misses. All of them have the same seeds.
+    """Of the two-sided interval of each change; ``level``: the chance that it misses. All of them
+    have the same seeds.
 
-    With one seed a side nothing is known but the candidates' errors; None where the measure has none. Of different seeds the
-    interval is never narrower than these, since candidates are other ones.
+    With one seed a side nothing is known but the candidates' errors; None where the measure has
+    none. Of different seeds the interval is never narrower than these, since candidates are other
+    ones.
     """
     errors = [_of_candidates(p, level) for p in family]
     if len(family[0].old) == len(family[0].new) == 1:
@@ -80,18 +89,23 @@ def _paired(p: Pairing, level: float) -> float:
 
 
 def _unpaired(family: Sequence[Pairing], level: float) -> list[float]:
-    """Of the difference of the means, Student's with the family's variance or a cell's own, whichever is larger."""
+    """Of the difference of the means, Student's with the family's variance or a cell's own,
+    whichever is larger.
+    """
     table = np.stack([p.residuals for p in family], axis=1)
     free = len(table) - 2
     own = (table**2).sum(axis=0) / free
     t = float(stdtrit(free * _dimensions(table), 1 - level / 2))
     return [
-        t * float(np.sqrt(max(v, own.mean()) * (1 / len(p.old) + 1 / len(p.new)))) for v, p in zip(own, family, strict=True)
+        t * float(np.sqrt(max(v, own.mean()) * (1 / len(p.old) + 1 / len(p.new))))
+        for v, p in zip(own, family, strict=True)
     ]
 
 
 def _dimensions(table: np.ndarray) -> float:
-    """How many independent columns [seeds, cells] are worth: 1 where they move together or one outweighs the others."""
+    """How many independent columns [seeds, cells] are worth: 1 where they move together or one
+    outweighs the others.
+    """
     covariance = table.T @ table
     squares = float((covariance**2).sum())
     return float(np.trace(covariance)) ** 2 / squares if squares > 0 else 1.0

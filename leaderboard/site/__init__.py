@@ -1,2 +1,3 @@
-"""Boards as pages of a static site: records -> one JSON document a board (``SCHEMA.md``) -> HTML that opens from
-disk."""
+"""Boards as pages of a static site: records -> one JSON document a board (``SCHEMA.md``) -> HTML
+that opens from disk.
+"""

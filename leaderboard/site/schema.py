@@ -1,5 +1,6 @@
-"""Types of a board's JSON document. One that comes as a file may have any origin, so its texts and commands are
-checked."""
+"""Types of a board's JSON document. One that comes as a file may have any origin, so its texts and
+commands are checked.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StringConstraints,
+    ValidationError,
+)
 
 from fedbench.core import UserError
 from fedbench.core.store.integrity import digest_mistake, digest_of
@@ -16,22 +25,32 @@ from fedbench.core.words import one_line
 
 VERSION = 2
 MAX_BYTES = 32 << 20
-REMEDY = "make it again: `fedbench leaderboard RESULTS --html DIR` writes RESULTS/leaderboard/board.json"
+REMEDY = (
+    "make it again: `fedbench leaderboard RESULTS --html DIR` writes RESULTS/leaderboard/board.json"
+)
 _MOST = 200_000  # of anything
 _LONGEST = 2_000
-# people paste commands into a shell: words as shlex.quote writes them, without characters that a terminal acts on or hides
+# people paste commands into a shell: words as shlex.quote writes them, without characters that a
+# terminal acts on or hides
 _QUOTED = r"""'[^'\p{C}\p{Zl}\p{Zp}]*'|"'\""""
 _WORD = rf"(?:[A-Za-z0-9_@%+=:,./]|{_QUOTED})(?:[A-Za-z0-9_@%+=:,./-]|{_QUOTED})*"
 
 
-Text = Annotated[str, StringConstraints(max_length=4 * _LONGEST), AfterValidator(lambda given: one_line(given, _LONGEST))]
+Text = Annotated[
+    str,
+    StringConstraints(max_length=4 * _LONGEST),
+    AfterValidator(lambda given: one_line(given, _LONGEST)),
+]
 Packed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]*$", max_length=3_000)]
 Number = int | FiniteFloat
 Interval = tuple[Number, Number | None, Number | None] | None
 Index = Annotated[int, Field(ge=0, lt=_MOST)]
 OrNone = Annotated[int, Field(ge=-1, lt=_MOST)]
 Pair = tuple[Text, Text]
-Command = Annotated[str, StringConstraints(max_length=2_000, pattern=rf"^(fedbench run {_WORD}(?: --set {_WORD})*)?$")]
+Command = Annotated[
+    str,
+    StringConstraints(max_length=2_000, pattern=rf"^(fedbench run {_WORD}(?: --set {_WORD})*)?$"),
+]
 Only = Annotated[str, StringConstraints(max_length=2_000, pattern=rf"^({_WORD})?$")]
 
 
@@ -186,7 +205,9 @@ def validated(content: Any, name: str) -> Board:
     """The document. Raises UserError, led by ``name``, with the first mistake."""
     version = content.get("fedbench_board") if isinstance(content, dict) else None
     if type(version) is int and version != VERSION:
-        raise UserError(f"{name}: a board of version {version}, this fedbench reads version {VERSION}; {REMEDY}")
+        raise UserError(
+            f"{name}: a board of version {version}, this fedbench reads version {VERSION}; {REMEDY}"
+        )
     try:
         return Board.model_validate(content)
     except ValidationError as error:
@@ -201,7 +222,9 @@ def not_a_board(name: str, why: str) -> UserError:
 
 
 def read_board(path: Path) -> Board:
-    """A board from its file. Raises UserError, with the reason and the remedy, for one that cannot be used."""
+    """A board from its file. Raises UserError, with the reason and the remedy, for one that cannot
+    be used.
+    """
     content = parse_json(path, MAX_BYTES, REMEDY)
     fields = content
     if isinstance(content, dict):

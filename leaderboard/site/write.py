@@ -27,17 +27,20 @@ _OURS = re.compile(r"(static/)?[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 
 
 def make_site(sources: Sequence[Path], folder: Path) -> dict[str, int]:
-    """Write the site of several boards, one a source: a results folder, a bundle, or a board's document (``*.json``);
-    file -> bytes. A results folder keeps its document in ``leaderboard/board.json``.
+    """Write the site of several boards, one a source: a results folder, a bundle, or a board's
+    document (``*.json``); file -> bytes. A results folder keeps its document in
+    ``leaderboard/board.json``.
 
-    Raises ``UserError`` for sources that cannot be used and for a folder that holds anything else; then no page is
-    written.
+    Raises ``UserError`` for sources that cannot be used and for a folder that holds anything else;
+    then no page is written.
     """
     before = _ours(folder)
     boards: list[Board] = []
     for source in sources:
         board = _board(source)
-        boards.append(board.model_copy(update={"name": _free(board.name, [b.name for b in boards])}))
+        boards.append(
+            board.model_copy(update={"name": _free(board.name, [b.name for b in boards])})
+        )
     made = pages(boards)
     _mark(folder, before | set(made))  # first: the same command takes up what a kill leaves
     for name, content in made.items():
@@ -61,27 +64,46 @@ def _board(source: Path) -> Board:
 
 
 def document_of(source: Path) -> Board:
-    """The document of a results folder, of a bundle or of a board's file; nothing is written. Raises ``UserError``."""
+    """The document of a results folder, of a bundle or of a board's file; nothing is written.
+    Raises ``UserError``.
+    """
     if source.is_file() and source.suffix == ".json":
         return read_board(source).model_copy(update={"name": _name(source)})
     results = load(source)
     found = source_of(results.folder)
-    return board_of(found, _name(source), _command(results.folder, found.plan, {r.record.suite for r in found.records}))
+    return board_of(
+        found,
+        _name(source),
+        _command(results.folder, found.plan, {r.record.suite for r in found.records}),
+    )
 
 
 def _command(results: Path, plan: str | None, suites: set[str]) -> str:
-    """``fedbench run SUITE --set ...`` of a suite that fedbench ships, as it was given; of another one the file that the
-    folder stores; "" of several suites, and of records without a stored suite."""
+    """``fedbench run SUITE --set ...`` of a suite that fedbench ships, as it was given; of another
+    one the file that the folder stores; "" of several suites, and of records without a stored
+    suite.
+    """
     if plan is None or len(suites) != 1 or not ID.fullmatch(plan):
         return ""
     try:
         asked = read_plan(results, plan)
     except UserError:  # the stored suite was deleted or changed
         return ""
-    name, path = {path.stem: (name, path) for name, path in shipped_suites().items()}.get(asked.suite, ("", None))
+    name, path = {path.stem: (name, path) for name, path in shipped_suites().items()}.get(
+        asked.suite, ("", None)
+    )
     if path is None or path.read_text(encoding="utf-8") != asked.given:
         return f"fedbench run RESULTS/suites/{plan}.yaml"
-    return safe(shlex.join(["fedbench", "run", name, *(part for change in asked.overrides for part in ("--set", change))]))
+    return safe(
+        shlex.join(
+            [
+                "fedbench",
+                "run",
+                name,
+                *(part for change in asked.overrides for part in ("--set", change)),
+            ]
+        )
+    )
 
 
 def _name(source: Path) -> str:
@@ -106,11 +128,16 @@ def _ours(folder: Path) -> set[str]:
         raise UserError(f"{folder}: is a file; name a folder with --html")
     if not (folder / MARKER).exists():
         if any(not path.name.startswith(TEMPORARY_PREFIX) for path in folder.iterdir()):
-            raise UserError(f"{folder}: not empty and no site of fedbench (no {MARKER}); nothing was touched - name another one")
+            raise UserError(
+                f"{folder}: not empty and no site of fedbench (no {MARKER}); nothing was touched - "
+                "name another one"
+            )
         return set()
     remedy = "name another folder with --html, or delete this one"
     content = parse_json(folder / MARKER, 1 << 20, remedy)
     listed = content.get("files") if isinstance(content, dict) else None
-    if not isinstance(listed, list) or not all(isinstance(name, str) and _OURS.fullmatch(name) for name in listed):
+    if not isinstance(listed, list) or not all(
+        isinstance(name, str) and _OURS.fullmatch(name) for name in listed
+    ):
         raise UserError(f"{folder / MARKER}: not what fedbench wrote; {remedy}")
     return set(listed)

@@ -1,4 +1,6 @@
-"""Means over seeds and targets with their errors: from the candidates, and from one training to the next."""
+"""Means over seeds and targets with their errors: from the candidates, and from one training to the
+next.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from fedbench.core.metrics.intervals import LEVEL
 Unit = tuple[int, int]
 """(seed, target): what one value of an entry was measured on"""
 
-ENOUGH = 5  # units with a Student's t of their own; fewer estimate their spread too poorly, and share a model
+# units with a Student's t of their own; fewer estimate their spread too poorly, and share a model
+ENOUGH = 5
 POWER = 0.8  # of the smallest difference that a comparison is said to show
 Name = TypeVar("Name", bound=Hashable)
 _TAIL = (1 + LEVEL) / 2
@@ -27,9 +30,9 @@ _NOTHING = partial(np.empty, 0, np.int64)
 class Measured:
     """A value of one unit and its standard error from the candidates, NaN where it is not known.
 
-    ``pulls`` [n]: contribution of each non-member to the value's deviation, scaled so that their squares add up to
-    their part of the variance; ``ids`` [n]: which samples these are. Empty: other targets of the seed have other
-    non-members.
+    ``pulls`` [n]: contribution of each non-member to the value's deviation, scaled so that their
+    squares add up to their part of the variance; ``ids`` [n]: which samples these are. Empty: other
+    targets of the seed have other non-members.
     """
 
     value: float
@@ -40,9 +43,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Estimates:
-    """D statistics on the same U units. ``seeds`` [U]; ``values`` [U, D], NaN where a unit has none; ``variances``
-    [U, D] from the candidates, NaN where not known; ``shared`` [D]: sum of the covariances between units of one seed,
-    which may have the same non-members."""
+    """D statistics on the same U units. ``seeds`` [U]; ``values`` [U, D], NaN where a unit has
+    none; ``variances`` [U, D] from the candidates, NaN where not known; ``shared`` [D]: sum of the
+    covariances between units of one seed, which may have the same non-members.
+    """
 
     seeds: np.ndarray
     values: np.ndarray
@@ -61,8 +65,9 @@ class Estimates:
 
     @cached_property
     def error(self) -> np.ndarray:
-        """[D] standard error of the mean over units when members and non-members are drawn anew; NaN where one is not
-        known."""
+        """[D] standard error of the mean over units when members and non-members are drawn anew;
+        NaN where one is not known.
+        """
         variance = np.where(np.isnan(self.values), 0.0, self.variances).sum(axis=0) + self.shared
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(np.sqrt(np.maximum(variance, 0.0)) / self.n)
@@ -74,16 +79,19 @@ class Estimates:
         return _moments(np.reshape(means, (len(means), self.values.shape[1])))
 
     def p_candidates(self, margin: float = 0.0) -> np.ndarray:
-        """[D] two-sided, of a mean of ``margin``, if members and non-members are scored alike in these trainings. NaN
-        where no error is known."""
+        """[D] two-sided, of a mean of ``margin``, if members and non-members are scored alike in
+        these trainings. NaN where no error is known.
+        """
         mean = self.of_seeds[1] - margin
         with np.errstate(divide="ignore", invalid="ignore"):
             p = np.where(self.error == 0, 0.0, 2 * ndtr(-np.abs(mean) / self.error))
         return np.where((mean == 0) & ~np.isnan(self.error), 1.0, p)
 
     def p_values(self, margin: float = 0.0) -> np.ndarray:
-        """[D] two-sided, of a mean of ``margin``: the larger of Student's t over seeds and of :meth:`p_candidates`. 1
-        with fewer than two seeds, since one training does not show the variance of training."""
+        """[D] two-sided, of a mean of ``margin``: the larger of Student's t over seeds and of
+        :meth:`p_candidates`. 1 with fewer than two seeds, since one training does not show the
+        variance of training.
+        """
         seeds, mean, error = self.of_seeds
         mean = mean - margin
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -91,18 +99,24 @@ class Estimates:
         return np.where((mean == 0) | (seeds < 2), 1.0, np.fmax(between, self.p_candidates(margin)))
 
     def interval(self, at: int = 0) -> Interval | None:
-        """Mean of one statistic over units with the widest of three 95 % intervals; None without a unit.
+        """Mean of one statistic over units with the widest of three 95 % intervals; None without a
+        unit.
 
-        From the candidates: members and non-members of every unit are drawn anew. From the units: Student's t over
-        all of them, if there are five. From the seeds: Student's t over their means, since targets of one seed share
-        a global model. The half-width is NaN where none of them can be had.
+        From the candidates: members and non-members of every unit are drawn anew. From the units:
+        Student's t over all of them, if there are five. From the seeds: Student's t over their
+        means, since targets of one seed share a global model. The half-width is NaN where none of
+        them can be had.
         """
         if not self.n[at]:
             return None
         n, mean, error = (found[0] for found in _moments(self.values[:, [at]]))
         seeds, _, of_seeds = (found[at] for found in self.of_seeds)
         widths = [float(ndtri(_TAIL) * self.error[at])]
-        widths += [float(stdtrit(k - 1, _TAIL) * e) for k, e, least in ((n, error, ENOUGH), (seeds, of_seeds, 2)) if k >= least]
+        widths += [
+            float(stdtrit(k - 1, _TAIL) * e)
+            for k, e, least in ((n, error, ENOUGH), (seeds, of_seeds, 2))
+            if k >= least
+        ]
         half = max((w for w in widths if w == w), default=float("nan"))
         return Interval(float(mean), half, int(n), between=bool(seeds > 1))
 
@@ -120,7 +134,10 @@ def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def estimates(found: Mapping[Unit, Measured]) -> Estimates:
     """One statistic (D = 1) on at least one unit."""
     seeds = np.array([seed for seed, _ in found])
-    values, errors = (np.array([[x] for x in of]) for of in zip(*((m.value, m.error) for m in found.values()), strict=True))
+    values, errors = (
+        np.array([[x] for x in of])
+        for of in zip(*((m.value, m.error) for m in found.values()), strict=True)
+    )
     own = [[m for (s, _), m in found.items() if s == seed] for seed in np.unique(seeds)]
     return Estimates(seeds, values, errors**2, np.array([sum(map(_in_common, own))]))
 
@@ -144,7 +161,10 @@ def by_unit(found: Sequence[tuple[Unit, Measured]]) -> dict[Unit, Measured]:
 
 def _halves(parts: Sequence[Measured]) -> Measured:
     """Their mean, with the error of independent parts."""
-    value, error = np.mean([m.value for m in parts]), np.sqrt(np.sum([m.error**2 for m in parts])) / len(parts)
+    value, error = (
+        np.mean([m.value for m in parts]),
+        np.sqrt(np.sum([m.error**2 for m in parts])) / len(parts),
+    )
     pulls, ids = (np.concatenate([getattr(m, name) for m in parts]) for name in ("pulls", "ids"))
     return Measured(float(value), float(error), pulls / len(parts), ids)
 
@@ -155,14 +175,20 @@ def over_units(found: Mapping[Unit, Measured]) -> Interval | None:
 
 
 def reaching(interval: Interval, largest: float) -> Interval:
-    """The interval, wide enough to reach the plain maximum: what is picked on other folds can be far too low."""
+    """The interval, wide enough to reach the plain maximum: what is picked on other folds can be
+    far too low.
+    """
     return replace(interval, half_width=max(interval.half_width, largest - interval.mean))
 
 
 def spanning(interval: Interval, low: float, high: float) -> Interval:
     """The interval around two readings of its mean, which the data do not tell apart."""
     half = interval.half_width
-    return replace(interval, half_width=half + (high - low) / 2, ends=(low - half, high + half)) if high > low else interval
+    return (
+        replace(interval, half_width=half + (high - low) / 2, ends=(low - half, high + half))
+        if high > low
+        else interval
+    )
 
 
 def raised(interval: Interval, other: Interval | None) -> Interval:
@@ -192,25 +218,37 @@ def p_value(found: Mapping[Unit, Measured]) -> float:
 
 
 def p_of_chance(found: Mapping[Unit, Measured], chance: float = 0.5) -> float:
-    """Two-sided, of a mean of ``chance``, by the candidates' errors or, where none is known, by the seeds."""
+    """Two-sided, of a mean of ``chance``, by the candidates' errors or, where none is known, by the
+    seeds.
+    """
     of_candidates = float(estimates(found).p_candidates(chance)[0])
-    return of_candidates if of_candidates == of_candidates else float(estimates(found).p_values(chance)[0])
+    return (
+        of_candidates
+        if of_candidates == of_candidates
+        else float(estimates(found).p_values(chance)[0])
+    )
 
 
 def smallest_shown(deviations: Sequence[float], seeds: int, tests: int = 1) -> float | None:
-    """The difference that ``seeds`` paired seeds show with a power of 80 %, if differences vary from seed to seed by
-    these standard deviations (their root mean square); None with fewer than two seeds, or of nothing.
+    """The difference that ``seeds`` paired seeds show with a power of 80 %, if differences vary
+    from seed to seed by these standard deviations (their root mean square); None with fewer than
+    two seeds, or of nothing.
 
     The level is 5 % over the number of ``tests`` (Bonferroni, the first step of Holm's correction).
     """
     if seeds < 2 or not len(deviations):
         return None
-    deviation, bar = np.sqrt(np.mean(np.square(deviations))), stdtrit(seeds - 1, 1 - (1 - LEVEL) / (2 * tests))
+    deviation, bar = (
+        np.sqrt(np.mean(np.square(deviations))),
+        stdtrit(seeds - 1, 1 - (1 - LEVEL) / (2 * tests)),
+    )
     return float(nctdtrinc(seeds - 1, 1 - POWER, bar) * deviation / np.sqrt(seeds))
 
 
 def interval_of(values: Sequence[float], errors: Sequence[float | None]) -> Interval | None:
-    """``combined_interval``, or a NaN half-width where a value has no standard error; None of nothing."""
+    """``combined_interval``, or a NaN half-width where a value has no standard error; None of
+    nothing.
+    """
     known = [e for e in errors if e is not None]
     if values and len(known) < len(values):
         return Interval(float(np.mean(values)), float("nan"), len(values), between=False)
@@ -231,8 +269,9 @@ def share_error(share: float, n: int) -> float:
 def accuracy_error(accuracy: float, recall: float, members: int, nonmembers: int) -> float:
     """Standard error of (TPR + TNR) / 2 from so many members and non-members, each judged once.
 
-    One right and one wrong answer are added to each class: the plain binomial error is 0 where all answers are right
-    or wrong (Agresti & Caffo, The American Statistician 2000, for the difference of two proportions, here TPR - FPR).
+    One right and one wrong answer are added to each class: the plain binomial error is 0 where all
+    answers are right or wrong (Agresti & Caffo, The American Statistician 2000, for the difference
+    of two proportions, here TPR - FPR).
     """
     variance = 0.0
     for rate, n in ((recall, members), (2 * accuracy - recall, nonmembers)):
@@ -242,8 +281,9 @@ def accuracy_error(accuracy: float, recall: float, members: int, nonmembers: int
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
-    """Adjusted p-values that control the chance of any false claim (Holm, Scandinavian Journal of Statistics
-    1979)."""
+    """Adjusted p-values that control the chance of any false claim (Holm, Scandinavian Journal of
+    Statistics 1979).
+    """
     adjusted: dict[Name, float] = {}
     largest = 0.0
     for i, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):

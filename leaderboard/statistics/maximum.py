@@ -20,8 +20,10 @@ _ROUNDED = 1e-6  # null values are stored in single precision
 
 @dataclass(frozen=True, kw_only=True)
 class Largest:
-    """A mean over seeds x targets of one maximum. ``null_mean``, ``null_high``: mean and 95 % quantile of that mean
-    under shuffled memberships; ``p``: share of the shuffles, the observed membership among them, that reach it."""
+    """A mean over seeds x targets of one maximum. ``null_mean``, ``null_high``: mean and 95 %
+    quantile of that mean under shuffled memberships; ``p``: share of the shuffles, the observed
+    membership among them, that reach it.
+    """
 
     found: Interval
     null_mean: float
@@ -35,14 +37,17 @@ class Largest:
 
     @property
     def within(self) -> bool:
-        """Whether it is no larger than the maximum of as many attacks and rounds without a leak, at 95 %."""
+        """Whether it is no larger than the maximum of as many attacks and rounds without a leak, at
+        95 %.
+        """
         return self.p > 1 - LEVEL
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowMaximum:
-    """Of one row: the largest ``auc`` and, for itself, the largest ``advantage``. ``looks``: fewest and most attacks
-    x rounds of a target."""
+    """Of one row: the largest ``auc`` and, for itself, the largest ``advantage``. ``looks``: fewest
+    and most attacks x rounds of a target.
+    """
 
     auc: Largest
     advantage: Largest
@@ -51,7 +56,9 @@ class RowMaximum:
 
 def has_maxima(section: Section) -> bool:
     """Whether at least two attacks of the section score every round, and their maxima are known."""
-    often = {a for row in section.rows for a, e in row.entries.items() if e.single_rounds and e.maxima}
+    often = {
+        a for row in section.rows for a, e in row.entries.items() if e.single_rounds and e.maxima
+    }
     return len(often) >= FEWEST
 
 
@@ -65,14 +72,20 @@ def row_maximum(row: Row) -> RowMaximum | None:
     looks = []
     for unit in sorted({unit for entry in row.entries.values() for unit in entry.maxima}):
         entries = [e for e in row.entries.values() if unit in e.maxima]
-        shuffled = {e.records[unit[0]].stem: np.stack(e.null_maxima(unit)) for e in entries}  # [2, B]
+        # [2, B]
+        shuffled = {e.records[unit[0]].stem: np.stack(e.null_maxima(unit)) for e in entries}
         _require_same_shuffles(shuffled)
-        values[unit] = np.max([(e.maxima[unit].auc, e.maxima[unit].advantage) for e in entries], axis=0)
-        nulls[unit] = np.max(list(shuffled.values()), axis=0)  # the same shuffles: how attacks move together is kept
+        values[unit] = np.max(
+            [(e.maxima[unit].auc, e.maxima[unit].advantage) for e in entries], axis=0
+        )
+        # the same shuffles: how attacks move together is kept
+        nulls[unit] = np.max(list(shuffled.values()), axis=0)
         looks.append(sum(e.maxima[unit].rounds for e in entries))
     if not looks:
         return None
-    auc, advantage = (_largest({u: (float(v[i]), nulls[u][i]) for u, v in values.items()}) for i in (0, 1))
+    auc, advantage = (
+        _largest({u: (float(v[i]), nulls[u][i]) for u, v in values.items()}) for i in (0, 1)
+    )
     return RowMaximum(auc=auc, advantage=advantage, looks=(min(looks), max(looks)))
 
 
@@ -81,7 +94,8 @@ def _require_same_shuffles(nulls: Mapping[str, np.ndarray]) -> None:
     for name, null in others:
         if null.shape[-1] != reference.shape[-1]:
             raise UserError(
-                f"{name}: its null has other shuffles than that of {first}, so no maximum can be taken over both; run the "
+                f"{name}: its null has other shuffles than that of {first}, so no maximum can be "
+                "taken over both; run the "
                 "suite again with --rerun always"
             )
 
@@ -92,15 +106,18 @@ def _largest(units: Mapping[Unit, tuple[float, np.ndarray]]) -> Largest:
     null = null_of_mean({unit: draws for unit, (_, draws) in units.items()})
     reached = int((null >= found.mean - _ROUNDED).sum())
     high = float(np.quantile(null, LEVEL, method="higher"))
-    return Largest(found=found, null_mean=float(null.mean()), null_high=high, p=(1 + reached) / (1 + len(null)))
+    return Largest(
+        found=found, null_mean=float(null.mean()), null_high=high, p=(1 + reached) / (1 + len(null))
+    )
 
 
 def null_of_mean(units: Mapping[Unit, np.ndarray]) -> np.ndarray:
-    """[B] draws of the mean over seeds x targets where nothing leaks, of the draws [B] of every unit.
+    """[B] draws of the mean over seeds x targets where nothing leaks, of the draws [B] of every
+    unit.
 
-    Seeds are independent. Targets of one seed share a model and non-members, so with independent shuffles their mean
-    would vary too little: they are added as if perfectly correlated, which errs on the safe side
-    (docs/method.md#maximum).
+    Seeds are independent. Targets of one seed share a model and non-members, so with independent
+    shuffles their mean would vary too little: they are added as if perfectly correlated, which errs
+    on the safe side (docs/method.md#maximum).
     """
     _require_same_shuffles({f"seed {s}, target {t}": draws for (s, t), draws in units.items()})
     total = np.zeros(len(next(iter(units.values()))))

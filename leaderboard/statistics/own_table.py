@@ -7,23 +7,38 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedbench.leaderboard.claims.papers import Bound, Claim, Contrast, Names, Paper, Predicate, Printed, Quantity
+from fedbench.leaderboard.claims.papers import (
+    Bound,
+    Claim,
+    Contrast,
+    Names,
+    Paper,
+    Predicate,
+    Printed,
+    Quantity,
+)
 from fedbench.leaderboard.statistics.published import AVERAGE, comparable, plain, published
 
-ADVERSARY = {"server": "globaladversary", "client": "localadversary"}  # view -> the adversary of the printed maxima
+# view -> the adversary of the printed maxima
+ADVERSARY = {"server": "globaladversary", "client": "localadversary"}
 _PRINTED = {
-    "auc": ("auc", "auc_max"), "tf01": ("tf01",), "attack-accuracy": ("attack_accuracy", "mia_accuracy"), "runtime": ("runtime",),
+    "auc": ("auc", "auc_max"),
+    "tf01": ("tf01",),
+    "attack-accuracy": ("attack_accuracy", "mia_accuracy"),
+    "runtime": ("runtime",),
     "max-advantage": ("advantage_max",),
-}  # fmt: skip
+}
 _SHEET = ("dataset", "model", "partition", "case")
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class OwnTable:
-    """``distances``: (position in ``holds``, name of the other side or None) -> how far each printed number lies on the
-    claimed side, slack included, in the unit of its measure; ``printed``: sheets that have them; ``against``: place of a
-    sheet -> its first cell on the other side, in words; ``share``: of the sheets, that must hold the claim."""
+    """``distances``: (position in ``holds``, name of the other side or None) -> how far each
+    printed number lies on the claimed side, slack included, in the unit of its measure;
+    ``printed``: sheets that have them; ``against``: place of a sheet -> its first cell on the other
+    side, in words; ``share``: of the sheets, that must hold the claim.
+    """
 
     distances: Mapping[tuple[int, str | None], list[float]]
     printed: int = 0
@@ -47,11 +62,17 @@ class OwnTable:
 
 
 def own_table(paper: Paper, claim: Claim) -> OwnTable:
-    """The claim on the numbers that it says are printed. Equal numbers count as holding: they are rounded."""
+    """The claim on the numbers that it says are printed. Equal numbers count as holding: they are
+    rounded.
+    """
     distances: dict[tuple[int, str | None], list[float]] = {}
     printed: set[str] = set()
     against: dict[str, str] = {}
-    every = [s for printed in claim.printed for s in sheets(paper, printed, paper.sections[claim.where[0]].view)]
+    every = [
+        s
+        for printed in claim.printed
+        for s in sheets(paper, printed, paper.sections[claim.where[0]].view)
+    ]
     for sheet, i, predicate in ((sheet, *at) for sheet in every for at in enumerate(claim.holds)):
         for other, one, value in _compared(sheet, predicate.asked):
             distance = predicate.direction * (one - value) + getattr(predicate.asked, "slack", 0.0)
@@ -64,8 +85,9 @@ def own_table(paper: Paper, claim: Claim) -> OwnTable:
 
 @dataclass(frozen=True)
 class Sheet:
-    """The numbers of one data set, model, partition and case: ``cells``, (defense, metric, attack) in the paper's names ->
-    number; ``than``: the sheet of the other section of a comparison."""
+    """The numbers of one data set, model, partition and case: ``cells``, (defense, metric, attack)
+    in the paper's names -> number; ``than``: the sheet of the other section of a comparison.
+    """
 
     place: str
     cells: Mapping[tuple[str, str, str], float]
@@ -74,12 +96,22 @@ class Sheet:
     than: Sheet | None = None
 
     def number(self, q: Quantity) -> float | None:
-        """In the unit of the measure, from the cells and not from a printed average; None where it is not printed."""
+        """In the unit of the measure, from the cells and not from a printed average; None where it
+        is not printed.
+        """
         row = plain(self.names.defenses.get(q.row, q.row))
         over, _, metric = q.measure.partition("-")
         if over in ("worst", "mean"):
-            found = [v for (r, m, a), v in self.cells.items() if (r, m) == (row, metric) and a != AVERAGE]
-            if over == "worst" and (largest := self.cells.get((row, f"{metric}_max", ADVERSARY.get(self.view, "")))) is not None:
+            found = [
+                v for (r, m, a), v in self.cells.items() if (r, m) == (row, metric) and a != AVERAGE
+            ]
+            if (
+                over == "worst"
+                and (
+                    largest := self.cells.get((row, f"{metric}_max", ADVERSARY.get(self.view, "")))
+                )
+                is not None
+            ):
                 found.append(largest)
             return float((np.max if over == "worst" else np.mean)(found)) if found else None
         if q.measure in ("accuracy", "delta-accuracy"):
@@ -87,15 +119,26 @@ class Sheet:
         attack = plain(self.names.attacks.get(q.attack or "", q.attack or "") + (q.group or ""))
         attack = ADVERSARY[self.view] if q.measure == "max-advantage" else attack
         if q.measure == "finding":  # a spread over groups of one attack
-            found = [v for (r, m, a), v in self.cells.items() if (r, plain(m)) == (row, plain(q.analysis or "")) and attack in a]
-            return max(found) - min(found) if found and (q.name, q.minus) == ("highest", "lowest") else None
+            found = [
+                v
+                for (r, m, a), v in self.cells.items()
+                if (r, plain(m)) == (row, plain(q.analysis or "")) and attack in a
+            ]
+            return (
+                max(found) - min(found)
+                if found and (q.name, q.minus) == ("highest", "lowest")
+                else None
+            )
         cells = (self.cells.get((row, metric, attack)) for metric in _PRINTED.get(q.measure, ()))
         return next((v for v in cells if v is not None), None)
 
     def _utility(self, row: str, q: Quantity) -> float | None:
-        """In percent or percentage points; where only differences from the undefended accuracy are printed, these."""
+        """In percent or percentage points; where only differences from the undefended accuracy are
+        printed, these.
+        """
         base, found, apart = (
-            self.cells.get((*at, "")) for at in (("none", "test_acc"), (row, "test_acc"), (row, "delta_acc"))
+            self.cells.get((*at, ""))
+            for at in (("none", "test_acc"), (row, "test_acc"), (row, "delta_acc"))
         )
         apart = 0.0 if row == "none" else apart
         if apart is None and found is not None and base is not None:
@@ -107,24 +150,43 @@ class Sheet:
 
 def sheets(paper: Paper, printed: Printed, view: str) -> Iterator[Sheet]:
     """One for every data set, model, partition and case that ``printed`` leaves open."""
-    names = Names(defenses=paper.names.defenses | printed.defenses, attacks=paper.names.attacks | printed.attacks)
+    names = Names(
+        defenses=paper.names.defenses | printed.defenses,
+        attacks=paper.names.attacks | printed.attacks,
+    )
     asked = printed.model_dump(exclude_none=True, exclude={"than", "defenses", "attacks"})
     rows = _where(comparable(published(paper.source)), asked)
     groups = dict.fromkeys(tuple(r[c] for c in _SHEET) for r in rows)
-    for group in [g for g in groups if g[-1] != "none"] or groups:  # undefended rows are of every case
+    # undefended rows are of every case
+    for group in [g for g in groups if g[-1] != "none"] or groups:
         at = dict(zip(_SHEET, group, strict=True))
         own, there = _where(rows, at), printed.model_copy(update={**at, **printed.than, "than": {}})
-        cells = {(plain(r["defense"]), r["metric"], plain(r["attack"])): float(r["mean"]) for r in reversed(own)}
+        cells = {
+            (plain(r["defense"]), r["metric"], plain(r["attack"])): float(r["mean"])
+            for r in reversed(own)
+        }
         place = ", ".join(part for part in (own[-1]["table"], *group) if part not in ("", "none"))
-        yield Sheet(place, cells, names, view, next(sheets(paper, there, view), None) if printed.than else None)
+        yield Sheet(
+            place,
+            cells,
+            names,
+            view,
+            next(sheets(paper, there, view), None) if printed.than else None,
+        )
 
 
 def _where(rows: list[dict[str, str]], asked: Mapping[str, str]) -> list[dict[str, str]]:
-    return [r for r in rows if all(r[c] == v or (c == "case" and r[c] == "none") for c, v in asked.items())]
+    return [
+        r
+        for r in rows
+        if all(r[c] == v or (c == "case" and r[c] == "none") for c, v in asked.items())
+    ]
 
 
 def _compared(sheet: Sheet, asked: Bound | Contrast) -> Iterator[tuple[str | None, float, float]]:
-    """(name of the other side, the printed number, what it is compared with) of all that are printed."""
+    """(name of the other side, the printed number, what it is compared with) of all that are
+    printed.
+    """
     one = sheet.number(asked)
     if one is None:
         return
@@ -132,9 +194,19 @@ def _compared(sheet: Sheet, asked: Bound | Contrast) -> Iterator[tuple[str | Non
         yield None, one, asked.value
         return
     than = asked.than
-    others = [(field, label, sheet) for field in ("row", "attack", "group") for label in getattr(than, f"{field}s") or ()]
+    others = [
+        (field, label, sheet)
+        for field in ("row", "attack", "group")
+        for label in getattr(than, f"{field}s") or ()
+    ]
     if (section := than.section) and sheet.than:
-        others = [("attack", section.attack or asked.attack, replace(sheet.than, view=section.view or sheet.view))]
+        others = [
+            (
+                "attack",
+                section.attack or asked.attack,
+                replace(sheet.than, view=section.view or sheet.view),
+            )
+        ]
     for name, label, there in others:
         if (value := there.number(asked.model_copy(update={name: label}))) is not None:
             yield section.name if section else label, one, value
@@ -143,5 +215,9 @@ def _compared(sheet: Sheet, asked: Bound | Contrast) -> Iterator[tuple[str | Non
 def _said(sheet: Sheet, predicate: Predicate, other: str | None, one: float, value: float) -> str:
     asked, side = predicate.asked, "below" if predicate.direction < 0 else "above"
     own = " / ".join(part for part in (asked.row, asked.attack) if part)
-    slack = f" {-predicate.direction * allowed:+g}" if (allowed := getattr(asked, "slack", 0.0)) else ""
-    return f"{sheet.place}: {own} {one:.4g}, claimed {side} {other or 'the value'} {value:.4g}{slack}"
+    slack = (
+        f" {-predicate.direction * allowed:+g}" if (allowed := getattr(asked, "slack", 0.0)) else ""
+    )
+    return (
+        f"{sheet.place}: {own} {one:.4g}, claimed {side} {other or 'the value'} {value:.4g}{slack}"
+    )

@@ -31,43 +31,62 @@ class Band:
 
 
 def roc_band(section: Section, label: str, attack: str, grid: np.ndarray) -> Band | None:
-    """TPR at each FPR of ``grid`` [g] of one row and attack, with the sign of the tables; None without scores.
+    """TPR at each FPR of ``grid`` [g] of one row and attack, with the sign of the tables; None
+    without scores.
 
-    Step curves against outside non-members, averaged at equal FPR (Fawcett 2006, section 9.2) since scores of
-    different runs have different scales, with the wider of two intervals at each FPR.
+    Step curves against outside non-members, averaged at equal FPR (Fawcett 2006, section 9.2) since
+    scores of different runs have different scales, with the wider of two intervals at each FPR.
 
-    From the candidates: the variance of an empirical ROC curve, R (1 - R) / m + R'^2 f (1 - f) / n (Hsieh & Turnbull,
-    The Annals of Statistics 1996, theorem 2.1), where targets of one seed share their non-members, so that what these
-    move moves together; one hit and one miss are added, since the plain error is 0 where none or all are found. From
-    the seeds: Student's t. Of a single seed it is too narrow (it covers 75 to 90 %) where fewer than five non-members
-    lie above the threshold.
+    From the candidates: the variance of an empirical ROC curve, R (1 - R) / m + R'^2 f (1 - f) / n
+    (Hsieh & Turnbull, The Annals of Statistics 1996, theorem 2.1), where targets of one seed share
+    their non-members, so that what these move moves together; one hit and one miss are added, since
+    the plain error is 0 where none or all are found. From the seeds: Student's t. Of a single seed
+    it is too narrow (it covers 75 to 90 %) where fewer than five non-members lie above the
+    threshold.
     """
     key, signs = (label, attack), section.comparison.sign(label, attack)
-    samples = [part.own[key].sample.signed(signs[part.fold]) for part in section.comparison.parts if key in part.own]
+    samples = [
+        part.own[key].sample.signed(signs[part.fold])
+        for part in section.comparison.parts
+        if key in part.own
+    ]
     if not samples:
         return None
-    tpr, seeds = np.array([_curve(sample, grid) for sample in samples]), np.array([sample.seed for sample in samples])
-    members, others = (np.array([[len(getattr(s, side))] for s in samples]) for side in ("member", "nonmember"))
+    tpr, seeds = (
+        np.array([_curve(sample, grid) for sample in samples]),
+        np.array([sample.seed for sample in samples]),
+    )
+    members, others = (
+        np.array([[len(getattr(s, side))] for s in samples]) for side in ("member", "nonmember")
+    )
     mean = tpr.mean(axis=0)
     steady = (tpr * members + 1) / (members + 2)
     rate = (grid * others + 1) / (others + 2)
     of_thresholds = _slope(mean, grid) * np.sqrt(rate * (1 - rate) / others)
     own = [seeds == seed for seed in np.unique(seeds)]
-    variance = np.sum(steady * (1 - steady) / members, axis=0) + sum(of_thresholds[mine].sum(axis=0) ** 2 for mine in own)
+    variance = np.sum(steady * (1 - steady) / members, axis=0) + sum(
+        of_thresholds[mine].sum(axis=0) ** 2 for mine in own
+    )
     half = ndtri((1 + LEVEL) / 2) * np.sqrt(variance) / len(tpr)
     if len(own) > 1:
         by_seed = np.array([tpr[mine].mean(axis=0) for mine in own])
-        between = stdtrit(len(own) - 1, (1 + LEVEL) / 2) * by_seed.std(axis=0, ddof=1) / np.sqrt(len(own))
+        between = (
+            stdtrit(len(own) - 1, (1 + LEVEL) / 2) * by_seed.std(axis=0, ddof=1) / np.sqrt(len(own))
+        )
         half = np.maximum(half, between)
     return Band(mean, np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1))
 
 
 def _slope(tpr: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """d TPR / d FPR [g] by the chord over two points to either side, over log f: there a curve bends less."""
+    """d TPR / d FPR [g] by the chord over two points to either side, over log f: there a curve
+    bends less.
+    """
     at = np.arange(len(grid))
     below, above = np.maximum(at - 2, 0), np.minimum(at + 2, len(grid) - 1)
     steps = np.log(grid)
-    found: np.ndarray = (tpr[above] - tpr[below]) / np.maximum(steps[above] - steps[below], 1e-12) / grid
+    found: np.ndarray = (
+        (tpr[above] - tpr[below]) / np.maximum(steps[above] - steps[below], 1e-12) / grid
+    )
     return found
 
 

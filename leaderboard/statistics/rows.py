@@ -1,5 +1,6 @@
-"""One defense of a section (a row) against one attack (an entry): its records by seed, and their numbers over seeds x
-targets."""
+"""One defense of a section (a row) against one attack (an entry): its records by seed, and their
+numbers over seeds x targets.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,14 @@ from fedbench.core.population.audit import Target
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import RoundRow, remarks_in
 from fedbench.core.store.scores import DecisionScores, MaximumScores, RoundScores, TargetScores
-from fedbench.leaderboard.statistics.intervals import Measured, Unit, accuracy_error, mean_of, over_units, share_error
+from fedbench.leaderboard.statistics.intervals import (
+    Measured,
+    Unit,
+    accuracy_error,
+    mean_of,
+    over_units,
+    share_error,
+)
 from fedbench.leaderboard.statistics.tf01 import Sample, tf01_of
 
 UNDEFENDED = "none"
@@ -35,7 +43,11 @@ def outcome_of(loaded: LoadedRecord | None) -> str:
     """Outcome of a cell, and whether an adversary inside caused it; None: ``missing``."""
     if loaded is None:
         return MISSING
-    return f"{loaded.record.outcome} {BY_ADVERSARY}" if loaded.record.by_adversary else loaded.record.outcome
+    return (
+        f"{loaded.record.outcome} {BY_ADVERSARY}"
+        if loaded.record.by_adversary
+        else loaded.record.outcome
+    )
 
 
 def adversary_of(loaded: LoadedRecord) -> str | None:
@@ -46,7 +58,9 @@ def adversary_of(loaded: LoadedRecord) -> str | None:
 
 @dataclass(frozen=True)
 class Entry:
-    """``records`` by seed; ``targets``: the section's by seed, a record's other targets do not count."""
+    """``records`` by seed; ``targets``: the section's by seed, a record's other targets do not
+    count.
+    """
 
     attack: str
     records: dict[int, LoadedRecord]
@@ -59,8 +73,9 @@ class Entry:
 
     @property
     def complete(self) -> bool:
-        """Every seed has scores, and every target of the section too; a seed on which every cell failed names no
-        target."""
+        """Every seed has scores, and every target of the section too; a seed on which every cell
+        failed names no target.
+        """
         judged = all(self.ok(seed) is not None for seed in self.targets)
         return judged and len(self.units("mix")) == sum(map(len, self.targets.values()))
 
@@ -82,25 +97,38 @@ class Entry:
     def _judged(self) -> Iterator[tuple[Unit, TargetScores]]:
         for seed, targets in self.targets.items():
             if (loaded := self.ok(seed)) is not None:
-                yield from (((seed, t.target), t) for t in loaded.record.targets if t.target in targets)
+                yield from (
+                    ((seed, t.target), t) for t in loaded.record.targets if t.target in targets
+                )
 
     def units(self, group: Group) -> dict[Unit, Score]:
         """The scores over seeds x targets."""
         return {unit: t.groups[group] for unit, t in self._judged() if group in t.groups}
 
     def interval(self, metric: str, group: Group = "mix") -> Interval | None:
-        """Mean over seeds x targets, as measured, with its 95 % interval; None where the metric does not apply to
-        any."""
-        found = {u: (v, s.error(metric)) for u, s in self.units(group).items() if (v := s.value(metric)) is not None}
-        return over_units({u: Measured(v, float("nan") if error is None else error) for u, (v, error) in found.items()})
+        """Mean over seeds x targets, as measured, with its 95 % interval; None where the metric
+        does not apply to any.
+        """
+        found = {
+            u: (v, s.error(metric))
+            for u, s in self.units(group).items()
+            if (v := s.value(metric)) is not None
+        }
+        return over_units(
+            {
+                u: Measured(v, float("nan") if error is None else error)
+                for u, (v, error) in found.items()
+            }
+        )
 
     def mean(self, metric: str, group: Group = "mix") -> float | None:
         """The mean of :meth:`interval` alone."""
         return mean_of([s.value(metric) for s in self.units(group).values()])
 
     def pooled_tf01(self) -> Interval | None:
-        """TF01 in percent of the mix, as measured, over all units pooled; None with too few non-members, or without
-        scores."""
+        """TF01 in percent of the mix, as measured, over all units pooled; None with too few
+        non-members, or without scores.
+        """
         return tf01_of([self._mix(*unit) for unit in self.units("mix")])
 
     def _mix(self, seed: int, target: int) -> Sample:
@@ -112,7 +140,11 @@ class Entry:
     @property
     def decisions(self) -> dict[Unit, tuple[DecisionScores, Score]]:
         """What the attack decided for each seed x target, with the numbers of candidates."""
-        return {unit: (t.decision, t.groups["mix"]) for unit, t in self._judged() if "mix" in t.groups and t.decision is not None}
+        return {
+            unit: (t.decision, t.groups["mix"])
+            for unit, t in self._judged()
+            if "mix" in t.groups and t.decision is not None
+        }
 
     def decision_mean(self, field: str) -> float | None:
         """Mean of one field of ``DecisionScores``; None where no seed has it."""
@@ -120,7 +152,9 @@ class Entry:
 
     @property
     def single_rounds(self) -> list[RoundScores]:
-        """Scores by how the round is chosen, of each seed x target, where the attack uses a single one."""
+        """Scores by how the round is chosen, of each seed x target, where the attack uses a single
+        one.
+        """
         return [t.rounds for _, t in self._judged() if t.rounds is not None]
 
     @cached_property
@@ -133,11 +167,17 @@ class Entry:
         return self.records[unit[0]].null_maxima(unit[1])
 
     def accuracies(self, best: bool = False) -> dict[Unit, Measured]:
-        """Attack accuracy in the last round (or the oracle's best) of every seed x target; fractions."""
+        """Attack accuracy in the last round (or the oracle's best) of every seed x target;
+        fractions.
+        """
         found: dict[Unit, Measured] = {}
         for unit, (d, s) in self.decisions.items():
-            accuracy, recall = (d.best_accuracy, d.best_recall) if best else (d.last_accuracy, d.last_recall)
-            found[unit] = Measured(accuracy, accuracy_error(accuracy, recall, s.n_members, s.n_nonmembers))
+            accuracy, recall = (
+                (d.best_accuracy, d.best_recall) if best else (d.last_accuracy, d.last_recall)
+            )
+            found[unit] = Measured(
+                accuracy, accuracy_error(accuracy, recall, s.n_members, s.n_nonmembers)
+            )
         return found
 
     def attack_accuracy(self, best: bool = False) -> Interval | None:
@@ -145,14 +185,23 @@ class Entry:
         return over_units(self.accuracies(best))
 
     def of_group(self, groups: Sequence[ClientGroup], g: int) -> Entry:
-        """The entry with the targets of one group alone: the group itself, or clients of its block of ids."""
+        """The entry with the targets of one group alone: the group itself, or clients of its block
+        of ids.
+        """
         ends = list(accumulate(group.clients for group in groups))
 
         def mine(code: int) -> bool:
             target = Target.of(code)
-            return target.index == g if target.kind == "group" else ends[g] - groups[g].clients <= code < ends[g]
+            return (
+                target.index == g
+                if target.kind == "group"
+                else ends[g] - groups[g].clients <= code < ends[g]
+            )
 
-        return replace(self, targets={seed: tuple(filter(mine, targets)) for seed, targets in self.targets.items()})
+        return replace(
+            self,
+            targets={seed: tuple(filter(mine, targets)) for seed, targets in self.targets.items()},
+        )
 
     def findings(self, label: str, seed: int) -> Findings | None:
         """What the analysis found in this cell; None without scores, or where it found nothing."""
@@ -162,8 +211,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """``entries`` by attack, at least one; ``seeds``: the section's; ``refuted``: one of its cells was run again here and not
-    reproduced, so the row is shown but counts nowhere; ``left_out``: attacks that no rank of the section counts."""
+    """``entries`` by attack, at least one; ``seeds``: the section's; ``refuted``: one of its cells
+    was run again here and not reproduced, so the row is shown but counts nowhere; ``left_out``:
+    attacks that no rank of the section counts.
+    """
 
     label: str
     name: str
@@ -179,14 +230,19 @@ class Row:
 
     @property
     def floor(self) -> bool:
-        """Whether it is there for comparison alone: members that upload nothing, or train plainly in another
-        order."""
+        """Whether it is there for comparison alone: members that upload nothing, or train plainly
+        in another order.
+        """
         return self.name in FLOORS
 
     @property
     def complete(self) -> bool:
-        """Every attack that counts and applies has all its scores, and none is refuted; only such a row has a rank."""
-        entries = [e for attack, e in self.entries.items() if attack not in self.left_out and not e.skipped]
+        """Every attack that counts and applies has all its scores, and none is refuted; only such a
+        row has a rank.
+        """
+        entries = [
+            e for attack, e in self.entries.items() if attack not in self.left_out and not e.skipped
+        ]
         return not self.refuted and bool(entries) and all(e.complete for e in entries)
 
     @property
@@ -201,29 +257,41 @@ class Row:
 
     def means(self, metric: str, group: Group = "mix") -> dict[str, float]:
         """Attack -> mean over seeds x targets, for the attacks that have one."""
-        return {a: mean for a, e in self.entries.items() if (mean := e.mean(metric, group)) is not None}
+        return {
+            a: mean for a, e in self.entries.items() if (mean := e.mean(metric, group)) is not None
+        }
 
     def mean(self, metric: str, group: Group, attacks: Collection[str]) -> float | None:
         """Mean over these attacks, as measured."""
-        return mean_of([mean for attack, mean in self.means(metric, group).items() if attack in attacks])
+        return mean_of(
+            [mean for attack, mean in self.means(metric, group).items() if attack in attacks]
+        )
 
-    # -- the run of each seed that accuracy, time, facts and findings are taken from --------------------------------------
+    # -- the run of each seed that accuracy, time, facts and findings are taken from ---------------
 
     @cached_property
     def active_attack(self) -> str | None:
-        """The active attack under which the row's accuracy and time are taken; None: none, it has a passive run.
+        """The active attack under which the row's accuracy and time are taken; None: none, it has a
+        passive run.
 
-        An active attack is trained inside a run of its own: its accuracy is not that of the defense alone. A row
-        with active runs only is taken under the attack with the most seeds, a tie going to the first by name.
+        An active attack is trained inside a run of its own: its accuracy is not that of the defense
+        alone. A row with active runs only is taken under the attack with the most seeds, a tie
+        going to the first by name.
         """
-        found = [adversary_of(loaded) for e in self.entries.values() for s in e.targets if (loaded := e.ok(s))]
+        found = [
+            adversary_of(loaded)
+            for e in self.entries.values()
+            for s in e.targets
+            if (loaded := e.ok(s))
+        ]
         active = [a for a in found if a is not None]
         if len(active) < len(found) or not active:
             return None
         return min(active, key=lambda a: (-active.count(a), a))
 
     def utility_run(self, seed: int) -> list[LoadedRecord]:
-        """The records of the seed's run that accuracy and time are taken from (see :attr:`active_attack`).
+        """The records of the seed's run that accuracy and time are taken from (see
+        :attr:`active_attack`).
 
         Of several such runs, the one most attacks judged; a tie goes to the first attack's.
         """
@@ -241,9 +309,19 @@ class Row:
 
     @cached_property
     def accuracy(self) -> Interval | None:
-        """Test accuracy of the runs over seeds with its 95 % interval, as a fraction; None without scores."""
-        found = [(r.accuracy, r.utility.n_test) for r in (l.record for l in self.utility_records.values()) if r.utility]
-        return combined_interval([a for a, _ in found], [share_error(*one) for one in found]) if found else None
+        """Test accuracy of the runs over seeds with its 95 % interval, as a fraction; None without
+        scores.
+        """
+        found = [
+            (r.accuracy, r.utility.n_test)
+            for r in (l.record for l in self.utility_records.values())
+            if r.utility
+        ]
+        return (
+            combined_interval([a for a, _ in found], [share_error(*one) for one in found])
+            if found
+            else None
+        )
 
     @property
     def histories(self) -> list[list[RoundRow]]:
@@ -261,8 +339,9 @@ class Row:
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences that defenses report of the federation and of these runs (of a seed without one, of any run),
-        each once."""
+        """Sentences that defenses report of the federation and of these runs (of a seed without
+        one, of any run), each once.
+        """
         found: dict[str, None] = {}
         for seed in self.seeds:
             cells = [e.records[seed] for e in self.entries.values() if seed in e.records]
@@ -272,13 +351,19 @@ class Row:
 
     def findings(self, label: str, seed: int) -> Findings | None:
         """What the analysis found in the seed's run."""
-        return findings_of(self.utility_records[seed], label) if seed in self.utility_records else None
+        return (
+            findings_of(self.utility_records[seed], label) if seed in self.utility_records else None
+        )
 
 
 def findings_of(loaded: LoadedRecord, label: str) -> Findings | None:
     """Findings of an analysis in a record; arrays are read on access."""
     found = loaded.record.analyses.get(label)
-    return None if found is None else Findings(found.numbers, _Arrays(loaded, label, found.arrays), found.arrays)
+    return (
+        None
+        if found is None
+        else Findings(found.numbers, _Arrays(loaded, label, found.arrays), found.arrays)
+    )
 
 
 @dataclass(frozen=True)
@@ -300,18 +385,24 @@ class _Arrays(Mapping[str, np.ndarray]):
 
 
 def groups_in(loaded: LoadedRecord) -> tuple[ClientGroup, ...]:
-    """The setting's groups with the sizes that an analysis counted as ``clients:NAME``; none where none counted
-    them."""
+    """The setting's groups with the sizes that an analysis counted as ``clients:NAME``; none where
+    none counted them.
+    """
     names = group_names([loaded])
     for found in loaded.record.analyses.values() if names else ():
         sizes = [found.numbers.get(f"clients:{name}") for name in names]
         if all(size is not None for size in sizes):
-            return tuple(ClientGroup(n, int((s.value if s else None) or 0)) for n, s in zip(names, sizes, strict=True))
+            return tuple(
+                ClientGroup(n, int((s.value if s else None) or 0))
+                for n, s in zip(names, sizes, strict=True)
+            )
     return ()
 
 
 def group_names(records: Sequence[LoadedRecord]) -> list[str]:
-    """Names of the setting's groups, in the order of the targets -10, -11, ...; none where it has none."""
+    """Names of the setting's groups, in the order of the targets -10, -11, ...; none where it has
+    none.
+    """
     for loaded in records:
         groups: Any = loaded.record.described.get("groups")
         if isinstance(groups, list) and all(isinstance(g, dict) and "name" in g for g in groups):
@@ -321,8 +412,10 @@ def group_names(records: Sequence[LoadedRecord]) -> list[str]:
 
 @dataclass(frozen=True)
 class PrivacyClaim:
-    """What a row claims of differential privacy, the largest over seeds and members: ``epsilon`` at ``delta``, the epsilon
-    if an example is ``replaced``, and in ``terms`` the neighbouring relation, the sampling and the accountant."""
+    """What a row claims of differential privacy, the largest over seeds and members: ``epsilon`` at
+    ``delta``, the epsilon if an example is ``replaced``, and in ``terms`` the neighbouring
+    relation, the sampling and the accountant.
+    """
 
     epsilon: float
     delta: float
@@ -330,20 +423,35 @@ class PrivacyClaim:
     terms: tuple[str, ...]
 
 
-_NUMBERS, _TERMS = ("epsilon", "delta", "epsilon if replaced"), ("neighbours", "sampling", "accountant")
+_NUMBERS, _TERMS = (
+    ("epsilon", "delta", "epsilon if replaced"),
+    ("neighbours", "sampling", "accountant"),
+)
 
 
 def privacy_claims(row: Row) -> list[PrivacyClaim]:
-    """Of a row with the facts ``epsilon``, ``delta`` (numbers, or lists of them) and ``neighbours`` on every seed; of
-    several defenses in one (their facts have a prefix), one claim each."""
+    """Of a row with the facts ``epsilon``, ``delta`` (numbers, or lists of them) and ``neighbours``
+    on every seed; of several defenses in one (their facts have a prefix), one claim each.
+    """
     made = []
     for name in (name for name in row.facts if name == "epsilon" or name.endswith(": epsilon")):
         # what all groups of a coalition report alike has no prefix
-        said = {part: row.facts.get(name.removesuffix("epsilon") + part) or row.facts.get(part, []) for part in _NUMBERS + _TERMS}
-        found = {part: [x for v in values for x in (v if isinstance(v, list) else [v])] for part, values in said.items()}
-        on_every_seed = all(len(said[part]) == len(row.utility_records) for part in ("epsilon", "delta", "neighbours"))
+        said = {
+            part: row.facts.get(name.removesuffix("epsilon") + part) or row.facts.get(part, [])
+            for part in _NUMBERS + _TERMS
+        }
+        found = {
+            part: [x for v in values for x in (v if isinstance(v, list) else [v])]
+            for part, values in said.items()
+        }
+        on_every_seed = all(
+            len(said[part]) == len(row.utility_records)
+            for part in ("epsilon", "delta", "neighbours")
+        )
         if on_every_seed and all(type(x) in (int, float) for part in _NUMBERS for x in found[part]):
-            epsilon, delta, replaced = (max((float(x) for x in found[part]), default=None) for part in _NUMBERS)
+            epsilon, delta, replaced = (
+                max((float(x) for x in found[part]), default=None) for part in _NUMBERS
+            )
             if epsilon is not None and delta is not None:
                 terms = dict.fromkeys(str(x) for part in _TERMS for x in found[part])
                 made.append(PrivacyClaim(epsilon, delta, replaced, tuple(terms)))

@@ -1,8 +1,10 @@
-"""Every row and attack of a section on the same non-members: AUCs with their covariance, and the scores themselves.
+"""Every row and attack of a section on the same non-members: AUCs with their covariance, and the
+scores themselves.
 
-A *part* is what a statistic is averaged over: a (seed, target) or, where a section has one seed only, a random half
-of one. Parts belong to *folds*: seeds, or first and second halves. The sign of a score and the strongest of several
-attacks are chosen on the other folds, which are federations, or candidates, that are not judged.
+A *part* is what a statistic is averaged over: a (seed, target) or, where a section has one seed
+only, a random half of one. Parts belong to *folds*: seeds, or first and second halves. The sign of
+a score and the strongest of several attacks are chosen on the other folds, which are federations,
+or candidates, that are not judged.
 """
 
 from __future__ import annotations
@@ -31,8 +33,10 @@ CandidateFilter = Literal["all", "clean", "canary"]
 
 @dataclass(frozen=True)
 class CellScores:
-    """One row and attack on all candidates that count for it: AUC, its standard error (NaN of a single candidate),
-    scores, and the contribution of each non-member to the error (``Measured.pulls``)."""
+    """One row and attack on all candidates that count for it: AUC, its standard error (NaN of a
+    single candidate), scores, and the contribution of each non-member to the error
+    (``Measured.pulls``).
+    """
 
     auc: float
     error: float
@@ -42,9 +46,10 @@ class CellScores:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """``own`` by row and attack; ``at``: the position of each in ``aucs`` [V], ``covariance`` [V, V] and ``pulls``
-    [V, n], which are over the candidates that count for every row (NaN where these are too few); ``ids`` [n] of their
-    non-members."""
+    """``own`` by row and attack; ``at``: the position of each in ``aucs`` [V], ``covariance`` [V,
+    V] and ``pulls`` [V, n], which are over the candidates that count for every row (NaN where these
+    are too few); ``ids`` [n] of their non-members.
+    """
 
     fold: int
     unit: Unit
@@ -59,8 +64,9 @@ class Part:
 def parts_of(
     rows: Sequence[Row], units: Sequence[Unit], population: Population = "outside"
 ) -> dict[CandidateFilter, list[Part]]:
-    """All parts of all candidates, of the clean and of the mislabelled ones, in the order of the units; every file is
-    opened once. ``population``: the non-members that count; no part where there are none.
+    """All parts of all candidates, of the clean and of the mislabelled ones, in the order of the
+    units; every file is opened once. ``population``: the non-members that count; no part where
+    there are none.
 
     Raises: UserError if two records of one target have different candidates.
     """
@@ -73,7 +79,10 @@ def parts_of(
             for attack, entry in row.entries.items():
                 if (loaded := entry.ok(seed)) is not None:
                     targets = [t.target for t in loaded.record.targets if (seed, t.target) in own]
-                    found_of = {t: of_population(c, population) for t, c in loaded.candidates_of(targets).items()}
+                    found_of = {
+                        t: of_population(c, population)
+                        for t, c in loaded.candidates_of(targets).items()
+                    }
                     judged[row.label, attack] = loaded, found_of
         for unit in own:
             for only, part in _of_unit(judged, unit, halves):
@@ -82,10 +91,16 @@ def parts_of(
 
 
 def of_population(c: Candidates, population: Population) -> Candidates:
-    """The candidates with the non-members of a population as outside ones, and none but these. A mix has inside ones."""
+    """The candidates with the non-members of a population as outside ones, and none but these. A
+    mix has inside ones.
+    """
     if population == "outside":
         return c
-    counts = (c.kind == MEMBER) | (c.kind == IFL) if population == "inside" else c.in_mix & (c.kind != EXCLUDED)
+    counts = (
+        (c.kind == MEMBER) | (c.kind == IFL)
+        if population == "inside"
+        else c.in_mix & (c.kind != EXCLUDED)
+    )
     counts &= bool((c.kind == IFL).any())
     return replace(c, kind=np.where(counts, np.where(c.kind == MEMBER, MEMBER, OFL), EXCLUDED))
 
@@ -100,8 +115,10 @@ def _of_unit(
     for loaded, candidates in there.values():
         if not np.array_equal(candidates.ids, reference.ids):
             raise UserError(
-                f"{first.stem} and {loaded.stem}: the same setting, seed and target, but other candidates, so they "
-                "cannot be compared; move one of them out of the folder, or run the suite again with --rerun always"
+                f"{first.stem} and {loaded.stem}: the same setting, seed and target, but other "
+                "candidates, so they "
+                "cannot be compared; move one of them out of the folder, or run the suite again "
+                "with --rerun always"
             )
     found = {key: candidates for key, (_, candidates) in there.items()}
     folds = {unit[0]: np.ones_like(reference.canary)}
@@ -128,15 +145,26 @@ def _first_half(kind: np.ndarray, unit: Unit) -> np.ndarray:
     return half
 
 
-def part_of(fold: int, unit: Unit, found: Mapping[Key, Candidates], where: np.ndarray) -> Iterator[Part]:
-    """The part of these candidates (``where`` [n] bool) of one unit; nothing where none has members and outside
-    ones."""
-    kinds = {key: np.where(where & ((c.kind == MEMBER) | (c.kind == OFL)), c.kind, EXCLUDED) for key, c in found.items()}
-    kinds = {key: kind for key, kind in kinds.items() if (kind == MEMBER).any() and (kind == OFL).any()}
+def part_of(
+    fold: int, unit: Unit, found: Mapping[Key, Candidates], where: np.ndarray
+) -> Iterator[Part]:
+    """The part of these candidates (``where`` [n] bool) of one unit; nothing where none has members
+    and outside ones.
+    """
+    kinds = {
+        key: np.where(where & ((c.kind == MEMBER) | (c.kind == OFL)), c.kind, EXCLUDED)
+        for key, c in found.items()
+    }
+    kinds = {
+        key: kind for key, kind in kinds.items() if (kind == MEMBER).any() and (kind == OFL).any()
+    }
     alike: dict[bytes, list[Key]] = {}
     for key, kind in kinds.items():
         alike.setdefault(kind.tobytes(), []).append(key)
-    parts = [_measured(fold, unit, {key: found[key] for key in keys}, kinds[keys[0]]) for keys in alike.values()]
+    parts = [
+        _measured(fold, unit, {key: found[key] for key in keys}, kinds[keys[0]])
+        for keys in alike.values()
+    ]
     if len(parts) > 1:
         every = np.stack(list(kinds.values()))
         of_all = np.where((every == every[0]).all(axis=0), every[0], EXCLUDED)
@@ -146,11 +174,18 @@ def part_of(fold: int, unit: Unit, found: Mapping[Key, Candidates], where: np.nd
 
 
 def _measured(fold: int, unit: Unit, found: Mapping[Key, Candidates], kind: np.ndarray) -> Part:
-    """All rows and attacks on the same candidates; ``kind`` [n]: of each, or that it does not count."""
+    """All rows and attacks on the same candidates; ``kind`` [n]: of each, or that it does not
+    count.
+    """
     counted, at = kind != EXCLUDED, {key: i for i, key in enumerate(found)}
     member = kind[counted] == MEMBER
-    scores, ids = np.stack([c.scores[counted] for c in found.values()]), next(iter(found.values())).ids[counted][~member]
-    aucs, covariance, pulls = (np.full((len(at), *shape), np.nan) for shape in ((), (len(at),), (len(ids),)))
+    scores, ids = (
+        np.stack([c.scores[counted] for c in found.values()]),
+        next(iter(found.values())).ids[counted][~member],
+    )
+    aucs, covariance, pulls = (
+        np.full((len(at), *shape), np.nan) for shape in ((), (len(at),), (len(ids),))
+    )
     own = {}
     if member.any() and len(ids):
         means, *placed = placements(scores, member)
@@ -161,13 +196,21 @@ def _measured(fold: int, unit: Unit, found: Mapping[Key, Candidates], kind: np.n
         for key, i in at.items():
             sample = Sample(unit[0], scores[i, member], scores[i, ~member], ids)
             own[key] = CellScores(float(means[i]), float(errors[i]), sample, pulls[i])
-    return Part(fold=fold, unit=unit, own=own, at=at, aucs=aucs, covariance=covariance, pulls=pulls, ids=ids)
+    return Part(
+        fold=fold, unit=unit, own=own, at=at, aucs=aucs, covariance=covariance, pulls=pulls, ids=ids
+    )
 
 
 def pulls_of(member: np.ndarray, nonmember: np.ndarray) -> np.ndarray:
-    """[n] share of members above each non-member less the mean; their squares add up to DeLong's variance of
-    these."""
-    return _pulls(placements(np.concatenate([member, nonmember]), np.arange(len(member) + len(nonmember)) < len(member))[2][0])
+    """[n] share of members above each non-member less the mean; their squares add up to DeLong's
+    variance of these.
+    """
+    return _pulls(
+        placements(
+            np.concatenate([member, nonmember]),
+            np.arange(len(member) + len(nonmember)) < len(member),
+        )[2][0]
+    )
 
 
 def _pulls(below: np.ndarray) -> np.ndarray:

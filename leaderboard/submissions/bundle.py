@@ -1,4 +1,6 @@
-"""Zip files of results folders: marker, records, arrays, suites and, where asked for, observations; nothing else."""
+"""Zip files of results folders: marker, records, arrays, suites and, where asked for, observations;
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from fedbench.core.words import one_line
 MAX_BUNDLE_BYTES = 2 << 30
 MAX_UNPACKED_BYTES = 8 << 30
 _MAX_DIRECTORY_BYTES = 16 << 20  # fifty thousand entries
-_MAX_BYTES = {".json": MAX_RECORD_BYTES, ".npz": 256 << 20, ".yaml": MAX_SUITE_BYTES}  # of an unpacked entry
+# of an unpacked entry
+_MAX_BYTES = {".json": MAX_RECORD_BYTES, ".npz": 256 << 20, ".yaml": MAX_SUITE_BYTES}
 _MAX_NAME = 250
 _ENTRY = re.compile(
     rf"{re.escape(MARKER)}|records/(?:{STEM.pattern})\.(?:json|npz)|suites/[0-9a-f]{{16}}(?:\.given\.yaml|\.yaml|\.json)"
@@ -34,22 +37,30 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedE
 
 
 def pack(folder: Path, out: Path, more: Mapping[str, Path]) -> None:
-    """Write the files of a results folder, and ``more`` by their names in it, to a zip file; equal files give equal bytes. Raises
-    ``UserError`` for sizes that no bundle may have."""
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()} | dict(more)
+    """Write the files of a results folder, and ``more`` by their names in it, to a zip file; equal
+    files give equal bytes. Raises ``UserError`` for sizes that no bundle may have.
+    """
+    files = {
+        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
+    } | dict(more)
     with zipfile.ZipFile(out, "w") as z:
         for name, path in sorted(files.items()):
             info = zipfile.ZipInfo(name, _WRITTEN)
             info.create_system, info.external_attr = 3, 0o100644 << 16
-            info.compress_type = zipfile.ZIP_STORED if path.suffix == ".npz" else zipfile.ZIP_DEFLATED
+            info.compress_type = (
+                zipfile.ZIP_STORED if path.suffix == ".npz" else zipfile.ZIP_DEFLATED
+            )
             z.writestr(info, path.read_bytes(), compresslevel=9)
         _require_entries(z.infolist())
     if out.stat().st_size > MAX_BUNDLE_BYTES:
-        raise UserError(f"the bundle would be larger than {MAX_BUNDLE_BYTES >> 20} MiB: split it with --only")
+        raise UserError(
+            f"the bundle would be larger than {MAX_BUNDLE_BYTES >> 20} MiB: split it with --only"
+        )
 
 
 def unpack(bundle: Path, folder: Path) -> None:
-    """Unpack a bundle. Names and sizes are checked in the directory of the zip file before any entry is read.
+    """Unpack a bundle. Names and sizes are checked in the directory of the zip file before any
+    entry is read.
 
     Raises ``UserError``.
     """
@@ -66,7 +77,9 @@ def unpack(bundle: Path, folder: Path) -> None:
                     with z.open(info) as source, path.open("wb") as out:
                         shutil.copyfileobj(source, out)
     except _BROKEN as error:
-        raise UserError(one_line(f"not a whole zip file ({type(error).__name__}: {error})", 400)) from error
+        raise UserError(
+            one_line(f"not a whole zip file ({type(error).__name__}: {error})", 400)
+        ) from error
 
 
 def _require_directory(file: IO[bytes]) -> None:
@@ -76,7 +89,9 @@ def _require_directory(file: IO[bytes]) -> None:
     file.seek(max(length - 42, 0))
     size = directory_bytes(file.read())
     if size is None or size > _MAX_DIRECTORY_BYTES:
-        raise UserError("not a bundle: it does not end as a zip file of fedbench, or has too many entries")
+        raise UserError(
+            "not a bundle: it does not end as a zip file of fedbench, or has too many entries"
+        )
 
 
 def _require_entries(infos: Sequence[zipfile.ZipInfo]) -> None:
@@ -84,8 +99,11 @@ def _require_entries(infos: Sequence[zipfile.ZipInfo]) -> None:
         name = info.orig_filename
         if not _ENTRY.fullmatch(name) or len(name) > _MAX_NAME:
             raise UserError(f"the entry '{one_line(name, 200)}' is not a file of a results folder")
-        if info.filename != name:  # of Python 3.12 on, an extra field of the entry gives it another name
-            raise UserError(f"the entry '{name}' has a second name, '{one_line(info.filename, 200)}'")
+        # of Python 3.12 on, an extra field of the entry gives it another name
+        if info.filename != name:
+            raise UserError(
+                f"the entry '{name}' has a second name, '{one_line(info.filename, 200)}'"
+            )
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise UserError(f"the entry '{name}' is compressed in a way that fedbench does not use")
         if info.file_size > (most := _MAX_BYTES[Path(name).suffix]):
@@ -93,4 +111,7 @@ def _require_entries(infos: Sequence[zipfile.ZipInfo]) -> None:
     if len({info.filename.casefold() for info in infos}) < len(infos):
         raise UserError("two of its entries have one name")
     if (total := sum(info.file_size for info in infos)) > MAX_UNPACKED_BYTES:
-        raise UserError(f"its files have {total >> 20:,} MiB, more than {MAX_UNPACKED_BYTES >> 20:,}: split it with --only")
+        raise UserError(
+            f"its files have {total >> 20:,} MiB, more than {MAX_UNPACKED_BYTES >> 20:,}: split it "
+            "with --only"
+        )

@@ -14,16 +14,31 @@ from scipy.stats import norm
 
 from fedbench.core import MEMBER
 from fedbench.core.metrics.registry import group_masks
-from fedbench.core.metrics.roc import TF01_FPR, TF01_MIN_NONMEMBERS, allowed_false_positives, auc, auc_covariance
+from fedbench.core.metrics.roc import (
+    TF01_FPR,
+    TF01_MIN_NONMEMBERS,
+    allowed_false_positives,
+    auc,
+    auc_covariance,
+)
 from fedbench.core.store.integrity import canonical
-from fedbench.core.store.reading import REPRODUCED, Candidates, LoadedRecord, load_records, record_paths
+from fedbench.core.store.reading import (
+    REPRODUCED,
+    Candidates,
+    LoadedRecord,
+    load_records,
+    record_paths,
+)
 from fedbench.core.words import one_line
 
-FLOOR = 0.005  # of an AUC, of TF01 and of the test accuracy, as fractions: smaller differences change no board
+# of an AUC, of TF01 and of the test accuracy, as fractions: smaller differences change no board
+FLOOR = 0.005
 _SHARE = 0.05  # of the sum of a column's values, by which those of another machine may differ
 _SLACK = 0.02  # beside it, of a fraction that depends on few candidates or rounds
-_CHOSEN = ("targets.rounds.best_round", "targets.decision.best_round")  # among rounds that are nearly equal
-_LEVEL = 0.05  # chance of refusing an honest cell by its intervals, over all comparisons of the cell
+# among rounds that are nearly equal
+_CHOSEN = ("targets.rounds.best_round", "targets.decision.best_round")
+# chance of refusing an honest cell by its intervals, over all comparisons of the cell
+_LEVEL = 0.05
 _NAMES = ("suite", "setting", "coalition")  # for people: a cell may stand in several suites
 _MAY_DIFFER = ("measured", "provenance")  # of two runs of one cell
 Verdict = Literal["bit for bit", "within tolerance", "not reproduced", "not repeatable"]
@@ -32,12 +47,19 @@ Verdict = Literal["bit for bit", "within tolerance", "not reproduced", "not repe
 def reproductions(root: Path) -> dict[str, LoadedRecord]:
     """The records of the imported cells that were computed again in a results folder, by key."""
     folder = root / REPRODUCED
-    return {r.record.key: r for r in load_records(folder)} if record_paths(folder / "records") else {}
+    return (
+        {r.record.key: r for r in load_records(folder)} if record_paths(folder / "records") else {}
+    )
 
 
 def differing(one: LoadedRecord, other: LoadedRecord, besides: Sequence[str] = ()) -> Iterator[str]:
-    """The fields in which two records of one cell differ, with their values, except those of machine and time and ``besides``."""
-    a, b = (loaded.record.model_dump(mode="json", exclude={*_MAY_DIFFER, *besides}) for loaded in (one, other))
+    """The fields in which two records of one cell differ, with their values, except those of
+    machine and time and ``besides``.
+    """
+    a, b = (
+        loaded.record.model_dump(mode="json", exclude={*_MAY_DIFFER, *besides})
+        for loaded in (one, other)
+    )
     for path, x, y in _unequal(a, b):
         yield f"{path} ({one_line(canonical(x), 40)} and {one_line(canonical(y), 40)})"
 
@@ -55,7 +77,9 @@ def _unequal(a: Any, b: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
 
 @dataclass(frozen=True)
 class Compared:
-    """``verdict``, and ``how`` in a line: the largest difference beside its tolerance, or the field that differs."""
+    """``verdict``, and ``how`` in a line: the largest difference beside its tolerance, or the field
+    that differs.
+    """
 
     verdict: Verdict
     how: str
@@ -64,32 +88,41 @@ class Compared:
 def compare(claimed: LoadedRecord, again: LoadedRecord) -> Compared:
     """Compare a claimed record with one of the same key that was computed here.
 
-    Within tolerance: every AUC, the TF01 of every group and the test accuracy differ by at most ``FLOOR`` or by the interval of
-    their paired difference (DeLong; of the members or test samples that change sides; Bonferroni over the comparisons of the
-    cell), whichever is larger, and facts, findings, history, single rounds and decisions agree as :func:`_far` says. Times,
-    memory, machine and versions are not compared. Raises ``UserError`` for scores that cannot be read.
+    Within tolerance: every AUC, the TF01 of every group and the test accuracy differ by at most
+    ``FLOOR`` or by the interval of their paired difference (DeLong; of the members or test samples
+    that change sides; Bonferroni over the comparisons of the cell), whichever is larger, and facts,
+    findings, history, single rounds and decisions agree as :func:`_far` says. Times, memory,
+    machine and versions are not compared. Raises ``UserError`` for scores that cannot be read.
     """
     one, other = claimed.record, again.record
     if one.outcome != other.outcome:
         reason = f": {other.reason}" if other.reason else ""
-        return Compared("not reproduced", f"'{one.outcome}' claimed, '{other.outcome}' here{reason}")
+        return Compared(
+            "not reproduced", f"'{one.outcome}' claimed, '{other.outcome}' here{reason}"
+        )
     if one.outcome != "ok" or one.digests == other.digests:
         fields = list(differing(claimed, again, _NAMES))
         if not fields:
             return Compared("bit for bit", "every score and number is the same")
-        if one.outcome != "ok":  # no scores: in what round, or with which last digit, may depend on the CPU
+        # no scores: in what round, or with which last digit, may depend on the CPU
+        if one.outcome != "ok":
             return Compared("within tolerance", f"'{one.outcome}' here, too, but not {fields[0]}")
         return Compared("not reproduced", f"the scores are the same, but not {fields[0]}")
     return _of_scores(claimed, again)
 
 
 def judged(loaded: LoadedRecord, again: LoadedRecord) -> Compared:
-    """:func:`compare`; a record that was measured here is not repeatable where one type of processor gave other bits, or any type
-    a result outside the tolerance."""
+    """:func:`compare`; a record that was measured here is not repeatable where one type of
+    processor gave other bits, or any type a result outside the tolerance.
+    """
     said = compare(loaded, again)
     one, other = loaded.record.provenance, again.record.provenance
     alike = (one.cpu_type, one.device) == (other.cpu_type, other.device)
-    if loaded.bundle or said.verdict == "bit for bit" or (said.verdict == "within tolerance" and not alike):
+    if (
+        loaded.bundle
+        or said.verdict == "bit for bit"
+        or (said.verdict == "within tolerance" and not alike)
+    ):
         return said
     return Compared("not repeatable", said.how)
 
@@ -113,13 +146,22 @@ class _Difference:
 
 def _of_scores(claimed: LoadedRecord, again: LoadedRecord) -> Compared:
     (theirs, correct), (ours, other) = claimed.everything(), again.everything()
-    same = list(theirs) == list(ours) and len(correct) == len(other) and all(
-        np.array_equal(getattr(theirs[target], part), getattr(c, part))
-        for target, c in ours.items() for part in ("kind", "ids", "in_mix", "canary")
-    )  # fmt: skip
+    same = (
+        list(theirs) == list(ours)
+        and len(correct) == len(other)
+        and all(
+            np.array_equal(getattr(theirs[target], part), getattr(c, part))
+            for target, c in ours.items()
+            for part in ("kind", "ids", "in_mix", "canary")
+        )
+    )
     if not same:
         return Compared("not reproduced", "the candidates or the test samples are others")
-    differences = [*_aucs(theirs, ours), *_tf01s(theirs, ours), _paired("test accuracy", correct, other)]
+    differences = [
+        *_aucs(theirs, ours),
+        *_tf01s(theirs, ours),
+        _paired("test accuracy", correct, other),
+    ]
     z = float(norm.ppf(1 - _LEVEL / (2 * len(differences))))
     worst = max(differences, key=lambda d: abs(d.claimed - d.again) / d.tolerance(z))
     same_cpu = claimed.record.provenance.cpu_type == again.record.provenance.cpu_type
@@ -138,7 +180,9 @@ def _aucs(theirs: dict[int, Candidates], ours: dict[int, Candidates]) -> Iterato
         if member.sum() > 1 and (~member).sum() > 1:
             _, c = auc_covariance(scores, member)
             error = math.sqrt(max(0.0, float(c[0, 0] + c[1, 1] - 2 * c[0, 1])))
-        yield _Difference(f"AUC of target {target}, {name}", auc(scores[0], member), auc(scores[1], member), error)
+        yield _Difference(
+            f"AUC of target {target}, {name}", auc(scores[0], member), auc(scores[1], member), error
+        )
 
 
 def _tf01s(theirs: dict[int, Candidates], ours: dict[int, Candidates]) -> Iterator[_Difference]:
@@ -165,7 +209,12 @@ def _groups(
     """(target, group, member [n] bool, scores [2, n]) of every group of every target."""
     for target, c in ours.items():
         for name, mask in group_masks(c.kind, c.canary, c.in_mix).items():
-            yield target, name, c.kind[mask] == MEMBER, np.stack([theirs[target].scores[mask], c.scores[mask]])
+            yield (
+                target,
+                name,
+                c.kind[mask] == MEMBER,
+                np.stack([theirs[target].scores[mask], c.scores[mask]]),
+            )
 
 
 def _paired(what: str, claimed: np.ndarray, again: np.ndarray) -> _Difference:
@@ -175,17 +224,25 @@ def _paired(what: str, claimed: np.ndarray, again: np.ndarray) -> _Difference:
     return _Difference(what, float(claimed.mean()), float(again.mean()), error)
 
 
-# -- what no scores decide ---------------------------------------------------------------------------------------------------
+# -- what no scores decide -------------------------------------------------------------------------
 
 
 def _columns(loaded: LoadedRecord) -> dict[str, list[Any]]:
-    """Facts, findings, history, single rounds, decisions and maxima by their paths: of each the values of all rounds or
-    targets, and the vectors of analyses and shuffles."""
+    """Facts, findings, history, single rounds, decisions and maxima by their paths: of each the
+    values of all rounds or targets, and the vectors of analyses and shuffles.
+    """
     columns: dict[str, list[Any]] = {}
     content = loaded.record.model_dump(mode="json", include={"facts", "analyses", "history"})
-    of_targets = [t.model_dump(mode="json", include={"rounds", "decision", "maximum"}) for t in loaded.record.targets]
+    of_targets = [
+        t.model_dump(mode="json", include={"rounds", "decision", "maximum"})
+        for t in loaded.record.targets
+    ]
     _gather(content | {"targets": of_targets}, "", columns)
-    vectors = {name: a.tolist() for name, a in loaded.all_arrays().items() if ":" in name or "_null_" in name}
+    vectors = {
+        name: a.tolist()
+        for name, a in loaded.all_arrays().items()
+        if ":" in name or "_null_" in name
+    }
     return {name: values for name, values in (columns | vectors).items() if name not in _CHOSEN}
 
 
@@ -201,9 +258,11 @@ def _gather(value: Any, at: str, columns: dict[str, list[Any]]) -> None:
 
 
 def _far(one: dict[str, list[Any]], other: dict[str, list[Any]]) -> Iterator[str]:
-    """The columns outside the tolerance, with their values. Texts may differ in numbers alone. The differences of numbers may
-    add up to ``_SHARE`` of the larger sum, and: of counts among facts two events, of other counts one each, of other numbers
-    but facts ``_SLACK`` each, of TF01 a point."""
+    """The columns outside the tolerance, with their values. Texts may differ in numbers alone. The
+    differences of numbers may add up to ``_SHARE`` of the larger sum, and: of counts among facts
+    two events, of other counts one each, of other numbers but facts ``_SLACK`` each, of TF01 a
+    point.
+    """
     for path in sorted(one.keys() | other.keys()):
         a, b = one.get(path, []), other.get(path, [])
         near = _near(path, a, b) if _are_numbers([*a, *b]) else _texts(a) == _texts(b)

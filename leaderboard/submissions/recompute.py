@@ -26,7 +26,8 @@ _ROUNDED = 1e-6  # null values are stored in single precision
 _POOLED = -1  # the target under which a run draws the bootstrap of all targets together
 _MOST_SHOWN = 20  # records with wrong numbers
 NOT_RECOMPUTED = (
-    "single rounds: calibrated and best round, maximum, and the null values of these (the scores of every round are not kept)",
+    "single rounds: calibrated and best round, maximum, and the null values of these (the scores "
+    "of every round are not kept)",
     "decisions of attacks with a threshold of their own",
     "the test accuracy and the training loss of rounds before the last",
     "findings of analyses, facts of defenses, notes",
@@ -35,22 +36,34 @@ NOT_RECOMPUTED = (
 
 
 def require_recomputed(records: Sequence[LoadedRecord]) -> None:
-    """Raises ``UserError`` for records with a number that their scores do not give, and for runs that contradict themselves."""
+    """Raises ``UserError`` for records with a number that their scores do not give, and for runs
+    that contradict themselves.
+    """
     scored = [r for r in records if r.record.outcome == "ok"]
     console = Console(stderr=True)
     wrong = []
-    shown = track(scored, "recomputing metrics", console=console, transient=True, disable=not console.is_terminal)
+    shown = track(
+        scored,
+        "recomputing metrics",
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
     for loaded in run_by_run(shown):
         try:
             found = recompute(loaded)
-        except (ValueError, FloatingPointError) as error:  # no metric can be computed from such scores
+        # no metric can be computed from such scores
+        except (ValueError, FloatingPointError) as error:
             found = [f"its scores cannot be judged ({one_line(str(error), 120)})"]
         if found:
             more = f" and {len(found) - 1} other numbers" if len(found) > 1 else ""
             wrong.append(f"{loaded.stem}: {found[0]}{more}: the record or its scores were changed")
     wrong = wrong or disagreeing(records)
     if wrong:
-        raise UserError(*wrong[:_MOST_SHOWN], *([f"and {len(wrong) - _MOST_SHOWN} more"] if len(wrong) > _MOST_SHOWN else []))
+        raise UserError(
+            *wrong[:_MOST_SHOWN],
+            *([f"and {len(wrong) - _MOST_SHOWN} more"] if len(wrong) > _MOST_SHOWN else []),
+        )
 
 
 def disagreeing(records: Iterable[LoadedRecord]) -> list[str]:
@@ -59,7 +72,9 @@ def disagreeing(records: Iterable[LoadedRecord]) -> list[str]:
     found = []
     for loaded in run_by_run(records):
         for what, content in _of_run(loaded):
-            name, known = first.setdefault((loaded.record.suite, loaded.record.run_key, what), (loaded.stem, content))
+            name, known = first.setdefault(
+                (loaded.record.suite, loaded.record.run_key, what), (loaded.stem, content)
+            )
             if known != content:
                 found.append(f"{name} and {loaded.stem} are of one run, but have other {what}")
     return found
@@ -75,7 +90,9 @@ def _of_run(loaded: LoadedRecord) -> Iterator[tuple[str, str]]:
         judged, correct = loaded.everything()
         yield "test samples", hashlib.sha256(correct.tobytes()).hexdigest()
         for target, c in judged.items():
-            content = b"".join(np.ascontiguousarray(a).tobytes() for a in (c.kind, c.ids, c.in_mix, c.canary))
+            content = b"".join(
+                np.ascontiguousarray(a).tobytes() for a in (c.kind, c.ids, c.in_mix, c.canary)
+            )
             yield f"candidates of target {target}", hashlib.sha256(content).hexdigest()
 
 
@@ -92,18 +109,29 @@ def recompute(loaded: LoadedRecord) -> list[str]:
         if len(np.unique(c.ids)) < len(c.ids):
             found.append(f"{where}: a sample is among its candidates twice")
         found += _of_groups(loaded, where, target.groups, _groups(record.seed, target.target, c))
-        found += _of_last_round(where, target, c) if target.rounds is not None else _of_maximum(loaded, target, c)
+        found += (
+            _of_last_round(where, target, c)
+            if target.rounds is not None
+            else _of_maximum(loaded, target, c)
+        )
     parts = ("scores", "kind", "ids", "in_mix", "canary")
-    everyone = Candidates(*(np.concatenate([getattr(c, part) for c in judged.values()]) for part in parts))
+    everyone = Candidates(
+        *(np.concatenate([getattr(c, part) for c in judged.values()]) for part in parts)
+    )
     found += _of_groups(loaded, "pooled", record.pooled, _groups(record.seed, _POOLED, everyone))
     said, share = record.utility, float(correct.mean()) if len(correct) else math.nan
     if said is not None and (said.n_test != len(correct) or not _same(said.accuracy, share)):
-        found.append(f"test accuracy is {said.accuracy!r} of {said.n_test}, its scores give {share!r} of {len(correct)}")
+        found.append(
+            f"test accuracy is {said.accuracy!r} of {said.n_test}, its scores give {share!r} of "
+            f"{len(correct)}"
+        )
     return found
 
 
 def other_draws(loaded: LoadedRecord) -> bool:
-    """Whether the standard errors were drawn with another version of numpy, which may draw other numbers."""
+    """Whether the standard errors were drawn with another version of numpy, which may draw other
+    numbers.
+    """
     return loaded.record.outcome == "ok" and loaded.record.provenance.numpy != version("numpy")
 
 
@@ -114,7 +142,9 @@ def _groups(seed: int, target: int, c: Candidates) -> dict[Group, Score]:
     return score_groups(c.scores[keep], c.kind[keep], c.canary[keep], rng, c.in_mix[keep])
 
 
-def _of_groups(loaded: LoadedRecord, where: str, said: dict[Group, Score], again: dict[Group, Score]) -> Iterator[str]:
+def _of_groups(
+    loaded: LoadedRecord, where: str, said: dict[Group, Score], again: dict[Group, Score]
+) -> Iterator[str]:
     if said.keys() != again.keys():
         yield f"{where}: it has the groups {', '.join(said) or 'none'}, its scores give {', '.join(again) or 'none'}"
         return
@@ -124,18 +154,23 @@ def _of_groups(loaded: LoadedRecord, where: str, said: dict[Group, Score], again
         if unknown := sorted(score.values.keys() - set(names)):
             yield f"{where}, {group}: it has metrics that fedbench does not know: {', '.join(unknown)}"
         numbers: list[tuple[str, float | None, float | None]] = [
-            ("members", score.n_members, other.n_members), ("non-members", score.n_nonmembers, other.n_nonmembers),
+            ("members", score.n_members, other.n_members),
+            ("non-members", score.n_nonmembers, other.n_nonmembers),
             *((name, score.value(name), other.value(name)) for name in names),
-        ]  # fmt: skip
+        ]
         if not other_draws(loaded):
-            numbers += [(f"the error of {name}", score.error(name), other.error(name)) for name in names]
+            numbers += [
+                (f"the error of {name}", score.error(name), other.error(name)) for name in names
+            ]
         for name, value, found in numbers:
             if not _same(value, found):
                 yield f"{where}, {group}: {name} is {value!r}, its scores give {found!r}"
 
 
 def _of_last_round(where: str, said: TargetScores, c: Candidates) -> Iterator[str]:
-    """The scores of an attack on single rounds are those of the last round (``Attack.score_rounds``)."""
+    """The scores of an attack on single rounds are those of the last round
+    (``Attack.score_rounds``).
+    """
     assert said.rounds is not None
     keep = c.kind != EXCLUDED
     scores, member = c.scores[keep], c.kind[keep] == MEMBER
@@ -145,17 +180,27 @@ def _of_last_round(where: str, said: TargetScores, c: Candidates) -> Iterator[st
 
 
 def _of_maximum(loaded: LoadedRecord, said: TargetScores, c: Candidates) -> Iterator[str]:
-    """The maximum of an attack on the whole trajectory is that of its one score, and so is the null."""
+    """The maximum of an attack on the whole trajectory is that of its one score, and so is the
+    null.
+    """
     where = f"target {said.target}"
     again = maximum(c.scores[None], c.kind, shuffle_rng(loaded.record.seed, said.target))
     if said.maximum is None or again is None:
         if (said.maximum is None) != (again is None):
             yield f"{where}: its scores do not say {'why it has a' if again is None else 'that it has no'} maximum over rounds"
         return
-    for name, value, found in (("AUC", said.maximum.auc, again.auc), ("advantage", said.maximum.advantage, again.advantage)):
+    for name, value, found in (
+        ("AUC", said.maximum.auc, again.auc),
+        ("advantage", said.maximum.advantage, again.advantage),
+    ):
         if not _same(value, found):
             yield f"{where}: the largest {name} is {value!r}, its scores give {found!r}"
-    nulls = zip(("AUC", "advantage"), loaded.null_maxima(said.target), (again.null_auc, again.null_advantage), strict=True)
+    nulls = zip(
+        ("AUC", "advantage"),
+        loaded.null_maxima(said.target),
+        (again.null_auc, again.null_advantage),
+        strict=True,
+    )
     for name, of, null in nulls:
         if len(of) != len(null) or (np.abs(of - null) > _ROUNDED).any():
             yield f"{where}: the null of the largest {name} is not what its scores give in the same shuffles"

@@ -1,4 +1,6 @@
-"""Run a sample of the claimed records again, with the packages that are installed here, and compare."""
+"""Run a sample of the claimed records again, with the packages that are installed here, and
+compare.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ Planner = Callable[[Path, Path], Any]
 CLAIMS = ("ok", "diverged", "skipped")  # outcomes: a cell that failed claims nothing
 
 
-# -- the sample -------------------------------------------------------------------------------------------------------------
+# -- the sample ------------------------------------------------------------------------------------
 
 
 class Draw(BaseModel):
@@ -38,21 +40,29 @@ class Draw(BaseModel):
 
 
 def drawn(folder: Path, share: float | None, seed: int | None) -> Draw:
-    """What the user asks for and, for the rest, what was drawn before in this folder, or a tenth of the runs and a fresh seed;
-    kept for the next time. Raises ``UserError`` for a damaged file, and ``OSError``."""
+    """What the user asks for and, for the rest, what was drawn before in this folder, or a tenth of
+    the runs and a fresh seed; kept for the next time. Raises ``UserError`` for a damaged file, and
+    ``OSError``.
+    """
     path = folder / DRAW
     try:
         before = Draw.model_validate_json(path.read_bytes()) if path.is_file() else Draw()
     except ValidationError as error:
-        raise UserError(f"{path}: not the draw of a sample as fedbench writes it; delete it, and a fresh one is drawn") from error
-    draw = Draw(share=before.share if share is None else share, seed=before.seed if seed is None else seed)
+        raise UserError(
+            f"{path}: not the draw of a sample as fedbench writes it; delete it, and a fresh one "
+            "is drawn"
+        ) from error
+    draw = Draw(
+        share=before.share if share is None else share, seed=before.seed if seed is None else seed
+    )
     write_atomically(path, draw.model_dump_json().encode())
     return draw
 
 
 def sampled(records: Sequence[LoadedRecord], draw: Draw) -> list[LoadedRecord]:
-    """The records of a share of the runs of every row, rounded up: whole runs, in the order of the records. A cell that is
-    said to have diverged, or that its attack is said to have skipped, is a claim like a score.
+    """The records of a share of the runs of every row, rounded up: whole runs, in the order of the
+    records. A cell that is said to have diverged, or that its attack is said to have skipped, is a
+    claim like a score.
 
     Without ``seed`` the runs cannot be predicted.
     """
@@ -62,7 +72,9 @@ def sampled(records: Sequence[LoadedRecord], draw: Draw) -> list[LoadedRecord]:
         rows.setdefault(_row(loaded.record), set()).add(loaded.record.run_key)
     chosen: set[str] = set()
     for runs in rows.values():
-        ordered = sorted(runs, key=lambda run: hashlib.sha256(f"{draw.seed}:{run}".encode()).hexdigest())
+        ordered = sorted(
+            runs, key=lambda run: hashlib.sha256(f"{draw.seed}:{run}".encode()).hexdigest()
+        )
         chosen.update(ordered[: max(1, math.ceil(draw.share * len(ordered) - 1e-9))])
     return [r for r in claims if r.record.run_key in chosen]
 
@@ -73,12 +85,14 @@ def _row(record: Record) -> tuple[str, ...]:
     return record.suite, record.setting, record.coalition, record.defense.label, adversary
 
 
-# -- the plan ---------------------------------------------------------------------------------------------------------------
+# -- the plan --------------------------------------------------------------------------------------
 
 
 @dataclass
 class Sample:
-    """``records`` of the sample; ``jobs`` that compute their cells; ``stale``: stem -> why its cell cannot be run as it was."""
+    """``records`` of the sample; ``jobs`` that compute their cells; ``stale``: stem -> why its cell
+    cannot be run as it was.
+    """
 
     records: list[LoadedRecord]
     jobs: list[Any] = field(default_factory=list)
@@ -88,17 +102,23 @@ class Sample:
 def prepare(folder: Path, draw: Draw, planner: Planner) -> Sample:
     """The sample of the claimed records of a results folder, and its jobs.
 
-    Raises ``UserError`` for missing packages, with what installs them, and where no record is claimed or no suite is stored.
+    Raises ``UserError`` for missing packages, with what installs them, and where no record is
+    claimed or no suite is stored.
     """
     store = Results.open(folder)
     records = [r for r in store.planned(load_records(folder))[0] if r.bundle]
     sample = Sample(sampled(records, draw))
     if not sample.records:
-        raise UserError(f"{folder}: no imported record claims a result, so there is nothing to run again")
+        raise UserError(
+            f"{folder}: no imported record claims a result, so there is nothing to run again"
+        )
     _require_installed(folder, records)  # of all: the suite names the others, too
     plans = store.marker()["plans"][::-1]
     if not plans:
-        raise UserError(f"{folder}: it holds records without their suite; ask its author to run it with this fedbench")
+        raise UserError(
+            f"{folder}: it holds records without their suite; ask its author to run it with this "
+            "fedbench"
+        )
     wanted = {r.record.key: r for r in sample.records}
     names: dict[str, Any] = {}
     for plan in plans:
@@ -114,10 +134,13 @@ def prepare(folder: Path, draw: Draw, planner: Planner) -> Sample:
 
 
 def _require_installed(folder: Path, records: Sequence[LoadedRecord]) -> None:
-    packages = {name: version for loaded in records for name, version in missing(loaded.record).items()}
+    packages = {
+        name: version for loaded in records for name, version in missing(loaded.record).items()
+    }
     if packages:
         raise UserError(
-            f"{folder}: made with packages that are not installed here: {', '.join(map(' '.join, sorted(packages.items())))}; "
+            f"{folder}: made with packages that are not installed here: "
+            f"{', '.join(map(' '.join, sorted(packages.items())))}; "
             f"look at them, for their code will run, then: {pip_command(packages)}"
         )
 
@@ -130,11 +153,13 @@ def _why(loaded: LoadedRecord, planned: Any) -> str:
     if reasons := why_stale(loaded.record):
         return "; ".join(reasons)
     if planned is not None:
-        return "; ".join(differences(loaded.record.identity.model_dump(), identity_of_cell(*planned)))
+        return "; ".join(
+            differences(loaded.record.identity.model_dump(), identity_of_cell(*planned))
+        )
     return "the suite that came with it does not ask for this cell"
 
 
-# -- the comparison ---------------------------------------------------------------------------------------------------------
+# -- the comparison --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -149,7 +174,11 @@ class Result:
 def results(folder: Path, sample: Sample) -> list[Result]:
     """The verdicts of the sample, in its order."""
     store = Results(folder / REPRODUCED)
-    made = {r.record.key: r for stem in dict.fromkeys(job.stem for job in sample.jobs) for r in store.cells(stem)}
+    made = {
+        r.record.key: r
+        for stem in dict.fromkeys(job.stem for job in sample.jobs)
+        for r in store.cells(stem)
+    }
     return [_result(loaded, made.get(loaded.record.key), sample.stale) for loaded in sample.records]
 
 
@@ -158,6 +187,8 @@ def _result(loaded: LoadedRecord, again: LoadedRecord | None, stale: dict[str, s
     if stem in stale:
         return Result(stem, "stale", stale[stem])
     if again is None:
-        return Result(stem, "not reproduced", "it gave no record here; the same command tries again")
+        return Result(
+            stem, "not reproduced", "it gave no record here; the same command tries again"
+        )
     said = judged(loaded, again)
     return Result(stem, said.verdict, said.how)

@@ -1,4 +1,6 @@
-"""Export, import and merge results folders. Records of other groups are kept apart, in ``imported/BUNDLE/records``."""
+"""Export, import and merge results folders. Records of other groups are kept apart, in
+``imported/BUNDLE/records``.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _MOST_FIELDS = 6
 _MOST_SHOWN = 20  # unequal records
 
 
-# -- export -----------------------------------------------------------------------------------------------------------------
+# -- export ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -44,21 +46,32 @@ class Exported:
 
 
 def export(
-    root: Path, out: Path, only: Mapping[str, set[str]] | None = None, observations: Callable[[str], None] | None = None
+    root: Path,
+    out: Path,
+    only: Mapping[str, set[str]] | None = None,
+    observations: Callable[[str], None] | None = None,
 ) -> Exported:
-    """Write the records of the folder's last plan, or of ``only`` some of it (kind -> names), and its suites to a bundle.
+    """Write the records of the folder's last plan, or of ``only`` some of it (kind -> names), and
+    its suites to a bundle.
 
-    ``observations``: take the kept ones along, and tell this how large they are before anything is written. The same folder
-    gives the same bytes. Raises ``UserError`` for records that cannot be used, and for a file that exists.
+    ``observations``: take the kept ones along, and tell this how large they are before anything is
+    written. The same folder gives the same bytes. Raises ``UserError`` for records that cannot be
+    used, and for a file that exists.
     """
     if out.exists():
         raise UserError(f"{out}: exists; nothing was overwritten - name another file with -o")
     source = _Source.of_folder(root, root)
-    records = [r for r in source.records if all(_names(r.record, kind) & names for kind, names in (only or {}).items())]
+    records = [
+        r
+        for r in source.records
+        if all(_names(r.record, kind) & names for kind, names in (only or {}).items())
+    ]
     if not records:
         raise UserError(f"{root}: --only leaves no record; `fedbench show {root}` lists them")
     if apart := disagreeing(records):
-        raise UserError(*bounded(f"{root}: {pair}; run them again with --rerun always" for pair in apart))
+        raise UserError(
+            *bounded(f"{root}: {pair}; run them again with --rerun always" for pair in apart)
+        )
     kept = _observations(records, observations) if observations else {}
     out.parent.mkdir(parents=True, exist_ok=True)
     with folder_aside(out.parent) as aside:
@@ -80,7 +93,9 @@ def _observations(records: Sequence[LoadedRecord], tell: Callable[[str], None]) 
     size = sum(path.stat().st_size for path in kept.values())
     tell(f"observations of {len(kept)} of {len(files)} runs: {size / 2**20:.1f} MiB")
     if size > MAX_BUNDLE_BYTES:
-        raise UserError(f"a bundle holds at most {MAX_BUNDLE_BYTES >> 20} MiB: split it with --only")
+        raise UserError(
+            f"a bundle holds at most {MAX_BUNDLE_BYTES >> 20} MiB: split it with --only"
+        )
     return kept
 
 
@@ -96,12 +111,14 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-# -- import and merge -------------------------------------------------------------------------------------------------------
+# -- import and merge ------------------------------------------------------------------------------
 
 
 @dataclass
 class Merged:
-    """Number of ``records``, of those with standard errors by ``other_draws``, and ``notes`` for the user."""
+    """Number of ``records``, of those with standard errors by ``other_draws``, and ``notes`` for
+    the user.
+    """
 
     records: int = 0
     other_draws: int = 0
@@ -109,13 +126,17 @@ class Merged:
 
 
 def merge(sources: Sequence[Path], folder: Path) -> Merged:
-    """Put the records of results folders and bundles into a new results folder. Of equal records the first is kept.
+    """Put the records of results folders and bundles into a new results folder. Of equal records
+    the first is kept.
 
-    The metrics of a bundle are recomputed from its scores; its records go to ``imported/BUNDLE/records``. Raises ``UserError``
-    for a source that cannot be used, unequal records of one key, and a folder that is not empty; then nothing is written.
+    The metrics of a bundle are recomputed from its scores; its records go to
+    ``imported/BUNDLE/records``. Raises ``UserError`` for a source that cannot be used, unequal
+    records of one key, and a folder that is not empty; then nothing is written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder}: exists and is not empty; nothing was written - name another folder with -o")
+        raise UserError(
+            f"{folder}: exists and is not empty; nothing was written - name another folder with -o"
+        )
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -130,7 +151,9 @@ def merge(sources: Sequence[Path], folder: Path) -> Merged:
 
 @dataclass(frozen=True)
 class _Source:
-    """A results folder at ``root``, or the ``bundle`` unpacked there. ``path``: as the user named it."""
+    """A results folder at ``root``, or the ``bundle`` unpacked there. ``path``: as the user named
+    it.
+    """
 
     path: Path
     root: Path
@@ -145,13 +168,21 @@ class _Source:
             return cls.of_folder(path, path.absolute())
         try:
             unpack(path, aside)
-            source = replace(cls.of_folder(path, aside), bundle=word(path.stem).lstrip(".") or "bundle")
+            source = replace(
+                cls.of_folder(path, aside), bundle=word(path.stem).lstrip(".") or "bundle"
+            )
             require_recomputed(source.records)
             require_observations(aside, source.records)
             _require_published(source.marker)
-        except UserError as error:  # the remedies, to delete a record and to run the suite again, do not apply to a bundle
-            said = [message.replace(f"{aside}{os.sep}", "").partition("; delete ")[0] for message in error.messages]
-            raise UserError(*(f"{path}: refused, nothing was kept: {one_line(text)}" for text in said)) from error
+        # the remedies, to delete a record and to run the suite again, do not apply to a bundle
+        except UserError as error:
+            said = [
+                message.replace(f"{aside}{os.sep}", "").partition("; delete ")[0]
+                for message in error.messages
+            ]
+            raise UserError(
+                *(f"{path}: refused, nothing was kept: {one_line(text)}" for text in said)
+            ) from error
         return source
 
     @classmethod
@@ -192,48 +223,68 @@ def _merged(sources: Sequence[_Source], root: Path) -> Merged:
     again = (r for source in sources for r in reproductions(source.root).values())
     folders[REPRODUCED] = list({r.record.key: r for r in again if r.record.key in keys}.values())
     _write_folder(root, folders, sources)
-    return Merged(len(kept), sum(other_draws(r) for s in sources if s.bundle for r in s.records), notes)
+    return Merged(
+        len(kept), sum(other_draws(r) for s in sources if s.bundle for r in s.records), notes
+    )
 
 
 def _free(name: str, taken: Collection[str]) -> str:
     """The name, with a number where it is taken."""
-    return next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 2))) if n not in taken)
+    return next(
+        n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 2))) if n not in taken
+    )
 
 
 def _kept(sources: Sequence[_Source]) -> tuple[list[tuple[_Source, LoadedRecord]], list[str]]:
-    """(the first record of every key in every suite, a note for every two sources with records in common)."""
+    """(the first record of every key in every suite, a note for every two sources with records in
+    common).
+    """
     kept: dict[tuple[str, str], tuple[_Source, LoadedRecord]] = {}
     twice: dict[tuple[Path, Path], int] = {}
     unequal: list[str] = []
     for source in sources:
         for loaded in source.records:
-            first, other = kept.setdefault((loaded.record.suite, loaded.record.key), (source, loaded))
+            first, other = kept.setdefault(
+                (loaded.record.suite, loaded.record.key), (source, loaded)
+            )
             if other is loaded:
                 continue
             if fields := list(differing(other, loaded)):
-                more = f" and {len(fields) - _MOST_FIELDS} more" if len(fields) > _MOST_FIELDS else ""
+                more = (
+                    f" and {len(fields) - _MOST_FIELDS} more" if len(fields) > _MOST_FIELDS else ""
+                )
                 what = ", ".join(fields[:_MOST_FIELDS])
                 files = f"{first.file(other)} and {source.file(loaded)}"
-                unequal.append(f"{files}: one key, but they differ in {what}{more}; leave one of them out, or run the cell again")
+                unequal.append(
+                    f"{files}: one key, but they differ in {what}{more}; leave one of them out, or "
+                    "run the cell again"
+                )
             else:
                 twice[first.path, source.path] = twice.get((first.path, source.path), 0) + 1
     if unequal:
         raise UserError(*bounded(unequal, "and {} other pairs", _MOST_SHOWN))
     return list(kept.values()), [
-        f"{n} records are in {a} and in {b}, with equal scores; those of {a} were kept" for (a, b), n in twice.items()
+        f"{n} records are in {a} and in {b}, with equal scores; those of {a} were kept"
+        for (a, b), n in twice.items()
     ]
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
-def _write_folder(root: Path, folders: Mapping[str, Sequence[LoadedRecord]], sources: Sequence[_Source]) -> None:
-    """Write a results folder: records by the folder in ``root`` that they go to, the suites of the sources, and the marker."""
+def _write_folder(
+    root: Path, folders: Mapping[str, Sequence[LoadedRecord]], sources: Sequence[_Source]
+) -> None:
+    """Write a results folder: records by the folder in ``root`` that they go to, the suites of the
+    sources, and the marker.
+    """
     cells = []
     for name, records in folders.items():
         for stem, run in _runs(records).items():
             path = root / name / "records" / f"{stem}.json"
-            write_run(path.parent, stem, [CellResult(r.record, r.all_arrays()) for r in run_by_run(run)])
+            write_run(
+                path.parent, stem, [CellResult(r.record, r.all_arrays()) for r in run_by_run(run)]
+            )
             cells += [replace(r, path=path).stem for r in run if name != REPRODUCED]
     for source in sources:
         for plan in source.plans:
@@ -245,7 +296,9 @@ def _write_folder(root: Path, folders: Mapping[str, Sequence[LoadedRecord]], sou
 
 
 def _runs(records: Iterable[LoadedRecord]) -> dict[str, list[LoadedRecord]]:
-    """The cells of every run by the name of its files; of a run in several suites, the second has the suite in its name."""
+    """The cells of every run by the name of its files; of a run in several suites, the second has
+    the suite in its name.
+    """
     found: dict[str, list[LoadedRecord]] = {}
     for loaded in records:
         own = stem_of_run(loaded.record)
@@ -255,14 +308,21 @@ def _runs(records: Iterable[LoadedRecord]) -> dict[str, list[LoadedRecord]]:
 
 
 def _marker(markers: Sequence[Mapping[str, Any]], cells: list[str]) -> dict[str, Any]:
-    """One marker of all: the union of suites, titles, published numbers, analyses and plans, in the order of the sources."""
+    """One marker of all: the union of suites, titles, published numbers, analyses and plans, in the
+    order of the sources.
+    """
 
     def union(get: Callable[[Mapping[str, Any]], Sequence[Any]]) -> list[Any]:
         return list({canonical(item): item for marker in markers for item in get(marker)}.values())
 
-    analyses = None if any(m.get("analyses") is None for m in markers) else union(lambda m: m["analyses"])
+    analyses = (
+        None if any(m.get("analyses") is None for m in markers) else union(lambda m: m["analyses"])
+    )
     return {
         "suite": " + ".join(union(lambda m: m["suite"].split(" + "))),
-        "title": " + ".join(union(lambda m: [str(m["title"])] if m.get("title") else [])), "cells": cells,
-        "published": union(lambda m: m.get("published") or ()), "analyses": analyses, "plans": union(lambda m: m["plans"]),
-    }  # fmt: skip
+        "title": " + ".join(union(lambda m: [str(m["title"])] if m.get("title") else [])),
+        "cells": cells,
+        "published": union(lambda m: m.get("published") or ()),
+        "analyses": analyses,
+        "plans": union(lambda m: m["plans"]),
+    }

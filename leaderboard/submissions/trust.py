@@ -1,8 +1,9 @@
-"""Levels of trust of records and rows: measured here, claimed, reproduced or not; and whether their code is installed here.
+"""Levels of trust of records and rows: measured here, claimed, reproduced or not; and whether their
+code is installed here.
 
-The level follows from where a record lies: those in ``imported/`` are claimed, and reproduced where ``reproduced/`` has a record
-of the same key with the same bits, or within tolerance of it. Those measured here are not repeatable where `fedbench run
---verify` put one there that does not agree.
+The level follows from where a record lies: those in ``imported/`` are claimed, and reproduced where
+``reproduced/`` has a record of the same key with the same bits, or within tolerance of it. Those
+measured here are not repeatable where `fedbench run --verify` put one there that does not agree.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.submissions.comparing import judged, reproductions
 from fedbench.leaderboard.tables.common import joined
 
-Level = Literal["measured here", "not repeatable", "claimed", "reproduced", "within tolerance", "not reproduced"]
+Level = Literal[
+    "measured here", "not repeatable", "claimed", "reproduced", "within tolerance", "not reproduced"
+]
 _AGREEING: tuple[Level, ...] = ("reproduced", "within tolerance")
 _MOST_REASONS = 4
 _LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn")
@@ -36,7 +39,9 @@ _Use = Mapping[str, Any]
 
 
 class Marks:
-    """Level and staleness of the records of one results folder. Raises ``UserError`` for reproductions that cannot be used."""
+    """Level and staleness of the records of one results folder. Raises ``UserError`` for
+    reproductions that cannot be used.
+    """
 
     def __init__(self, root: Path) -> None:
         self._again = reproductions(root)
@@ -69,14 +74,22 @@ class Marks:
         return self._stale[key]
 
     def of_row(self, row: Row) -> Words:
-        """The row in a few words: ``claimed``, ``claimed, 3 of 30 reproduced``, ``refuted: 2 of 3 cells not reproduced`` (of
-        those run again), ``stale``, ..."""
+        """The row in a few words: ``claimed``, ``claimed, 3 of 30 reproduced``, ``refuted: 2 of 3
+        cells not reproduced`` (of those run again), ``stale``, ...
+        """
         levels = Counter(map(self.level, row.records))
         if wrong := levels["not reproduced"]:
             tried = wrong + sum(levels[level] for level in _AGREEING)
             words = [f"refuted: {wrong} of {tried} cells not reproduced"]
         elif levels["claimed"]:
-            words = ["claimed", *(f"{levels[level]} of {len(row.records)} {level}" for level in _AGREEING if levels[level])]
+            words = [
+                "claimed",
+                *(
+                    f"{levels[level]} of {len(row.records)} {level}"
+                    for level in _AGREEING
+                    if levels[level]
+                ),
+            ]
         elif wrong := levels["not repeatable"]:
             twice = sum(r.record.key in self._again for r in row.records)
             words = [f"not repeatable: {wrong} of {twice} cells run twice"]
@@ -87,21 +100,35 @@ class Marks:
     def lines(self, records: Sequence[LoadedRecord]) -> list[Text]:
         """For a board's provenance: the number of records of each level, and why some are stale."""
         levels = Counter(map(self.level, records))
-        lines: list[Text] = [Words("trust: " + ", ".join(f"{n} {level}" for level, n in sorted(levels.items())))]
+        lines: list[Text] = [
+            Words("trust: " + ", ".join(f"{n} {level}" for level, n in sorted(levels.items())))
+        ]
         if reasons := Counter(text for r in records for text in self.stale(r)):
             n = sum(bool(self.stale(r)) for r in records)
-            shown = joined([Quote(f"{text} ({of})", 160) for text, of in reasons.most_common(_MOST_REASONS)], "; ")
-            more = f" and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
-            lines.append((Words(f"stale, made by other code than is installed here: {n}: "), *shown, Words(more)))
+            shown = joined(
+                [Quote(f"{text} ({of})", 160) for text, of in reasons.most_common(_MOST_REASONS)],
+                "; ",
+            )
+            more = (
+                f" and {len(reasons) - _MOST_REASONS} more" if len(reasons) > _MOST_REASONS else ""
+            )
+            lines.append(
+                (
+                    Words(f"stale, made by other code than is installed here: {n}: "),
+                    *shown,
+                    Words(more),
+                )
+            )
         return lines
 
 
-# -- code that is installed here: read from files and metadata, nothing is imported -------------------------------------------
+# -- code that is installed here: read from files and metadata, nothing is imported ----------------
 
 
 def why_stale(record: Record) -> tuple[str, ...]:
-    """What changed since the record was made: engine, torch, the code of a component. A package that is not installed is not
-    compared: see :func:`missing`."""
+    """What changed since the record was made: engine, torch, the code of a component. A package
+    that is not installed is not compared: see :func:`missing`.
+    """
     found = [*_versions(record.identity.run)]
     found += [text for kind, use in _uses_of(record) if (text := _changed(kind, use)) is not None]
     return tuple(dict.fromkeys(found))
@@ -114,16 +141,26 @@ def missing(record: Record) -> dict[str, str]:
 
 
 def pip_command(packages: Mapping[str, str]) -> str:
-    """What installs them; a name or a version that pip would not take is left out, since the record may have any origin."""
-    good = [f"'{n}=={v}'" for n, v in sorted(packages.items()) if _PACKAGE.fullmatch(n) and _VERSION.fullmatch(v)]
+    """What installs them; a name or a version that pip would not take is left out, since the record
+    may have any origin.
+    """
+    good = [
+        f"'{n}=={v}'"
+        for n, v in sorted(packages.items())
+        if _PACKAGE.fullmatch(n) and _VERSION.fullmatch(v)
+    ]
     return f"pip install {' '.join(good)}"
 
 
 def _uses_of(record: Record) -> Iterator[tuple[str, _Use]]:
     """(kind, component) of everything that took part, those that follow a defense included."""
     i = record.identity
-    uses = [(kind, i.run[kind]) for kind in ("dataset", "model", "defense")] + [("attack", i.attack)]
-    uses += [("signal", use) for use in i.signals.values()] + [("analysis", use) for use in i.analyses.values()]
+    uses = [(kind, i.run[kind]) for kind in ("dataset", "model", "defense")] + [
+        ("attack", i.attack)
+    ]
+    uses += [("signal", use) for use in i.signals.values()] + [
+        ("analysis", use) for use in i.analyses.values()
+    ]
     for kind, use in uses:
         yield kind, use
         yield from ((kind, part) for part in use.get("then", ()))
@@ -131,7 +168,8 @@ def _uses_of(record: Record) -> Iterator[tuple[str, _Use]]:
 
 def _package_of(use: _Use) -> tuple[str, str]:
     name, _, version = str(use["distribution"]).rpartition(" ")
-    return DISTRIBUTION if name == PROJECT else name, version  # records from before the distribution had a name of its own
+    # records from before the distribution had a name of its own
+    return DISTRIBUTION if name == PROJECT else name, version
 
 
 def _versions(run: Mapping[str, Any]) -> Iterator[str]:
@@ -144,9 +182,15 @@ def _versions(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def other_versions(run: Mapping[str, Any]) -> dict[str, str]:
-    """Libraries of a run's key of which another version is installed here: name -> version of the run."""
+    """Libraries of a run's key of which another version is installed here: name -> version of the
+    run.
+    """
     versions = {name.replace("_", "-"): str(version) for name, version in run["provenance"].items()}
-    return {name: version for name, version in versions.items() if name in _LIBRARIES and version != _installed(name)}
+    return {
+        name: version
+        for name, version in versions.items()
+        if name in _LIBRARIES and version != _installed(name)
+    }
 
 
 def _changed(kind: str, use: _Use) -> str | None:

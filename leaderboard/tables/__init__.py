@@ -1,1 +1,3 @@
-"""Statistics to tables: columns with units, values with intervals, captions. Data that any report can draw."""
+"""Statistics to tables: columns with units, values with intervals, captions. Data that any report
+can draw.
+"""

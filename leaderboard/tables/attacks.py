@@ -1,4 +1,6 @@
-"""What each attack finds in every defense, by several metrics, and what the analyses and defenses report."""
+"""What each attack finds in every defense, by several metrics, and what the analyses and defenses
+report.
+"""
 
 from __future__ import annotations
 
@@ -37,50 +39,76 @@ from fedbench.leaderboard.tables.common import (
 from fedbench.leaderboard.tables.ranking import named, short
 
 RAW = tuple(m for m in METRICS if m.board and m.name != "tf01")
-"""metrics with a table of one value a target; TF01 is over targets and seeds: a single target rarely has the
-non-members for it"""
+"""metrics with a table of one value a target; TF01 is over targets and seeds: a single target
+rarely has the non-members for it
+"""
 MOST_VALUES = 4  # of a list in a fact
 MOST_NAMED = 3  # defenses that report the same fact
 MOST_MEANS = 16  # elements of a list of numbers, such as the draws of a bandit's arms
 
 
-# -- a row a defense, a column an attack ------------------------------------------------------------------------------------
+# -- a row a defense, a column an attack -----------------------------------------------------------
 
 
 def attack_tables(section: Section) -> list[Table]:
-    """AUC and TF01 by attack with the sign that the other seeds ask for; and as measured, where that differs."""
+    """AUC and TF01 by attack with the sign that the other seeds ask for; and as measured, where
+    that differs.
+    """
     comparison = section.comparison
 
     def signed(row: Row, attack: str) -> Value:
         found, entry = comparison.signed(row.label, attack), row.entries[attack]
-        suffix = Words(" turned") if found is not None and comparison.turned(row.label, attack) else ()
-        return entry_value(section, entry, bounded(found), comparison.leader(attack) == row.label, suffix)
+        suffix = (
+            Words(" turned") if found is not None and comparison.turned(row.label, attack) else ()
+        )
+        return entry_value(
+            section, entry, bounded(found), comparison.leader(attack) == row.label, suffix
+        )
 
     def rate(row: Row, attack: str) -> Value:
         return entry_value(section, row.entries[attack], comparison.tf01(row.label, attack))
 
     caption = (
-        " against outside non-members, with the sign that the other seeds ask for (turned: low scores mean members; bold: "
+        " against outside non-members, with the sign that the other seeds ask for (turned: low "
+        "scores mean members; bold: "
         "lower than every other defense's with significance)"
     )
     lower = numbers("", direction="lower")
     tables = [_by_attack(section, "AUC by attack", caption, signed, lower)]
     if has_tf01(section):
         caption = " of all targets and seeds pooled, same sign; brackets: 95 % interval"
-        tables.append(_by_attack(
-            section, "TF01 (%) by attack", caption, rate, replace(lower, digits=2), footnotes=tf01_notes(section)
-        ))  # fmt: skip
+        tables.append(
+            _by_attack(
+                section,
+                "TF01 (%) by attack",
+                caption,
+                rate,
+                replace(lower, digits=2),
+                footnotes=tf01_notes(section),
+            )
+        )
     if TF01_FPR < (fpr := comparison.lowest_fpr) <= MAX_FPR:
+
         def lowest(row: Row, attack: str) -> Value:
             return entry_value(section, row.entries[attack], comparison.lowest(row.label, attack))
 
         title = f"TPR (%) by attack at a false-positive rate of {100 * fpr:.2g} %"
         caption = ", the smallest that thresholds of each target's own attain, same sign"
         tables.append(_by_attack(section, title, caption, lowest, replace(lower, digits=2)))
-    turned = any(s < 0 for r in section.rows for a in section.attacks for s in comparison.sign(r.label, a).values())
+    turned = any(
+        s < 0
+        for r in section.rows
+        for a in section.attacks
+        for s in comparison.sign(r.label, a).values()
+    )
     for metric in (m for m in RAW if m.name != "auc" or turned):
+
         def measured(row: Row, attack: str, m: Metric = metric) -> Value:
-            return entry_value(section, row.entries[attack], bounded(row.entries[attack].interval(m.name, "ofl"), m.low, m.high))
+            return entry_value(
+                section,
+                row.entries[attack],
+                bounded(row.entries[attack].interval(m.name, "ofl"), m.low, m.high),
+            )
 
         title = f"{metric.title} as measured" + (f" ({metric.unit})" if metric.unit else "")
         how = numbers("", digits=metric.digits, direction=metric.direction)
@@ -89,24 +117,43 @@ def attack_tables(section: Section) -> list[Table]:
 
 
 def _by_attack(
-    section: Section, title: str, caption: str, cell: Callable[[Row, str], Value], how: Column, footnotes: tuple[Text, ...] = ()
+    section: Section,
+    title: str,
+    caption: str,
+    cell: Callable[[Row, str], Value],
+    how: Column,
+    footnotes: tuple[Text, ...] = (),
 ) -> Table:
-    """One column an attack, as ``how`` says; those that find nothing in the undefended federation, or have no score there,
-    are marked."""
-    marks = {a: " (finds nothing)" for a in section.comparison.attacks if a not in section.comparison.eligible}
-    marks |= {a: " (no undefended score)" for a in _unknown(section)} | {a: " (not in every row)" for a in section.left_out}
+    """One column an attack, as ``how`` says; those that find nothing in the undefended federation,
+    or have no score there, are marked.
+    """
+    marks = {
+        a: " (finds nothing)"
+        for a in section.comparison.attacks
+        if a not in section.comparison.eligible
+    }
+    marks |= {a: " (no undefended score)" for a in _unknown(section)} | {
+        a: " (not in every row)" for a in section.left_out
+    }
     columns = [RANK, DEFENSE]
     for attack in section.attacks:
         mark = marks.get(attack, "")
         columns.append(replace(how, name=sentence(f"{{}}{mark}", attack)))
-    rows = ((rank_of(section.comparison, row), name_of(row), *(cell(row, a) for a in section.attacks)) for row in section.rows)
+    rows = (
+        (rank_of(section.comparison, row), name_of(row), *(cell(row, a) for a in section.attacks))
+        for row in section.rows
+    )
     return table_of(title, caption, columns, rows, footnotes=footnotes)
 
 
 def _unknown(section: Section) -> list[str]:
     """The attacks that count without a score on the undefended run, where there is one."""
     base = section.base
-    return [a for a in section.comparison.attacks if base is not None and section.comparison.signed(base.label, a) is None]
+    return [
+        a
+        for a in section.comparison.attacks
+        if base is not None and section.comparison.signed(base.label, a) is None
+    ]
 
 
 def remarks(section: Section) -> list[Note]:
@@ -114,7 +161,12 @@ def remarks(section: Section) -> list[Note]:
     eligible, unknown, notes = section.comparison.eligible, _unknown(section), list[Text]()
     weak = [a for a in section.comparison.attacks if a not in eligible and a not in unknown]
     if section.base is None:
-        notes.append(Words("No undefended run to compare with: every attack counts, whether or not it beats chance anywhere."))
+        notes.append(
+            Words(
+                "No undefended run to compare with: every attack counts, whether or not it beats "
+                "chance anywhere."
+            )
+        )
     elif weak and eligible:
         why = "No better than chance on the undefended run, and so in no mean, worst case or rank: {}."
         notes.append(sentence(why, joined(weak)))
@@ -125,48 +177,66 @@ def remarks(section: Section) -> list[Note]:
         why = "Without a score on the undefended run, and so in no mean, worst case or rank: {}."
         notes.append(sentence(why, joined(unknown)))
     if len(section.seeds) == 1:
-        notes.append(Words(
-            "One seed: no intervals, and no difference is significant, since one training does not show the variance of "
-            "training. Signs and worst cases are chosen on one half of the candidates and judged on the other."
-        ))  # fmt: skip
+        notes.append(
+            Words(
+                "One seed: no intervals, and no difference is significant, since one training does "
+                "not show the variance of "
+                "training. Signs and worst cases are chosen on one half of the candidates and "
+                "judged on the other."
+            )
+        )
     return list(map(Note, notes))
 
 
 _GROUPS: dict[Group, str] = {
-    "ofl": "outside", "ifl": "inside (other clients)", "mix": "mix", "canary": "canary (mislabelled)",
-}  # fmt: skip
+    "ofl": "outside",
+    "ifl": "inside (other clients)",
+    "mix": "mix",
+    "canary": "canary (mislabelled)",
+}
 
 
 def group_table(section: Section) -> Table:
-    """Mean AUC as measured over the attacks that count, against each group of non-members, and above the
-    free-riders'."""
+    """Mean AUC as measured over the attacks that count, against each group of non-members, and
+    above the free-riders'.
+    """
 
     def mean(row: Row, group: Group) -> float | None:
         return row.mean("auc", group, section.comparison.eligible)
 
     def above(row: Row) -> Value:
-        own, theirs = mean(row, "ifl"), mean(section.free_rider, "ifl") if section.free_rider else None
+        own, theirs = (
+            mean(row, "ifl"),
+            mean(section.free_rider, "ifl") if section.free_rider else None,
+        )
         return Value(mean=None if own is None or theirs is None else own - theirs)
 
     groups = [g for g in _GROUPS if any(mean(row, g) is not None for row in section.rows)]
     floor = section.free_rider is not None and "ifl" in groups
     columns = [DEFENSE, *(numbers(_GROUPS[group], direction="lower") for group in groups)]
-    columns += [numbers("inside, above free-riders", direction="lower", signed=True)] if floor else []
-    rows = ((name_of(r), *(Value(mean=mean(r, g)) for g in groups), *([above(r)] if floor else [])) for r in section.rows)
+    columns += (
+        [numbers("inside, above free-riders", direction="lower", signed=True)] if floor else []
+    )
+    rows = (
+        (name_of(r), *(Value(mean=mean(r, g)) for g in groups), *([above(r)] if floor else []))
+        for r in section.rows
+    )
     caption = sentence(
-        " (mean over attacks as measured; chance level is 0.5 for outside non-members alone: inside ones leak through their own "
+        " (mean over attacks as measured; chance level is 0.5 for outside non-members alone: "
+        "inside ones leak through their own "
         f"clients, with or without the target, as `{FREE_RIDER}` shows)"
     )
     empty = Words("no attack beats chance on the undefended run")
     return table_of("AUC by group of non-members", caption, columns, rows, empty=empty)
 
 
-# -- by the choice of the round ---------------------------------------------------------------------------------------------
+# -- by the choice of the round --------------------------------------------------------------------
 
 
 def decision_tables(section: Section) -> list[Table]:
-    """Accuracy of attacks that decide by a threshold of their own, and each by its choice of round; nothing without
-    such attacks."""
+    """Accuracy of attacks that decide by a threshold of their own, and each by its choice of round;
+    nothing without such attacks.
+    """
     attacks = section.deciding
     if not attacks:
         return []
@@ -174,74 +244,137 @@ def decision_tables(section: Section) -> list[Table]:
     rows: list[tuple[Content, ...]] = []
     for row in section.rows:
         found = {a: bounded(row.entries[a].attack_accuracy()) for a in attacks}
-        worst = max(((a, i.mean) for a, i in sorted(found.items()) if i), key=lambda item: item[1], default=None)
-        rows.append((name_of(row), *(entry_value(section, row.entries[a], i) for a, i in found.items()), with_attack(worst)))
-    columns = (DEFENSE, *(Column(name=a, direction="lower") for a in attacks), numbers("worst", direction="lower"))
+        worst = max(
+            ((a, i.mean) for a, i in sorted(found.items()) if i),
+            key=lambda item: item[1],
+            default=None,
+        )
+        rows.append(
+            (
+                name_of(row),
+                *(entry_value(section, row.entries[a], i) for a, i in found.items()),
+                with_attack(worst),
+            )
+        )
+    columns = (
+        DEFENSE,
+        *(Column(name=a, direction="lower") for a in attacks),
+        numbers("worst", direction="lower"),
+    )
     caption = (
-        ' of attacks that say "member" themselves: (TPR + TNR) / 2 in the last round, 0.5 is guessing (worst: the attack with '
+        ' of attacks that say "member" themselves: (TPR + TNR) / 2 in the last round, 0.5 is '
+        "guessing (worst: the attack with "
         "the highest accuracy)"
     )
     return [table_of("Attack accuracy", caption, columns, rows), _decisions_by_round(section)]
 
 
 _DECISIONS = {
-    "last accuracy": "last_accuracy", "calibrated accuracy": "calibrated_accuracy", "best_round accuracy": "best_accuracy",
-    "null of best": "null_best_accuracy", "last precision": "last_precision", "last recall": "last_recall",
-    "calibrated precision": "calibrated_precision", "calibrated recall": "calibrated_recall",
-    "best_round precision": "best_precision", "best_round recall": "best_recall",
-}  # fmt: skip
+    "last accuracy": "last_accuracy",
+    "calibrated accuracy": "calibrated_accuracy",
+    "best_round accuracy": "best_accuracy",
+    "null of best": "null_best_accuracy",
+    "last precision": "last_precision",
+    "last recall": "last_recall",
+    "calibrated precision": "calibrated_precision",
+    "calibrated recall": "calibrated_recall",
+    "best_round precision": "best_precision",
+    "best_round recall": "best_recall",
+}
 _CHOICE = (
-    " (calibrated: the round chosen on half of the candidates, judged on the other half; best_round: the labelled oracle, to be "
+    " (calibrated: the round chosen on half of the candidates, judged on the other half; "
+    "best_round: the labelled oracle, to be "
     "read with its mean under shuffled membership"
 )
 
 
 def _decisions_by_round(section: Section) -> Table:
-    entries = [(row, a, e) for row in section.rows for a in section.deciding if (e := row.entries[a]).decisions]
-    rows = ((name_of(row), a, *(Value(mean=e.decision_mean(f)) for f in _DECISIONS.values())) for row, a, e in entries)
+    entries = [
+        (row, a, e)
+        for row in section.rows
+        for a in section.deciding
+        if (e := row.entries[a]).decisions
+    ]
+    rows = (
+        (name_of(row), a, *(Value(mean=e.decision_mean(f)) for f in _DECISIONS.values()))
+        for row, a, e in entries
+    )
     caption = f"{_CHOICE}; precision n/a where no candidate is called a member)"
-    return table_of("Accuracy, precision and recall by round", caption, (DEFENSE, ATTACK, *map(numbers, _DECISIONS)), rows)
+    return table_of(
+        "Accuracy, precision and recall by round",
+        caption,
+        (DEFENSE, ATTACK, *map(numbers, _DECISIONS)),
+        rows,
+    )
 
 
 _ROUNDS = {
-    "last_auc": "last AUC", "calibrated_auc": "calibrated AUC", "best_auc": "best_round AUC", "null_best_auc": "null of best",
-    "last_tf01": "last TF01", "calibrated_tf01": "calibrated TF01", "best_tf01": "best_round TF01",
+    "last_auc": "last AUC",
+    "calibrated_auc": "calibrated AUC",
+    "best_auc": "best_round AUC",
+    "null_best_auc": "null of best",
+    "last_tf01": "last TF01",
+    "calibrated_tf01": "calibrated TF01",
+    "best_tf01": "best_round TF01",
     "null_best_tf01": "null of best TF01",
-}  # fmt: skip
+}
 
 
 def round_table(section: Section) -> list[Table]:
-    """Single-round attacks by their round, means over seeds x targets; nothing where the section has none."""
-    entries = [(row.label, a, e.single_rounds) for row in section.rows for a, e in row.entries.items() if e.single_rounds]
+    """Single-round attacks by their round, means over seeds x targets; nothing where the section
+    has none.
+    """
+    entries = [
+        (row.label, a, e.single_rounds)
+        for row in section.rows
+        for a, e in row.entries.items()
+        if e.single_rounds
+    ]
     if not entries:
         return []
     rows: list[tuple[Content, ...]] = [
         (label, a, *(Value(mean=mean_of([getattr(r, field) for r in rounds])) for field in _ROUNDS))
         for label, a, rounds in entries
     ]
-    empty = Words(f"a target by itself needs {TF01_MIN_NONMEMBERS:,} non-members for the TF01 of a round")
+    empty = Words(
+        f"a target by itself needs {TF01_MIN_NONMEMBERS:,} non-members for the TF01 of a round"
+    )
     columns = [numbers(name, digits=2 if "tf01" in field else 3) for field, name in _ROUNDS.items()]
-    return [table_of("Single-round attacks by their round", f"{_CHOICE})", (DEFENSE, ATTACK, *columns), rows, empty=empty)]
+    return [
+        table_of(
+            "Single-round attacks by their round",
+            f"{_CHOICE})",
+            (DEFENSE, ATTACK, *columns),
+            rows,
+            empty=empty,
+        )
+    ]
 
 
 _MAXIMUM = (
-    " (the papers' statistic, against outside non-members: every target's largest auR (AUC) and, for itself, largest advantage\n"
-    "TPR - FPR over all attacks of this view and all rounds; means over seeds x targets. A maximum of many looks is above\n"
-    "chance without any leak. Its null is the same maximum under shuffled memberships: the mean and, in brackets, what 95 %\n"
+    " (the papers' statistic, against outside non-members: every target's largest auR (AUC) and, "
+    "for itself, largest advantage\n"
+    "TPR - FPR over all attacks of this view and all rounds; means over seeds x targets. A maximum "
+    "of many looks is above\n"
+    "chance without any leak. Its null is the same maximum under shuffled memberships: the mean "
+    "and, in brackets, what 95 %\n"
     "of the shuffles stay below. Excess: above the null's mean)"
 )
 
 
 def maximum_table(section: Section) -> list[Table]:
-    """The maximum over attacks and rounds of each defense; nothing where fewer than two attacks score every round."""
+    """The maximum over attacks and rounds of each defense; nothing where fewer than two attacks
+    score every round.
+    """
     if not has_maxima(section):
         return []
     columns = [DEFENSE]
     for name in ("auR", "Adv"):
         columns += [
-            numbers(f"max {name}", direction="lower"), numbers(f"null of {name}"),
+            numbers(f"max {name}", direction="lower"),
+            numbers(f"null of {name}"),
             numbers(f"excess {name}", direction="lower", signed=True),
-        ]  # fmt: skip
+        ]
     rows: list[tuple[Content, ...]] = []
     for row in section.rows:
         found = row_maximum(row)
@@ -250,15 +383,27 @@ def maximum_table(section: Section) -> list[Table]:
             null = Value(mean=largest.null_mean, suffix=Words(f" ({largest.null_high:.3f})"))
             within = Words(" within null") if largest.within else ()
             cells += [value(largest.found), null, Value(mean=largest.excess, suffix=within)]
-        rows.append((name_of(row), *(cells or [None] * 6), Words(spanned(found.looks)) if found else None))
-    return [table_of(
-        "Maximum over attacks and rounds", _MAXIMUM, (*columns, numbers("looks")), rows,
-        empty=Words("the records hold no maxima over rounds"),
-        footnotes=(Words("within null: more than 5 % of the shuffles reach the maximum. Looks: attacks x rounds of a target."),),
-    )]  # fmt: skip
+        rows.append(
+            (name_of(row), *(cells or [None] * 6), Words(spanned(found.looks)) if found else None)
+        )
+    return [
+        table_of(
+            "Maximum over attacks and rounds",
+            _MAXIMUM,
+            (*columns, numbers("looks")),
+            rows,
+            empty=Words("the records hold no maxima over rounds"),
+            footnotes=(
+                Words(
+                    "within null: more than 5 % of the shuffles reach the maximum. Looks: attacks "
+                    "x rounds of a target."
+                ),
+            ),
+        )
+    ]
 
 
-# -- findings of analyses -----------------------------------------------------------------------------------------------------
+# -- findings of analyses --------------------------------------------------------------------------
 
 
 def analyses_with_findings(section: Section) -> list[str]:
@@ -267,8 +412,10 @@ def analyses_with_findings(section: Section) -> list[str]:
 
 
 def findings_table(section: Section, label: str) -> list[Table]:
-    """Means over seeds of what the analysis found, with 95 % intervals where it gave errors: a row a defense or,
-    where its findings differ by attack, a row a defense and attack. Nothing where it found nothing."""
+    """Means over seeds of what the analysis found, with 95 % intervals where it gave errors: a row
+    a defense or, where its findings differ by attack, a row a defense and attack. Nothing where it
+    found nothing.
+    """
     units: dict[str, str] = {}
     lines: list[tuple[Row, str | None, dict[str, Interval | None]]] = []
     for row in section.rows:
@@ -284,24 +431,38 @@ def findings_table(section: Section, label: str) -> list[Table]:
     if not lines:
         return []
     several = any(attack is not None for _, attack, _ in lines)
-    columns = [Column(name=n, unit=unit, digits=_digits(found.get(n) for *_, found in lines)) for n, unit in units.items()]
+    columns = [
+        Column(name=n, unit=unit, digits=_digits(found.get(n) for *_, found in lines))
+        for n, unit in units.items()
+    ]
     rows = (
         (name_of(row), *([attack or ""] if several else []), *(value(found.get(n)) for n in units))
         for row, attack, found in lines
     )
     caption = sentence(" {}, means over seeds", label)
-    return [table_of("Findings of the analysis", caption, (DEFENSE, *([ATTACK] if several else []), *columns), rows)]
+    return [
+        table_of(
+            "Findings of the analysis",
+            caption,
+            (DEFENSE, *([ATTACK] if several else []), *columns),
+            rows,
+        )
+    ]
 
 
 def _findings(entry: Entry, label: str) -> list[dict[str, Number]]:
     """Of every seed that has any."""
-    return [dict(f.numbers) for seed in entry.targets if (f := entry.findings(label, seed)) is not None]
+    return [
+        dict(f.numbers) for seed in entry.targets if (f := entry.findings(label, seed)) is not None
+    ]
 
 
 def _over_seeds(found: Sequence[dict[str, Number]]) -> dict[str, Interval | None]:
     means = {}
     for name in dict.fromkeys(name for one in found for name in one):
-        known = [(n[name].value, n[name].error) for n in found if name in n and n[name].value is not None]
+        known = [
+            (n[name].value, n[name].error) for n in found if name in n and n[name].value is not None
+        ]
         means[name] = interval_of([v for v, _ in known if v is not None], [e for _, e in known])
     return means
 
@@ -312,13 +473,14 @@ def _digits(found: Iterable[Interval | None]) -> int:
     return 3 if largest < 10 else 1 if largest < 1000 else 0
 
 
-# -- facts of defenses --------------------------------------------------------------------------------------------------------
+# -- facts of defenses -----------------------------------------------------------------------------
 
 
 def fact_table(section: Section, shown: Sequence[str] = ()) -> list[Table]:
-    """A row a fact, and one row for all defenses that report the same: mean over seeds of a number, with its range
-    where seeds differ; nothing where no defense reports any. ``shown``: ends of the names of facts that other tables
-    have."""
+    """A row a fact, and one row for all defenses that report the same: mean over seeds of a number,
+    with its range where seeds differ; nothing where no defense reports any. ``shown``: ends of the
+    names of facts that other tables have.
+    """
     found: dict[str, dict[Text, list[str]]] = {}
     for row in section.rows:
         for name, values in row.facts.items():
@@ -327,7 +489,11 @@ def fact_table(section: Section, shown: Sequence[str] = ()) -> list[Table]:
     if not found:
         return []
     columns = (DEFENSE, words("fact"), words("value"))
-    rows = ((named(labels, MOST_NAMED), name, text) for name, values in found.items() for text, labels in values.items())
+    rows = (
+        (named(labels, MOST_NAMED), name, text)
+        for name, values in found.items()
+        for text, labels in values.items()
+    )
     return [table_of("Facts that the defenses report", ", means over seeds", columns, rows)]
 
 
@@ -337,14 +503,24 @@ def _fact(values: Sequence[FactValue]) -> Text:
     if len(numbers) == len(values):
         low, high, mean = min(numbers), max(numbers), float(np.mean(numbers))
         return Words(short(mean) + (f" ({short(low)} to {short(high)})" if low < high else ""))
-    lists = [v for v in values if isinstance(v, list) and v and all(isinstance(x, int | float) for x in v)]
-    if len(lists) == len(values) and len({len(v) for v in lists}) == 1 and len(lists[0]) <= MOST_MEANS:
+    lists = [
+        v
+        for v in values
+        if isinstance(v, list) and v and all(isinstance(x, int | float) for x in v)
+    ]
+    if (
+        len(lists) == len(values)
+        and len({len(v) for v in lists}) == 1
+        and len(lists[0]) <= MOST_MEANS
+    ):
         return Words("; ".join(map(short, np.mean(np.array(lists, dtype=np.float64), axis=0))))
     return joined(list(dict.fromkeys(map(_text, values)))[:MOST_VALUES], " / ")
 
 
 def _text(fact: FactValue) -> Text:
-    """Few values of a list in full, of many numbers how many and their range, of many words the first."""
+    """Few values of a list in full, of many numbers how many and their range, of many words the
+    first.
+    """
     if isinstance(fact, bool):
         return Words("yes" if fact else "no")
     if not isinstance(fact, list):
@@ -352,7 +528,10 @@ def _text(fact: FactValue) -> Text:
     numbers = [v for v in fact if not isinstance(v, str)]
     if len(fact) > MOST_VALUES and len(numbers) == len(fact):
         low, high = min(numbers), max(numbers)
-        return Words(f"{len(fact)} values, " + (f"{low:.4g} to {high:.4g}" if low < high else f"all {low:.4g}"))
+        return Words(
+            f"{len(fact)} values, "
+            + (f"{low:.4g} to {high:.4g}" if low < high else f"all {low:.4g}")
+        )
     shown = [str(v) if isinstance(v, str) else Words(f"{v:.4g}") for v in fact[:MOST_VALUES]]
     more = [Words(f"… ({len(fact)})")] if len(fact) > MOST_VALUES else []
     return joined([*shown, *more]) or Words("none")

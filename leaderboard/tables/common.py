@@ -37,18 +37,24 @@ TITLE = "At a glance"  # of the first tables, which have the same columns on eve
 _NOTHING = Words("no record has what it needs")
 
 
-# -- texts, columns and tables --------------------------------------------------------------------------------------------
+# -- texts, columns and tables ---------------------------------------------------------------------
 
 
 def sentence(template: str, *quoted: Text) -> tuple[Part, ...]:
-    """The program's own words, with ``quoted`` texts in the places of ``{}``; `code` and **strong** as in Markdown."""
+    """The program's own words, with ``quoted`` texts in the places of ``{}``; `code` and **strong**
+    as in Markdown.
+    """
     given, parts = iter(quoted), list[Part]()
     for piece in filter(None, re.split(r"(\{\}|`[^`]+`|\*\*[^*]+\*\*)", template)):
         if piece == "{}":
             parts += joined([next(given)])
         else:
             bare = piece.strip("*`")
-            parts.append(Words(piece) if bare == piece else Words(bare, "code" if piece[0] == "`" else "strong"))
+            parts.append(
+                Words(piece)
+                if bare == piece
+                else Words(bare, "code" if piece[0] == "`" else "strong")
+            )
     return tuple(parts)
 
 
@@ -78,15 +84,23 @@ def numbers(name: str, **how: Any) -> Column:
 
 
 def table_of(
-    title: str, caption: Text | str, columns: Iterable[Column], rows: Iterable[tuple[Content, ...]], **more: Any
+    title: str,
+    caption: Text | str,
+    columns: Iterable[Column],
+    rows: Iterable[tuple[Content, ...]],
+    **more: Any,
 ) -> Table:
-    """The program's own words as the ``caption``, where it is a string; ``more``: as of :class:`Table`."""
+    """The program's own words as the ``caption``, where it is a string; ``more``: as of
+    :class:`Table`.
+    """
     said = Words(caption) if isinstance(caption, str) else caption
     return Table(title=title, caption=said, columns=tuple(columns), rows=tuple(rows), **more)
 
 
 def amount(found: Interval | Value, how: Column) -> str:
-    """``0.568 ± 0.023``, ``0.10 [0.00, 1.20]`` or, without a known width, the mean alone, as the column says."""
+    """``0.568 ± 0.023``, ``0.10 [0.00, 1.20]`` or, without a known width, the mean alone, as the
+    column says.
+    """
     found = value(found) if isinstance(found, Interval) else found
     mean = number((found.mean or 0.0) * how.scale, how.digits, how.signed)
     if found.ends is not None:
@@ -104,7 +118,7 @@ def number(x: float, digits: int, signed: bool = False) -> str:
 DEFENSE, ATTACK, RANK = words("defense"), words("attack"), words("#")
 
 
-# -- cells ----------------------------------------------------------------------------------------------------------------
+# -- cells -----------------------------------------------------------------------------------------
 
 
 def name_of(row: Row) -> Text:
@@ -125,7 +139,9 @@ def span(rank: tuple[int, int] | None) -> str:
 
 
 def worst_of(comparison: Comparison, row: Row) -> Content:
-    """The worst case AUC with its attack, in bold where the row is significantly the first of several."""
+    """The worst case AUC with its attack, in bold where the row is significantly the first of
+    several.
+    """
     worst = comparison.worst(row.label)
     if worst is None:
         return None
@@ -133,10 +149,14 @@ def worst_of(comparison: Comparison, row: Row) -> Content:
     return replace(value(bounded(worst.found), sentence(" {}", worst.attack)), best=first)
 
 
-def entry_value(section: Section, entry: Entry, found: Interval | None, best: bool = False, suffix: Text = ()) -> Value:
+def entry_value(
+    section: Section, entry: Entry, found: Interval | None, best: bool = False, suffix: Text = ()
+) -> Value:
     """An entry's number with n where it is not the section's, and every outcome that is not ``ok``."""
     of = len(section.targets)
-    outcomes = tuple(Shortfall(what, n, of) for what, n in sorted(entry.outcomes.items()) if what != "ok" and n)
+    outcomes = tuple(
+        Shortfall(what, n, of) for what, n in sorted(entry.outcomes.items()) if what != "ok" and n
+    )
     if found is None:
         return Value(mean=None, outcomes=outcomes)
     n = None if found.n == len(section.units) else found.n
@@ -153,7 +173,7 @@ def spanned(values: Sequence[int]) -> str:
     return " to ".join(dict.fromkeys(f"{n:,}" for n in (min(values), max(values))))
 
 
-# -- candidates and targets -----------------------------------------------------------------------------------------------
+# -- candidates and targets ------------------------------------------------------------------------
 
 
 def counts_note(section: Section) -> Note:
@@ -162,7 +182,9 @@ def counts_note(section: Section) -> Note:
     members = [s.n_members for s in section.scores("mix")]
     groups: tuple[Group, ...] = ("mix", "ofl", "ifl")
     mix, ofl, ifl = ([s.n_nonmembers for s in section.scores(group)] for group in groups)
-    counts = f"; per target {spanned(members)} members and {spanned(mix)} non-members" if members else ""
+    counts = (
+        f"; per target {spanned(members)} members and {spanned(mix)} non-members" if members else ""
+    )
     counts += f", {spanned(ofl)} from outside the federation" if ofl else ""
     counts += f", {spanned(ifl)} from other clients" if ifl else ""
     line = f"n = {len(section.units)} a cell ({seeds} x targets) unless it says otherwise{counts}. Targets: {{}}."
@@ -175,7 +197,10 @@ def _targets(section: Section) -> list[Text]:
         seeds_of.setdefault(own, []).append(seed)
     if len(seeds_of) == 1:
         return [named_targets(targets, names) for targets in seeds_of]
-    return [(*named_targets(targets, names), Words(f" (seed {_listed(seeds)})")) for targets, seeds in seeds_of.items()]
+    return [
+        (*named_targets(targets, names), Words(f" (seed {_listed(seeds)})"))
+        for targets, seeds in seeds_of.items()
+    ]
 
 
 def named_targets(targets: Sequence[int], names: Sequence[str]) -> tuple[Part, ...]:
@@ -184,7 +209,9 @@ def named_targets(targets: Sequence[int], names: Sequence[str]) -> tuple[Part, .
         return sentence("all honest clients together")
     clients = [t for t in targets if t >= 0]
     groups = sorted(t.index for t in map(Target.of, targets) if t.kind == "group")
-    shown: list[Text] = [sentence("group {}", names[g] if g < len(names) else str(g)) for g in groups]
+    shown: list[Text] = [
+        sentence("group {}", names[g] if g < len(names) else str(g)) for g in groups
+    ]
     if clients or not shown:
         shown.append(Words(f"clients {_listed(clients)}"))
     return joined(shown)
@@ -195,7 +222,7 @@ def _listed(values: Sequence[int]) -> str:
     return shown if len(values) <= MOST_IDS else f"{shown}, … ({len(values)})"
 
 
-# -- TF01 -----------------------------------------------------------------------------------------------------------------
+# -- TF01 ------------------------------------------------------------------------------------------
 
 
 def tf01_notes(section: Section) -> tuple[Text, ...]:
@@ -214,15 +241,26 @@ def tf01_notes(section: Section) -> tuple[Text, ...]:
 
 def has_tf01(section: Section, rows: Sequence[Row] | None = None) -> bool:
     """Whether any cell of these rows, by default of all, has it."""
-    return any(section.comparison.tf01(r.label, a) for r in (section.rows if rows is None else rows) for a in section.attacks)
+    return any(
+        section.comparison.tf01(r.label, a)
+        for r in (section.rows if rows is None else rows)
+        for a in section.attacks
+    )
 
 
 def _missing_tf01(section: Section) -> Text:
     sizes = max((_sizes(row) for row in section.rows), key=sum, default=[])
-    missing, short = max(ALIGNED_TOGETHER - sum(sizes), 0), max(ALIGNED_OF_ONE - min(sizes, default=0), 0)
+    missing, short = (
+        max(ALIGNED_TOGETHER - sum(sizes), 0),
+        max(ALIGNED_OF_ONE - min(sizes, default=0), 0),
+    )
     why = f"the {len(section.units)} targets and seeds have {sum(sizes):,} outside non-members together"
     why += f", {missing:,} too few for a false-positive rate of 0.1 %" if missing else ""
-    why += f", and {min(sizes, default=0)} of one are {short} too few to align its scores by" if short else ""
+    why += (
+        f", and {min(sizes, default=0)} of one are {short} too few to align its scores by"
+        if short
+        else ""
+    )
     if not missing and not short:
         why += f", too few for thresholds of their own, and {len(section.seeds)} seeds are too few for a common one"
     return Words(f"TF01: n/a, since {why}.")
@@ -232,16 +270,22 @@ def _own_parts(section: Section) -> str:
     """The source of non-members, where each target has no more of them."""
     federation = section.described.get("federation")
     test = federation.get("test") if isinstance(federation, Mapping) else None
-    return " each, all of a target's own test part," if isinstance(test, int | float) and test > 0 else " each"
+    return (
+        " each, all of a target's own test part,"
+        if isinstance(test, int | float) and test > 0
+        else " each"
+    )
 
 
 def _sizes(row: Row) -> list[int]:
     """Outside non-members of each target and seed, under the attack that has most."""
-    found = [[s.n_nonmembers for s in entry.units("ofl").values()] for entry in row.entries.values()]
+    found = [
+        [s.n_nonmembers for s in entry.units("ofl").values()] for entry in row.entries.values()
+    ]
     return max(found, key=sum, default=[])
 
 
-# -- folds ----------------------------------------------------------------------------------------------------------------
+# -- folds -----------------------------------------------------------------------------------------
 
 
 def fold(lead: str, blocks: Sequence[Block]) -> list[Fold]:
@@ -250,8 +294,9 @@ def fold(lead: str, blocks: Sequence[Block]) -> list[Fold]:
 
 
 def folded(blocks: Sequence[Block], lead: str = "") -> list[Block]:
-    """Headings stay where they are; what is below each goes into a fold under the ``lead`` or, without one, its
-    heading."""
+    """Headings stay where they are; what is below each goes into a fold under the ``lead`` or,
+    without one, its heading.
+    """
     found: list[Block] = []
     for is_heading, group in groupby(blocks, key=lambda block: isinstance(block, Heading)):
         below = list(group)
@@ -264,42 +309,66 @@ def folded(blocks: Sequence[Block], lead: str = "") -> list[Block]:
 def _summary(lead: Text, blocks: Sequence[Block]) -> Text:
     """``lead: table, table``; of tables without titles the number of rows."""
     tables = [block for block in blocks if isinstance(block, Table)]
-    names: list[Text] = list(dict.fromkeys(t.title for t in tables if t.title and lead != Words(t.title)))
+    names: list[Text] = list(
+        dict.fromkeys(t.title for t in tables if t.title and lead != Words(t.title))
+    )
     rest = len(names) - MOST_NAMED
-    shown = joined([*names[:MOST_NAMED], *([Words(f"{rest} more tables")] if rest > 0 else [])], "; ")
+    shown = joined(
+        [*names[:MOST_NAMED], *([Words(f"{rest} more tables")] if rest > 0 else [])], "; "
+    )
     rows = sum(len(table.rows) for table in tables)
     shown = shown or (sentence(f"{rows} {'row' if rows == 1 else 'rows'}") if rows else ())
     return joined([lead, shown], ": ") if shown else joined([lead])
 
 
 def without_empty_tables(blocks: Iterable[Block]) -> list[Block]:
-    """A table without any number is replaced by a line with the reason, and so are columns without any."""
+    """A table without any number is replaced by a line with the reason, and so are columns without
+    any.
+    """
     found: list[Block] = []
     for block in blocks:
         if isinstance(block, Fold):
             block = Fold(block.summary, tuple(without_empty_tables(block.blocks)))
         elif isinstance(block, Table) and block.rows and block.title:
-            line = sentence("{}: n/a throughout, since {}.", Words(block.title, "strong"), block.empty or _NOTHING)
+            line = sentence(
+                "{}: n/a throughout, since {}.",
+                Words(block.title, "strong"),
+                block.empty or _NOTHING,
+            )
             block = Note(line) if _is_empty(block) else _without_empty_columns(block)
         found.append(block)
     return found
 
 
 def _without_empty_columns(table: Table) -> Table:
-    there = [c.align != "right" or not all(_is_absent(row[i]) for row in table.rows) for i, c in enumerate(table.columns)]
+    there = [
+        c.align != "right" or not all(_is_absent(row[i]) for row in table.rows)
+        for i, c in enumerate(table.columns)
+    ]
     if all(there) or table.title == TITLE:
         return table
     why = table.empty or (() if table.footnotes else _NOTHING)
-    names = joined(column.name for column, known in zip(table.columns, there, strict=True) if not known)
-    note = sentence("Not shown, n/a in every row: {}{}.", names, sentence(", since {}", why) if why else ())
+    names = joined(
+        column.name for column, known in zip(table.columns, there, strict=True) if not known
+    )
+    note = sentence(
+        "Not shown, n/a in every row: {}{}.", names, sentence(", since {}", why) if why else ()
+    )
     rows = tuple(tuple(compress(row, there)) for row in table.rows)
-    return replace(table, columns=tuple(compress(table.columns, there)), rows=rows, footnotes=(*table.footnotes, note))
+    return replace(
+        table,
+        columns=tuple(compress(table.columns, there)),
+        rows=rows,
+        footnotes=(*table.footnotes, note),
+    )
 
 
 def _is_empty(table: Table) -> bool:
     """Whether every place but the names at the left is empty."""
     numbers = [i for i, column in enumerate(table.columns) if column.align == "right"]
-    return len(table.columns) == 1 or (bool(numbers) and all(_is_absent(row[i]) for row in table.rows for i in numbers))
+    return len(table.columns) == 1 or (
+        bool(numbers) and all(_is_absent(row[i]) for row in table.rows for i in numbers)
+    )
 
 
 def _is_absent(content: Content) -> bool:

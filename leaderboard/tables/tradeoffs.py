@@ -13,41 +13,75 @@ from fedbench.leaderboard.statistics.intervals import mean_of
 from fedbench.leaderboard.statistics.rows import adversary_of
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.verdict import Difference
-from fedbench.leaderboard.tables.common import DEFENSE, joined, name_of, numbers, sentence, table_of, tf01_notes
+from fedbench.leaderboard.tables.common import (
+    DEFENSE,
+    joined,
+    name_of,
+    numbers,
+    sentence,
+    table_of,
+    tf01_notes,
+)
 
 Point = tuple[float, float]
 """(privacy loss, test error), both fractions"""
 
 
 def adversary_table(section: Section) -> list[Table]:
-    """Test accuracy of the runs that were trained with an active adversary inside; nothing where there are none."""
+    """Test accuracy of the runs that were trained with an active adversary inside; nothing where
+    there are none.
+    """
     shown: dict[str, dict[str, list[float]]] = {}
     for row in section.rows:
         usual = {loaded.record.run_key for loaded in row.utility_records.values()}
-        for loaded in filter(None, (e.ok(seed) for e in row.entries.values() for seed in row.seeds)):
+        for loaded in filter(
+            None, (e.ok(seed) for e in row.entries.values() for seed in row.seeds)
+        ):
             r = loaded.record
             if r.utility and (adversary_of(loaded) or r.run_key not in usual):
                 shown.setdefault(r.attack.label, {}).setdefault(row.label, []).append(r.accuracy)
     if not shown:
         return []
     attacks = sorted(shown)
-    columns = (DEFENSE, *(Column(name=attack, direction="higher", digits=1, scale=100) for attack in attacks))
-    rows = ((name_of(row), *(Value(mean=mean_of(shown[a].get(row.label, []))) for a in attacks)) for row in section.rows)
-    under = [sentence("{} ({})", row.label, row.active_attack) for row in section.rows if row.active_attack is not None]
+    columns = (
+        DEFENSE,
+        *(Column(name=attack, direction="higher", digits=1, scale=100) for attack in attacks),
+    )
+    rows = (
+        (name_of(row), *(Value(mean=mean_of(shown[a].get(row.label, []))) for a in attacks))
+        for row in section.rows
+    )
+    under = [
+        sentence("{} ({})", row.label, row.active_attack)
+        for row in section.rows
+        if row.active_attack is not None
+    ]
     why = sentence(
-        "No passive run has scores for the following rows: their accuracy, delta-accuracy and runtime above are those of the "
-        "run under the attack in brackets, and compared with the undefended run under the same attack: {}.", joined(under)
-    )  # fmt: skip
-    return [table_of(
-        "Accuracy (%) with the active adversary in the federation", " (the table above: without)", columns, rows,
-        footnotes=(why,) if under else (),
-    )]  # fmt: skip
+        "No passive run has scores for the following rows: their accuracy, delta-accuracy and "
+        "runtime above are those of the "
+        "run under the attack in brackets, and compared with the undefended run under the same "
+        "attack: {}.",
+        joined(under),
+    )
+    return [
+        table_of(
+            "Accuracy (%) with the active adversary in the federation",
+            " (the table above: without)",
+            columns,
+            rows,
+            footnotes=(why,) if under else (),
+        )
+    ]
 
 
 def paired_table(section: Section) -> list[Table]:
-    """Worst case minus the undefended one's and minus the free-riders'; nothing where there is nothing to compare."""
+    """Worst case minus the undefended one's and minus the free-riders'; nothing where there is
+    nothing to compare.
+    """
     comparison, floor = section.comparison, section.free_rider
-    references = [r for r in (section.base, floor) if r is not None and comparison.worst(r.label) is not None]
+    references = [
+        r for r in (section.base, floor) if r is not None and comparison.worst(r.label) is not None
+    ]
     if section.base is None or section.base not in references or len(section.rows) < 2:
         return []
     rows: list[tuple[Content, ...]] = []
@@ -82,7 +116,11 @@ class TradeOff:
 def trade_off(section: Section) -> TradeOff | None:
     """Of the complete rows but the floors; None without one that has an accuracy."""
     loss, losses = _privacy_loss(section)
-    points = {r.label: (losses[r.label], 1 - r.accuracy.mean) for r in section.rows if r.label in losses and r.accuracy}
+    points = {
+        r.label: (losses[r.label], 1 - r.accuracy.mean)
+        for r in section.rows
+        if r.label in losses and r.accuracy
+    }
     if not points:
         return None
     front = dict(zip(points, map(bool, pareto_front(np.array(list(points.values())))), strict=True))
@@ -91,7 +129,8 @@ def trade_off(section: Section) -> TradeOff | None:
 
 
 def _privacy_loss(section: Section) -> tuple[Literal["tf01", "auc"], dict[str, float]]:
-    """(its metric, row label -> value in [0, 1]): the worst case over attacks, chosen on other folds.
+    """(its metric, row label -> value in [0, 1]): the worst case over attacks, chosen on other
+    folds.
 
     TF01 as a fraction where every row has it, else 2 AUC - 1 (below 0.5: 0).
     """
@@ -109,15 +148,22 @@ def pareto_table(section: Section) -> list[Table]:
         return []
     loss = "worst TF01 / 100" if found.loss == "tf01" else "2 x worst AUC - 1"
     columns = (
-        DEFENSE, numbers(f"privacy loss ({loss})", direction="lower"), numbers("test error", direction="lower"),
-        numbers("on the front"), numbers("hypervolume", direction="higher"),
-    )  # fmt: skip
+        DEFENSE,
+        numbers(f"privacy loss ({loss})", direction="lower"),
+        numbers("test error", direction="lower"),
+        numbers("on the front"),
+        numbers("hypervolume", direction="higher"),
+    )
     rows = (
-        (name_of(row), *(Value(mean=v) for v in found.points[row.label]),
-         Words("yes" if found.on_front[row.label] else "no"),
-         Value(mean=hypervolume(np.array([found.points[row.label], *found.undefended]))))
-        for row in section.rows if row.label in found.points
-    )  # fmt: skip
+        (
+            name_of(row),
+            *(Value(mean=v) for v in found.points[row.label]),
+            Words("yes" if found.on_front[row.label] else "no"),
+            Value(mean=hypervolume(np.array([found.points[row.label], *found.undefended]))),
+        )
+        for row in section.rows
+        if row.label in found.points
+    )
     caption = " (hypervolume: of the row and the undefended point; larger is better)"
     notes = tf01_notes(section) if found.loss == "tf01" else ()
     return [table_of("Privacy against utility", caption, columns, rows, footnotes=notes)]

@@ -1,7 +1,8 @@
-"""Single clients of a clustered federation: bounds that are violated, and exposure before and after migration (IFCA-MIR).
+"""Single clients of a clustered federation: bounds that are violated, and exposure before and after
+migration (IFCA-MIR).
 
-The paper counts the bounds that migration repairs (section 5.2.2), not the exposure of the clients that stay; ``Migration``
-compares both kinds of clients.
+The paper counts the bounds that migration repairs (section 5.2.2), not the exposure of the clients
+that stay; ``Migration`` compares both kinds of clients.
 """
 
 from __future__ import annotations
@@ -13,7 +14,19 @@ import numpy as np
 
 from fedbench.core import Analysis, Findings, FinishedRun, Judged, Judgement, Number
 from fedbench.core.metrics import auc
-from fedbench.core.report import Block, Column, Content, Entry, Quote, Row, Section, Table, Value, Words, value
+from fedbench.core.report import (
+    Block,
+    Column,
+    Content,
+    Entry,
+    Quote,
+    Row,
+    Section,
+    Table,
+    Value,
+    Words,
+    value,
+)
 from fedbench.plugins.analyses.common import interval_of, numbers, over_seeds, seeds_of, words
 
 # ---------------------------------------------------------------- violated bounds (section 5.2.2)
@@ -23,7 +36,9 @@ NAME = "violations"
 
 
 class Violations(Analysis):
-    """Honest clients with a final global model that an attack reads more accurately than their bound allows."""
+    """Honest clients with a final global model that an attack reads more accurately than their
+    bound allows.
+    """
 
     def applies(self, setting: Mapping[str, Any]) -> bool:
         """Where the setting's clients have bounds."""
@@ -32,15 +47,21 @@ class Violations(Analysis):
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
         """``violated`` of so many ``clients``, and ``accuracy_of_model`` [S], NaN where unknown.
 
-        The accuracy of a model is (TPR + TNR) / 2 over the candidates it serves (equation 8). None where the clients have
-        no bound, and of an attack without a threshold.
+        The accuracy of a model is (TPR + TNR) / 2 over the candidates it serves (equation 8). None
+        where the clients have no bound, and of an attack without a threshold.
         """
-        if run.thresholds is None or not len(run.assignment) or judgement is None or judgement.threshold is None:
+        if (
+            run.thresholds is None
+            or not len(run.assignment)
+            or judgement is None
+            or judgement.threshold is None
+        ):
             return None
         models = run.assignment[-1]
         accuracy = accuracy_of_model(judgement, int(models.max()) + 1)
         honest = np.setdiff1d(np.arange(run.clients), run.malicious)
-        violated = int((accuracy[models[honest]] > run.thresholds[honest]).sum())  # NaN exceeds nothing
+        # NaN exceeds nothing
+        violated = int((accuracy[models[honest]] > run.thresholds[honest]).sum())
         numbers = {
             "violated": Number(violated, count_error(violated, len(honest)), "clients"),
             "clients": Number(len(honest), unit="clients"),
@@ -48,18 +69,29 @@ class Violations(Analysis):
         return Findings(numbers, {"accuracy_of_model": accuracy}, {"accuracy_of_model": "fraction"})
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
-        """A column an attack; nothing where the table of the groups shows them, or where no client has a bound."""
+        """A column an attack; nothing where the table of the groups shows them, or where no client
+        has a bound.
+        """
         attacks = [a for a in section.attacks if bounded(section, a, label)]
         if attacks and not section.groups:
-            rows = tuple((r.label, *(count(section, r.entries[a], label) for a in attacks)) for r in section.rows)
+            rows = tuple(
+                (r.label, *(count(section, r.entries[a], label) for a in attacks))
+                for r in section.rows
+            )
             yield Table(
-                title="Violations", caption=Words(": clients with a model that an attack reads better than they tolerate"),
-                columns=(words("defense"), *map(column, attacks)), rows=rows,
-            )  # fmt: skip
+                title="Violations",
+                caption=Words(
+                    ": clients with a model that an attack reads better than they tolerate"
+                ),
+                columns=(words("defense"), *map(column, attacks)),
+                rows=rows,
+            )
 
 
 def accuracy_of_model(judgement: Judgement, models: int) -> np.ndarray:
-    """[S] (TPR + TNR) / 2 over the candidates that each model serves; NaN without members or without non-members."""
+    """[S] (TPR + TNR) / 2 over the candidates that each model serves; NaN without members or
+    without non-members.
+    """
     said = np.concatenate([t.scores > judgement.threshold for t in judgement.targets])
     member = np.concatenate([t.member for t in judgement.targets])
     counted = np.concatenate([t.counted for t in judgement.targets])
@@ -73,8 +105,10 @@ def accuracy_of_model(judgement: Judgement, models: int) -> np.ndarray:
 
 
 def count_error(violated: float, clients: float) -> float:
-    """The binomial error of drawing so many bounds, one violation and one other client added, since none among 200
-    clients is not none for certain (Agresti & Caffo, The American Statistician 2000)."""
+    """The binomial error of drawing so many bounds, one violation and one other client added, since
+    none among 200 clients is not none for certain (Agresti & Caffo, The American Statistician
+    2000).
+    """
     p = (violated + 1) / (clients + 2)
     return float(clients * np.sqrt(p * (1 - p) / (clients + 2)))
 
@@ -90,7 +124,9 @@ def column(attack: str) -> Column:
 
 
 def count(section: Section, entry: Entry, label: str = NAME) -> Content:
-    """``10.0 ± 2.1 of 200``: mean over seeds with its 95 % interval, never narrower than the binomial one."""
+    """``10.0 ± 2.1 of 200``: mean over seeds with its 95 % interval, never narrower than the
+    binomial one.
+    """
     found = _per_seed(section, entry, label)
     interval = interval_of(found, "violated")
     if interval is None:
@@ -101,7 +137,9 @@ def count(section: Section, entry: Entry, label: str = NAME) -> Content:
 
 
 def _per_seed(section: Section, entry: Entry, label: str) -> list[Findings]:
-    return [f for f in seeds_of(section, entry, label) if {"violated", "clients"} <= f.numbers.keys()]
+    return [
+        f for f in seeds_of(section, entry, label) if {"violated", "clients"} <= f.numbers.keys()
+    ]
 
 
 # ---------------------------------------------------------------- migration
@@ -120,8 +158,9 @@ class Migration(Analysis):
         return bool(setting.get("groups"))
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
-        """``exposure`` [K], NaN where not known, and ``assignment`` [K]; None unless groups of clients are judged in a
-        federation of several models."""
+        """``exposure`` [K], NaN where not known, and ``assignment`` [K]; None unless groups of
+        clients are judged in a federation of several models.
+        """
         groups = [t for t in judgement.targets if t.group is not None] if judgement else []
         if not groups or not len(run.assignment):
             return None
@@ -133,29 +172,41 @@ class Migration(Analysis):
         return Findings({}, arrays, {"exposure": "AUC", "assignment": "model"})
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
-        """Mean exposure of the clients that end with another model than under IFCA, and of the others.
+        """Mean exposure of the clients that end with another model than under IFCA, and of the
+        others.
 
-        Both start from the same initial models (one draw a seed), so model j is the same model in name. Nothing where the
-        section lacks IFCA, or another defense of several models.
+        Both start from the same initial models (one draw a seed), so model j is the same model in
+        name. Nothing where the section lacks IFCA, or another defense of several models.
         """
         base = next((r for r in section.rows if r.name == BASE), None)
         others = [
-            r for r in section.rows if r.name != BASE and any(a.clusters for rounds in r.histories for a in rounds)
-        ]  # fmt: skip
+            r
+            for r in section.rows
+            if r.name != BASE and any(a.clusters for rounds in r.histories for a in rounds)
+        ]
         if base is not None:
-            rows = [line for row in others for a in section.attacks if (line := _line(section, base, row, a, label))]
+            rows = [
+                line
+                for row in others
+                for a in section.attacks
+                if (line := _line(section, base, row, a, label))
+            ]
             if rows:
                 yield _migration_table(base, rows)
 
 
 def exposures(judged: Judged) -> dict[int, float]:
-    """Client -> AUC of its own members among a group's candidates against outsiders of the group's distribution."""
+    """Client -> AUC of its own members among a group's candidates against outsiders of the group's
+    distribution.
+    """
     outside = judged.scores[judged.counted & ~judged.member]
     found = {}
     for client in np.unique(judged.owner[judged.member]):
         own = judged.scores[judged.member & (judged.owner == client)]
         if len(own) and len(outside):
-            found[int(client)] = auc(np.concatenate([own, outside]), np.arange(len(own) + len(outside)) < len(own))
+            found[int(client)] = auc(
+                np.concatenate([own, outside]), np.arange(len(own) + len(outside)) < len(own)
+            )
     return found
 
 
@@ -165,18 +216,28 @@ def _line(section: Section, base: Row, row: Row, attack: str, label: str) -> tup
     return (row.label, attack, *_side(moved), *_side(stayed)) if moved or stayed else ()
 
 
-def _changes(section: Section, base: Row, row: Row, attack: str, label: str) -> tuple[list[Change], list[Change]]:
-    """Of the clients that end with another model than under the base, and of the others; all seeds together."""
+def _changes(
+    section: Section, base: Row, row: Row, attack: str, label: str
+) -> tuple[list[Change], list[Change]]:
+    """Of the clients that end with another model than under the base, and of the others; all seeds
+    together.
+    """
     moved: list[Change] = []
     stayed: list[Change] = []
     for seed in section.seeds:
         found = [r.entries[attack].findings(label, seed) for r in (base, row)]
-        arrays = [f.arrays for f in found if f is not None and {"exposure", "assignment"} <= f.arrays.keys()]
+        arrays = [
+            f.arrays
+            for f in found
+            if f is not None and {"exposure", "assignment"} <= f.arrays.keys()
+        ]
         if len(arrays) == 2:
             before, after = (a["exposure"] for a in arrays)
             apart = arrays[0]["assignment"] != arrays[1]["assignment"]
             for client in np.flatnonzero(~np.isnan(before) & ~np.isnan(after)):
-                (moved if apart[client] else stayed).append((float(before[client]), float(after[client])))
+                (moved if apart[client] else stayed).append(
+                    (float(before[client]), float(after[client]))
+                )
     return moved, stayed
 
 
@@ -191,18 +252,28 @@ def _side(changes: list[Change]) -> tuple[Content, ...]:
 
 def _migration_table(base: Row, rows: list[tuple[Content, ...]]) -> Table:
     sides = [
-        column for clients in ("moved clients", "others")
+        column
+        for clients in ("moved clients", "others")
         for column in (
-            numbers(clients, digits=0), numbers("before", direction="lower"), numbers("after", direction="lower"),
+            numbers(clients, digits=0),
+            numbers("before", direction="lower"),
+            numbers("after", direction="lower"),
             numbers("change", direction="lower", signed=True),
         )
-    ]  # fmt: skip
+    ]
     caption = (
-        Words(" AUC of a client's own members against outsiders like its group's, under "), Quote(base.label, style="code"),
+        Words(" AUC of a client's own members against outsiders like its group's, under "),
+        Quote(base.label, style="code"),
         Words(
-            " (before) and under the defense (after), for clients that end with another model and for the others; means over "
+            " (before) and under the defense (after), for clients that end with another model and "
+            "for the others; means over "
             "seeds, change with its 95 % interval over clients x seeds"
         ),
-    )  # fmt: skip
+    )
     title = "Does migration lower the risk, or move it?"
-    return Table(title=title, caption=caption, columns=(words("defense"), words("attack"), *sides), rows=tuple(rows))
+    return Table(
+        title=title,
+        caption=caption,
+        columns=(words("defense"), words("attack"), *sides),
+        rows=tuple(rows),
+    )

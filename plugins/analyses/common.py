@@ -1,4 +1,6 @@
-"""What analyses share: a client's members and outsiders, findings over seeds, columns, and the frame of a figure."""
+"""What analyses share: a client's members and outsiders, findings over seeds, columns, and the
+frame of a figure.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from fedbench.core import Findings, FinishedRun
 from fedbench.core.metrics import combined_interval, t_interval
-from fedbench.core.report import Column, Entry, Interval, Row, Section, Style, Value, Words, value  # fmt: skip
+from fedbench.core.report import Column, Entry, Interval, Row, Section, Style, Value, Words, value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +33,9 @@ def members_of(run: FinishedRun, client: int) -> np.ndarray:
 
 
 def outsiders_of(run: FinishedRun, client: int) -> np.ndarray:
-    """[N] bool, samples without training: the client's own test part or, where clients have none, the hold-out."""
+    """[N] bool, samples without training: the client's own test part or, where clients have none,
+    the hold-out.
+    """
     if (run.outsider_of >= 0).any():
         return (run.outsider_of == client) & (run.pool == -1)
     return run.pool == -1
@@ -42,14 +46,19 @@ def advantage(members: np.ndarray, outsiders: np.ndarray) -> float:
     if not len(members) or not len(outsiders):
         return 0.0
     at = np.concatenate([members, outsiders])
-    below = [np.searchsorted(np.sort(side), at, side="right") / len(side) for side in (members, outsiders)]
+    below = [
+        np.searchsorted(np.sort(side), at, side="right") / len(side)
+        for side in (members, outsiders)
+    ]
     return float(np.abs(below[0] - below[1]).max())
 
 
 # ---------------------------------------------------------------- findings over seeds
 
 
-def seeds_of(section: Section, source: Row | Entry, label: str, name: str | None = None) -> list[Findings]:
+def seeds_of(
+    section: Section, source: Row | Entry, label: str, name: str | None = None
+) -> list[Findings]:
     """The findings of every seed that has some, or that has an array ``name``."""
     found = (source.findings(label, seed) for seed in section.seeds)
     return [f for f in found if f is not None and (name is None or name in f.arrays)]
@@ -62,7 +71,9 @@ def over_seeds(values: Iterable[float | None]) -> Value:
 
 
 def interval_of(found: Iterable[Findings], name: str) -> Interval | None:
-    """Mean over seeds of a number with its error, and the 95 % interval, never narrower than those errors make it."""
+    """Mean over seeds of a number with its error, and the 95 % interval, never narrower than those
+    errors make it.
+    """
     numbers = [f.numbers[name] for f in found if name in f.numbers]
     known = [(n.value, n.error) for n in numbers if n.value is not None and n.error is not None]
     return combined_interval([v for v, _ in known], [e for _, e in known]) if known else None
@@ -96,10 +107,21 @@ def in_order(section: Section) -> list[Row]:
     return sorted(section.rows, key=lambda r: (r.undefended, r.label))
 
 
-def framed(figure: Canvas, axis: Axes, style: Style, section: Section, title: str, ncols: int = 4) -> Canvas:
-    """The figure with a legend of what ``axis`` shows, and a title that ends with the section's name."""
+def framed(
+    figure: Canvas, axis: Axes, style: Style, section: Section, title: str, ncols: int = 4
+) -> Canvas:
+    """The figure with a legend of what ``axis`` shows, and a title that ends with the section's
+    name.
+    """
     handles, labels = axis.get_legend_handles_labels()
     if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(ncols, len(handles)), frameon=False, fontsize=8)
+        figure.legend(
+            handles,
+            labels,
+            loc="outside lower center",
+            ncols=min(ncols, len(handles)),
+            frameon=False,
+            fontsize=8,
+        )
     figure.suptitle(f"{title}, {style.literal(section.where, 90)}", fontsize=10)
     return figure

@@ -10,135 +10,206 @@ _HERE = "fedbench.plugins.attacks"
 @hookimpl
 def fedbench_attacks():
     yield Component(
-        "loss-series", f"{_HERE}.trajectory:LossSeries", "mean negative loss on the target's uploaded models",
+        "loss-series",
+        f"{_HERE}.trajectory:LossSeries",
+        "mean negative loss on the target's uploaded models",
         "Yeom et al., CSF 2018",
-    )  # fmt: skip
+    )
     yield Component(
-        "avg-cosine", f"{_HERE}.trajectory:AvgCosine", "mean cosine of the sample's gradient and the target's update",
+        "avg-cosine",
+        f"{_HERE}.trajectory:AvgCosine",
+        "mean cosine of the sample's gradient and the target's update",
         "Li et al., ICLR 2023",
-    )  # fmt: skip
+    )
     yield Component(
-        "fedmia-i", f"{_HERE}.fedmia:FedMIAI", "the target's loss among the other clients', averaged over rounds",
+        "fedmia-i",
+        f"{_HERE}.fedmia:FedMIAI",
+        "the target's loss among the other clients', averaged over rounds",
         "Zhu et al., CVPR 2025",
-    )  # fmt: skip
+    )
     yield Component(
-        "fedmia-ii", f"{_HERE}.fedmia:FedMIAII", "the target's gradient cosine among the other clients', averaged",
+        "fedmia-ii",
+        f"{_HERE}.fedmia:FedMIAII",
+        "the target's gradient cosine among the other clients', averaged",
         "Zhu et al., CVPR 2025",
-    )  # fmt: skip
+    )
     yield Component(
-        "fta-c", f"{_HERE}.trajectory:FTAC", "how fast the confidence rises on the target's uploaded models",
+        "fta-c",
+        f"{_HERE}.trajectory:FTAC",
+        "how fast the confidence rises on the target's uploaded models",
         "Chang et al., USENIX Security 2024",
-    )  # fmt: skip
+    )
     yield Component(
-        "fta-l", f"{_HERE}.trajectory:FTAL", "how fast the loss falls on the target's uploaded models",
+        "fta-l",
+        f"{_HERE}.trajectory:FTAL",
+        "how fast the loss falls on the target's uploaded models",
         "Chang et al., USENIX Security 2024",
-    )  # fmt: skip
+    )
     yield Component(
-        "seqmia", f"{_HERE}.series:SeqMIA", "recurrent net on five signals, trained on a colluding client",
+        "seqmia",
+        f"{_HERE}.series:SeqMIA",
+        "recurrent net on five signals, trained on a colluding client",
         "Li et al., CCS 2024",
-    )  # fmt: skip
+    )
     yield Component(
-        "blackbox-loss", f"{_HERE}.trajectory:BlackboxLoss", "negative loss on the target's uploaded model, one round",
+        "blackbox-loss",
+        f"{_HERE}.trajectory:BlackboxLoss",
+        "negative loss on the target's uploaded model, one round",
         "Yeom et al., CSF 2018",
-    )  # fmt: skip
+    )
     yield Component(
-        "grad-cosine", f"{_HERE}.trajectory:GradCosine", "cosine of the sample's gradient and the update, one round",
+        "grad-cosine",
+        f"{_HERE}.trajectory:GradCosine",
+        "cosine of the sample's gradient and the update, one round",
         "Li et al., ICLR 2023",
-    )  # fmt: skip
+    )
     yield Component(
-        "grad-diff", f"{_HERE}.trajectory:GradDiff", "how much the sample's gradient lengthens the update, one round",
+        "grad-diff",
+        f"{_HERE}.trajectory:GradDiff",
+        "how much the sample's gradient lengthens the update, one round",
         "Li et al., ICLR 2023",
-    )  # fmt: skip
+    )
     yield Component(
-        "grad-norm", f"{_HERE}.trajectory:GradNorm", "minus the squared norm of the sample's gradient, one round",
+        "grad-norm",
+        f"{_HERE}.trajectory:GradNorm",
+        "minus the squared norm of the sample's gradient, one round",
         "Nasr et al., CCS 2018",
-    )  # fmt: skip
+    )
     yield Component(
-        "fedmia", f"{_HERE}.fedmia:LiftedFedMIA", "FedMIA's test on any measurement or signal",
+        "fedmia",
+        f"{_HERE}.fedmia:LiftedFedMIA",
+        "FedMIA's test on any measurement or signal",
         "Zhu et al., CVPR 2025",
-    )  # fmt: skip
+    )
     yield Component(
-        "cs-mia", f"{_HERE}.series:CSMIA", "net on the series of confidences, trained on a colluding client",
+        "cs-mia",
+        f"{_HERE}.series:CSMIA",
+        "net on the series of confidences, trained on a colluding client",
         "Gu et al., Information Sciences 2022",
-    )  # fmt: skip
+    )
     yield Component(
-        "fta", f"{_HERE}.trajectory:FTA", "how fast the loss falls on the global model: a participant's view",
+        "fta",
+        f"{_HERE}.trajectory:FTA",
+        "how fast the loss falls on the global model: a participant's view",
         "Chang et al., USENIX Security 2024",
-    )  # fmt: skip
+    )
     yield Component(
-        "passive", f"{_HERE}.poisoning.base:Passive", "member iff the global model is right; no poisoning",
+        "passive",
+        f"{_HERE}.poisoning.base:Passive",
+        "member iff the global model is right; no poisoning",
         "Yeom et al., CSF 2018",
-    )  # fmt: skip
+    )
     yield Component(
-        "passive-trained", f"{_HERE}.poisoning.base:PassiveTrained", "faithful: as passive, but trains on the attack set",
+        "passive-trained",
+        f"{_HERE}.poisoning.base:PassiveTrained",
+        "faithful: as passive, but trains on the attack set",
         "Mo et al., ICCV 2025",
-    )  # fmt: skip
+    )
     yield Component(
-        "gradient-ascent", f"{_HERE}.poisoning.base:GradientAscent", "active: ascends the attack set's loss",
+        "gradient-ascent",
+        f"{_HERE}.poisoning.base:GradientAscent",
+        "active: ascends the attack set's loss",
         "Nasr et al., S&P 2019",
-    )  # fmt: skip
+    )
     yield Component(
-        "agrevader", f"{_HERE}.poisoning.evasion:AGREvader", "active: wrong labels covered by an honest update, by distance",
+        "agrevader",
+        f"{_HERE}.poisoning.evasion:AGREvader",
+        "active: wrong labels covered by an honest update, by distance",
         "Zhang et al., CCS 2023",
-    )  # fmt: skip
+    )
     yield Component(
-        "fedpoisonmia", f"{_HERE}.poisoning.fedpoisonmia:FedPoisonMIA", "active: wrong labels behind chosen samples, by angle",
+        "fedpoisonmia",
+        f"{_HERE}.poisoning.fedpoisonmia:FedPoisonMIA",
+        "active: wrong labels behind chosen samples, by angle",
         "Mo et al., ICCV 2025",
-    )  # fmt: skip
+    )
     yield Component(
-        "adaptive-atm", f"{_HERE}.poisoning.evasion:AdaptiveATM", "active: wrong labels pulled below ATM's trimming",
+        "adaptive-atm",
+        f"{_HERE}.poisoning.evasion:AdaptiveATM",
+        "active: wrong labels pulled below ATM's trimming",
         "Mo et al., ICCV 2025",
-    )  # fmt: skip
+    )
     yield Component(
-        "shadow", f"{_HERE}.shadow_models:ShadowModelAttack", "net on the sorted prediction, trained on shadow models",
+        "shadow",
+        f"{_HERE}.shadow_models:ShadowModelAttack",
+        "net on the sorted prediction, trained on shadow models",
         "Shokri et al., S&P 2017",
-    )  # fmt: skip
+    )
     yield Component(
-        "lira-offline", f"{_HERE}.shadow_models:LiRAOffline", "confidence against shadow models without the sample",
+        "lira-offline",
+        f"{_HERE}.shadow_models:LiRAOffline",
+        "confidence against shadow models without the sample",
         "Carlini et al., S&P 2022",
-    )  # fmt: skip
+    )
     yield Component(
-        "rmia", f"{_HERE}.shadow_models:RMIA", "likelihood ratio against that of a population, with shadow models",
+        "rmia",
+        f"{_HERE}.shadow_models:RMIA",
+        "likelihood ratio against that of a population, with shadow models",
         "Zarifzadeh et al., ICML 2024",
-    )  # fmt: skip
+    )
     yield Component(
-        "threshold-confidence", f"{_HERE}.thresholds:ThresholdConfidence", "confidence in the label above a threshold",
+        "threshold-confidence",
+        f"{_HERE}.thresholds:ThresholdConfidence",
+        "confidence in the label above a threshold",
         "Song & Mittal, USENIX Security 2021",
-    )  # fmt: skip
+    )
     yield Component(
-        "threshold-entropy", f"{_HERE}.thresholds:ThresholdEntropy", "entropy of the prediction below a threshold",
+        "threshold-entropy",
+        f"{_HERE}.thresholds:ThresholdEntropy",
+        "entropy of the prediction below a threshold",
         "Salem et al., NDSS 2019",
-    )  # fmt: skip
+    )
     yield Component(
-        "threshold-modified-entropy", f"{_HERE}.thresholds:ThresholdModifiedEntropy",
-        "modified entropy below a threshold", "Song & Mittal, USENIX Security 2021",
-    )  # fmt: skip
+        "threshold-modified-entropy",
+        f"{_HERE}.thresholds:ThresholdModifiedEntropy",
+        "modified entropy below a threshold",
+        "Song & Mittal, USENIX Security 2021",
+    )
     yield Component(
-        "threshold-loss", f"{_HERE}.thresholds:ThresholdLoss", "loss below a threshold", "Yeom et al., CSF 2018",
-    )  # fmt: skip
+        "threshold-loss",
+        f"{_HERE}.thresholds:ThresholdLoss",
+        "loss below a threshold",
+        "Yeom et al., CSF 2018",
+    )
     yield Component(
-        "label-only", f"{_HERE}.thresholds:LabelOnly", "how well the label holds under augmentations and noise",
+        "label-only",
+        f"{_HERE}.thresholds:LabelOnly",
+        "how well the label holds under augmentations and noise",
         "Choquette-Choo et al., ICML 2021",
-    )  # fmt: skip
+    )
     yield Component(
-        "logistic-regression", f"{_HERE}.classifiers:LogisticRegressionAttack",
-        "regression on logits, loss and gradient length", "Shokri et al., S&P 2017",
-    )  # fmt: skip
-    yield Component(
-        "knn", f"{_HERE}.classifiers:KNN", "nearest neighbours of logits, loss and gradient length", "Shokri et al., S&P 2017",
-    )  # fmt: skip
-    yield Component(
-        "random-forest", f"{_HERE}.classifiers:RandomForest", "forest on logits, loss and gradient length",
+        "logistic-regression",
+        f"{_HERE}.classifiers:LogisticRegressionAttack",
+        "regression on logits, loss and gradient length",
         "Shokri et al., S&P 2017",
-    )  # fmt: skip
+    )
     yield Component(
-        "mlp", f"{_HERE}.classifiers:MLPAttack", "net on logits, loss and gradient length", "Nasr et al., S&P 2019",
-    )  # fmt: skip
+        "knn",
+        f"{_HERE}.classifiers:KNN",
+        "nearest neighbours of logits, loss and gradient length",
+        "Shokri et al., S&P 2017",
+    )
     yield Component(
-        "stacked", f"{_HERE}.stacked:Stacked", "ensemble of all signals and rounds, trained on colluding clients",
+        "random-forest",
+        f"{_HERE}.classifiers:RandomForest",
+        "forest on logits, loss and gradient length",
+        "Shokri et al., S&P 2017",
+    )
+    yield Component(
+        "mlp",
+        f"{_HERE}.classifiers:MLPAttack",
+        "net on logits, loss and gradient length",
+        "Nasr et al., S&P 2019",
+    )
+    yield Component(
+        "stacked",
+        f"{_HERE}.stacked:Stacked",
+        "ensemble of all signals and rounds, trained on colluding clients",
         "NIST genomics privacy-preserving federated learning red team, 2025",
-    )  # fmt: skip
+    )
     yield Component(
-        "adaptive-membershield", f"{_HERE}.thresholds:AdaptiveMemberShield",
-        "loss against MemberShield's soft labels, known to the adversary", "Song & Mittal, USENIX Security 2021",
-    )  # fmt: skip
+        "adaptive-membershield",
+        f"{_HERE}.thresholds:AdaptiveMemberShield",
+        "loss against MemberShield's soft labels, known to the adversary",
+        "Song & Mittal, USENIX Security 2021",
+    )

@@ -1,4 +1,6 @@
-"""Classifiers trained on samples of known membership: logistic regression, nearest neighbours, a forest, a net."""
+"""Classifiers trained on samples of known membership: logistic regression, nearest neighbours, a
+forest, a net.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ TOLERANCE = 1e-8  # of the gradient of the mean loss: sklearn's own is 1e-4
 
 @dataclass(frozen=True)
 class Standardised:
-    """``model`` on features shifted by ``mean`` and divided by ``deviation``, both [d], of the lessons."""
+    """``model`` on features shifted by ``mean`` and divided by ``deviation``, both [d], of the
+    lessons.
+    """
 
     mean: np.ndarray
     deviation: np.ndarray
@@ -39,19 +43,21 @@ class Standardised:
 
 
 class TrainedAttack(TaughtByRound):
-    """A classifier on the logits, the loss and the gradient's length of one round; score = its log odds of "member".
+    """A classifier on the logits, the loss and the gradient's length of one round; score = its log
+    odds of "member".
 
-    TF-Privacy's trained attacks read logits and loss; MemberShield's evaluation runs them on the labelled half of the
-    judged samples (``teacher: half``), two-fold. The gradient's length, at the model that is attacked, is added here
-    (as a logarithm, since it spans orders of magnitude). Lessons have as many members as non-members, and each feature is
-    shifted and scaled by its mean and deviation on them.
-    Source: TensorFlow Privacy, privacy_tests/membership_inference_attack; Shokri et al., IEEE S&P 2017; Nasr et al.,
-    IEEE S&P 2019 (gradients).
+    TF-Privacy's trained attacks read logits and loss; MemberShield's evaluation runs them on the
+    labelled half of the judged samples (``teacher: half``), two-fold. The gradient's length, at the
+    model that is attacked, is added here (as a logarithm, since it spans orders of magnitude).
+    Lessons have as many members as non-members, and each feature is shifted and scaled by its mean
+    and deviation on them. Source: TensorFlow Privacy, privacy_tests/membership_inference_attack;
+    Shokri et al., IEEE S&P 2017; Nasr et al., IEEE S&P 2019 (gradients).
     """
 
     class Params(Teaching):
         features: Literal["logits-loss", "logits-loss-gradient"] = Field(
-            "logits-loss-gradient", description="what the classifier reads; logits-loss: as TF-Privacy's"
+            "logits-loss-gradient",
+            description="what the classifier reads; logits-loss: as TF-Privacy's",
         )
 
     @property
@@ -67,7 +73,9 @@ class TrainedAttack(TaughtByRound):
             parts.append(np.log(sq + SMALLEST)[..., None] / 2)
         return np.concatenate([np.asarray(p, np.float64) for p in parts], axis=2)
 
-    def _learn(self, x: np.ndarray, member: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Standardised:
+    def _learn(
+        self, x: np.ndarray, member: np.ndarray, y: np.ndarray, rng: np.random.Generator
+    ) -> Standardised:
         return standardised(self._train, x, member, rng)
 
     def _predict(self, model: Standardised, x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -75,7 +83,9 @@ class TrainedAttack(TaughtByRound):
 
     def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> Any:
         """A classifier fitted to ``x`` [n, d], ``member`` [n] bool, half of them true."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement _train(x, member, seed)")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not implement _train(x, member, seed)"
+        )
 
     def _log_odds(self, model: Any, x: np.ndarray) -> np.ndarray:
         """[n]: ln(p / (1 - p)) of membership, or a score of the same sign."""
@@ -83,26 +93,38 @@ class TrainedAttack(TaughtByRound):
 
 
 def standardised(
-    train: Callable[[np.ndarray, np.ndarray, int], Any], x: np.ndarray, member: np.ndarray, rng: np.random.Generator
+    train: Callable[[np.ndarray, np.ndarray, int], Any],
+    x: np.ndarray,
+    member: np.ndarray,
+    rng: np.random.Generator,
 ) -> Standardised:
-    """``train``(features, member, seed) on as many members as non-members of ``x`` [n, d], standardised on them."""
+    """``train``(features, member, seed) on as many members as non-members of ``x`` [n, d],
+    standardised on them.
+    """
     chosen = balanced(member, rng)
     mean, deviation = x[chosen].mean(axis=0), x[chosen].std(axis=0)
     deviation, seed = np.where(deviation > 0, deviation, 1.0), int(rng.integers(2**31))
-    return Standardised(mean, deviation, train((x[chosen] - mean) / deviation, member[chosen], seed))
+    return Standardised(
+        mean, deviation, train((x[chosen] - mean) / deviation, member[chosen], seed)
+    )
 
 
 def three_parts(member: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(positions to learn from, positions to test on) of ``member`` [n] bool, three times; none with too few samples."""
+    """(positions to learn from, positions to test on) of ``member`` [n] bool, three times; none
+    with too few samples.
+    """
     if min(int(member.sum()), int((~member).sum())) >= 2 * PARTS:
-        yield from StratifiedKFold(PARTS, shuffle=True, random_state=seed).split(np.zeros(len(member)), member)
+        yield from StratifiedKFold(PARTS, shuffle=True, random_state=seed).split(
+            np.zeros(len(member)), member
+        )
 
 
 class LogisticRegressionAttack(TrainedAttack):
-    """Logistic regression; its penalty is the one of ten that is right most often in three-fold cross-validation.
+    """Logistic regression; its penalty is the one of ten that is right most often in three-fold
+    cross-validation.
 
-    Source: TF-Privacy, ``LogisticRegressionAttacker`` (C from logspace(-4, 2, 10), three folds, accuracy). Of equally good
-    penalties the strongest.
+    Source: TF-Privacy, ``LogisticRegressionAttacker`` (C from logspace(-4, 2, 10), three folds,
+    accuracy). Of equally good penalties the strongest.
     """
 
     def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> LogisticRegression:
@@ -122,10 +144,12 @@ def regression(x: np.ndarray, member: np.ndarray, seed: int) -> LogisticRegressi
 
 
 def _fitted(x: np.ndarray, member: np.ndarray, inverse_penalty: float) -> LogisticRegression:
-    return LogisticRegression(C=inverse_penalty, solver="newton-cholesky", tol=TOLERANCE).fit(x, member)
+    return LogisticRegression(C=inverse_penalty, solver="newton-cholesky", tol=TOLERANCE).fit(
+        x, member
+    )
 
 
-# --- forest, net and neighbours ---------------------------------------------------------------------------------------
+# --- forest, net and neighbours -------------------------------------------------------------------
 
 
 NEIGHBOURS = (3, 5, 7)  # TF-Privacy's grid
@@ -136,22 +160,24 @@ NO_NEIGHBOUR = 1e-30  # the weight of a kind without a neighbour: below that of 
 class RandomForest(TrainedAttack):
     """Score = the mean of the trees' shares of members, minus one half.
 
-    TF-Privacy searches depths and leaf sizes on a grid; here both are parameters, since a forest with leaves of several
-    samples varies little with them.
-    Source: TF-Privacy, ``RandomForestAttacker``; Breiman, Machine Learning 2001.
+    TF-Privacy searches depths and leaf sizes on a grid; here both are parameters, since a forest
+    with leaves of several samples varies little with them. Source: TF-Privacy,
+    ``RandomForestAttacker``; Breiman, Machine Learning 2001.
     """
 
     class Params(TrainedAttack.Params):
         trees: int = Field(100, ge=1, le=10_000, description="trees in the forest")
         leaf: int = Field(5, ge=1, description="samples a leaf holds at least")
-        split: Literal["sqrt", "all"] = Field("sqrt", description="features a split may choose from: their root, or all")
+        split: Literal["sqrt", "all"] = Field(
+            "sqrt", description="features a split may choose from: their root, or all"
+        )
 
     def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> RandomForestClassifier:
         p = self.params
         asked = "sqrt" if p.split == "sqrt" else None
-        return RandomForestClassifier(p.trees, min_samples_leaf=p.leaf, max_features=asked, random_state=seed, n_jobs=1).fit(
-            x, member
-        )
+        return RandomForestClassifier(
+            p.trees, min_samples_leaf=p.leaf, max_features=asked, random_state=seed, n_jobs=1
+        ).fit(x, member)
 
     def _log_odds(self, model: RandomForestClassifier, x: np.ndarray) -> np.ndarray:
         return model.predict_proba(x)[:, 1] - 0.5
@@ -160,33 +186,45 @@ class RandomForest(TrainedAttack):
 class MLPAttack(TrainedAttack):
     """Score = the log odds of a network with one hidden layer of 64 ReLUs, Adam.
 
-    Source: TF-Privacy, ``MultilayerPerceptronAttacker``, the first net of its grid (64; the other is 32, 32).
+    Source: TF-Privacy, ``MultilayerPerceptronAttacker``, the first net of its grid (64; the other
+    is 32, 32).
     """
 
     class Params(TrainedAttack.Params):
         epochs: int = Field(100, ge=1, le=10_000, description="passes over the lessons at most")
-        penalty: float = Field(0.01, ge=0, description="of the squared weights (TF-Privacy's grid: 0.0001, 0.001, 0.01)")
+        penalty: float = Field(
+            0.01,
+            ge=0,
+            description="of the squared weights (TF-Privacy's grid: 0.0001, 0.001, 0.01)",
+        )
 
     def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> MLPClassifier:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # it may stop at the last epoch
-            return MLPClassifier((64,), alpha=self.params.penalty, max_iter=self.params.epochs, random_state=seed).fit(x, member)
+            return MLPClassifier(
+                (64,), alpha=self.params.penalty, max_iter=self.params.epochs, random_state=seed
+            ).fit(x, member)
 
     def _log_odds(self, model: MLPClassifier, x: np.ndarray) -> np.ndarray:
-        (hidden, out), (bias, last) = model.coefs_, model.intercepts_  # a probability would be 1 from a log odds of 37 on
+        # a probability would be 1 from a log odds of 37 on
+        (hidden, out), (bias, last) = model.coefs_, model.intercepts_
         return (np.maximum(x @ hidden + bias, 0) @ out + last)[:, 0]
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The lessons as ``index``, which of them are ``member``, and how many neighbours are asked, ``k``."""
+    """The lessons as ``index``, which of them are ``member``, and how many neighbours are asked,
+    ``k``.
+    """
 
     index: NearestNeighbors
     member: np.ndarray
     k: int
 
     def odds(self, x: np.ndarray) -> np.ndarray:
-        """[n]: ln of the members' weight over the others' among the k nearest, a neighbour at distance d weighing 1/d."""
+        """[n]: ln of the members' weight over the others' among the k nearest, a neighbour at
+        distance d weighing 1/d.
+        """
         return neighbour_log_odds(*self.nearest(x))
 
     def nearest(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -198,18 +236,21 @@ class Neighbours:
 class KNN(TrainedAttack):
     """Score = the log odds of the distance-weighted share of members among the k nearest lessons.
 
-    k of 3, 5 and 7 is the one that is right most often in three-fold cross-validation, by majority; of equally good ones
-    the smallest. A plain share has k + 1 values, and one with weights still ties wherever all neighbours are of one kind,
-    which decides TF01; the odds rank these by how near the neighbours are (harmonic mean of the distances): surrounded by
-    members more closely is more of a member.
-    Source: TF-Privacy, ``KNearestNeighborsAttacker`` (its score is the plain share); the weights: Dudani, IEEE SMC 1976.
+    k of 3, 5 and 7 is the one that is right most often in three-fold cross-validation, by majority;
+    of equally good ones the smallest. A plain share has k + 1 values, and one with weights still
+    ties wherever all neighbours are of one kind, which decides TF01; the odds rank these by how
+    near the neighbours are (harmonic mean of the distances): surrounded by members more closely is
+    more of a member. Source: TF-Privacy, ``KNearestNeighborsAttacker`` (its score is the plain
+    share); the weights: Dudani, IEEE SMC 1976.
     """
 
     def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> Neighbours:
         right = np.zeros(len(NEIGHBOURS), np.int64)
         for learnt, asked in three_parts(member, seed):
             near = _neighbours(x[learnt], member[learnt], max(NEIGHBOURS)).nearest(x[asked])[1]
-            right += [int(((near[:, :k].mean(axis=1) > 0.5) == member[asked]).sum()) for k in NEIGHBOURS]
+            right += [
+                int(((near[:, :k].mean(axis=1) > 0.5) == member[asked]).sum()) for k in NEIGHBOURS
+            ]
         return _neighbours(x, member, NEIGHBOURS[int(right.argmax())])
 
     def _log_odds(self, model: Neighbours, x: np.ndarray) -> np.ndarray:

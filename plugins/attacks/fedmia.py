@@ -25,62 +25,82 @@ from fedbench.plugins.attacks.trajectory import Followed, Trajectory
 
 
 class FedMIA(Trajectory):
-    """Score = mean over rounds of Phi((M_k - mu) / sqrt(v)), mu and v over the other clients the filter keeps.
+    """Score = mean over rounds of Phi((M_k - mu) / sqrt(v)), mu and v over the other clients the
+    filter keeps.
 
-    A client that trained on the candidate itself (another client's sample as non-member) stands out upwards; a filter
-    takes it out of the estimate. The published 3-sigma rule cannot fire with nine or fewer other clients: no value of n
-    lies further than sqrt(n - 1) population deviations from their mean, so for ten clients the published attack is the
-    unfiltered one, the default here. Filters that do fire are there by name, and weaken the attack: the outlier they
-    remove is what pushes an inside non-member's score down.
-    Phi takes mu and v for known. With tail ``student`` they are estimates from n values: for Gaussian measurements
-    (M_k - mu) / (s sqrt(1 + 1/n)) has Student's t distribution with n - 1 degrees of freedom, and Lambda_t is its
-    probability, uniform for a non-member however few the others are. In one round with equal n the two tails rank
-    candidates alike; they differ in what they mean, and in the average over rounds.
-    With ``normalise: class`` every client's measurement is standardised by itself, the target's and the others' alike, before
-    they are compared: what is added to a class under the target's model alone (it trained on that class in this round, others
-    did not) would stay in M_k - mu if the rows shared their statistics, and Lambda saturates, so that standardising it would
-    come too late. The view ``coalition`` compares the coalition's mean with the clients outside it, of which two are needed.
-    Source: Zhu et al. (CVPR 2025), section 3.3, equations 7-12; equation 10 with ddof 0. The predictive t: Student,
-    Biometrika 1908; Hahn, JASA 1969.
+    A client that trained on the candidate itself (another client's sample as non-member) stands out
+    upwards; a filter takes it out of the estimate. The published 3-sigma rule cannot fire with nine
+    or fewer other clients: no value of n lies further than sqrt(n - 1) population deviations from
+    their mean, so for ten clients the published attack is the unfiltered one, the default here.
+    Filters that do fire are there by name, and weaken the attack: the outlier they remove is what
+    pushes an inside non-member's score down. Phi takes mu and v for known. With tail ``student``
+    they are estimates from n values: for Gaussian measurements (M_k - mu) / (s sqrt(1 + 1/n)) has
+    Student's t distribution with n - 1 degrees of freedom, and Lambda_t is its probability, uniform
+    for a non-member however few the others are. In one round with equal n the two tails rank
+    candidates alike; they differ in what they mean, and in the average over rounds. With
+    ``normalise: class`` every client's measurement is standardised by itself, the target's and the
+    others' alike, before they are compared: what is added to a class under the target's model alone
+    (it trained on that class in this round, others did not) would stay in M_k - mu if the rows
+    shared their statistics, and Lambda saturates, so that standardising it would come too late. The
+    view ``coalition`` compares the coalition's mean with the clients outside it, of which two are
+    needed. Source: Zhu et al. (CVPR 2025), section 3.3, equations 7-12; equation 10 with ddof 0.
+    The predictive t: Student, Biometrika 1908; Hahn, JASA 1969.
     """
 
     class Params(Followed):
         filter: Literal["none", "3sigma_pop", "mad", "loo"] = Field(
             "none",
-            description="other clients left out as trained on the candidate: none; 3sigma_pop: above mean + 3 "
-            "population deviations (faithful); mad: above median + 3 scaled median deviations; loo: above mean + 3 "
+            description="other clients left out as trained on the candidate: none; 3sigma_pop: "
+            "above mean + 3 "
+            "population deviations (faithful); mad: above median + 3 scaled median deviations; "
+            "loo: above mean + 3 "
             "deviations of the remaining clients",
         )
-        ddof: int = Field(1, ge=0, le=1, description="the variance divides by clients kept - ddof (faithful: 0)")
+        ddof: int = Field(
+            1, ge=0, le=1, description="the variance divides by clients kept - ddof (faithful: 0)"
+        )
         tail: Literal["normal", "student"] = Field(
-            "normal", description="normal: Phi (the paper's); student: predictive t of the clients kept, for few of them"
+            "normal",
+            description="normal: Phi (the paper's); student: predictive t of the clients kept, for "
+            "few of them",
         )
         guard: float = Field(
-            1e-8, gt=0, description="added to the variance, in squared units of the measurement, against identical values"
+            1e-8,
+            gt=0,
+            description="added to the variance, in squared units of the measurement, against "
+            "identical values",
         )
 
         @model_validator(mode="after")
         def _student_needs_the_sample_variance(self):
             if self.tail == "student" and self.ddof != 1:
-                raise ValueError("tail 'student' needs ddof 1: Student's t is defined with the sample variance")
+                raise ValueError(
+                    "tail 'student' needs ddof 1: Student's t is defined with the sample variance"
+                )
             return self
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
         measured = self._read(self.reads.of(observations), audit)
-        rounds = zip(of_target(measured, observations), of_others(measured, observations), strict=True)
+        rounds = zip(
+            of_target(measured, observations), of_others(measured, observations), strict=True
+        )
         likelihood = np.stack([self._round(target, others) for target, others in rounds])
         if np.isnan(likelihood).all():
             raise SkipCell("no audited round shows the target beside at least two other clients")
         return time_average(likelihood)
 
     def _round(self, target: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Lambda_t, [n]; NaN without a target or with fewer than two others. ``target``: [n]; ``others``: [M-1, n]."""
+        """Lambda_t, [n]; NaN without a target or with fewer than two others. ``target``: [n];
+        ``others``: [M-1, n].
+        """
         others = others[~np.isnan(others).all(axis=1)]
         if len(others) < 2:
             return np.full_like(target, np.nan)
         keep = FILTERS[self.params.filter](others)
         mean, variance = out_distribution(others, keep, self.params.ddof)
-        return TAILS[self.params.tail]((target - mean) / np.sqrt(variance + self.params.guard), keep.sum(axis=0))
+        return TAILS[self.params.tail](
+            (target - mean) / np.sqrt(variance + self.params.guard), keep.sum(axis=0)
+        )
 
 
 class FedMIAI(LossAttack, FedMIA):
@@ -96,10 +116,18 @@ class FedMIAII(FedMIA):
     measure = "grad-cosine"
 
 
-def out_distribution(others: np.ndarray, keep: np.ndarray, ddof: int) -> tuple[np.ndarray, np.ndarray]:
-    """(mu [n], v [n]) of the kept values of [M, n]; where none is kept, the least value with no spread."""
+def out_distribution(
+    others: np.ndarray, keep: np.ndarray, ddof: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(mu [n], v [n]) of the kept values of [M, n]; where none is kept, the least value with no
+    spread.
+    """
     count = keep.sum(axis=0)
-    mean = np.where(count > 0, np.where(keep, others, 0.0).sum(axis=0) / np.maximum(count, 1), others.min(axis=0))
+    mean = np.where(
+        count > 0,
+        np.where(keep, others, 0.0).sum(axis=0) / np.maximum(count, 1),
+        others.min(axis=0),
+    )
     squares = np.where(keep, (others - mean) ** 2, 0.0).sum(axis=0)
     return mean, squares / np.maximum(count - ddof, 1)
 
@@ -121,7 +149,9 @@ def within_three_mad(others: np.ndarray) -> np.ndarray:
 
 
 def within_three_sigma_of_the_rest(others: np.ndarray) -> np.ndarray:
-    """Each value against mean + 3 sample deviations of the OTHER values; three values are needed for a deviation."""
+    """Each value against mean + 3 sample deviations of the OTHER values; three values are needed
+    for a deviation.
+    """
     m = len(others)
     if m < 3:
         return keep_all(others)
@@ -145,29 +175,39 @@ def normal_tail(z: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def student_tail(z: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """P(t <= z / sqrt(1 + 1/n)) with n - 1 degrees of freedom for n values ``kept``; never fewer than one degree."""
+    """P(t <= z / sqrt(1 + 1/n)) with n - 1 degrees of freedom for n values ``kept``; never fewer
+    than one degree.
+    """
     n = np.maximum(kept, 2)
     return stdtr(n - 1, z / np.sqrt(1 + 1 / n))
 
 
-TAILS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {"normal": normal_tail, "student": student_tail}
+TAILS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "normal": normal_tail,
+    "student": student_tail,
+}
 
 
 class LiftedFedMIA(FedMIA):
-    """FedMIA on the measurement ``measure``: one of the built-in ones, or any installed signal by its name.
+    """FedMIA on the measurement ``measure``: one of the built-in ones, or any installed signal by
+    its name.
 
-    Built-in measurements already point the right way (a higher one speaks for a member); of a signal, ``sign`` says
-    which way it points. ``grad-norm`` reads the global model alone and can be lifted only where the clients hold
-    different ones. Source: Zhu et al. (CVPR 2025), section 3.3, remark 3.
+    Built-in measurements already point the right way (a higher one speaks for a member); of a
+    signal, ``sign`` says which way it points. ``grad-norm`` reads the global model alone and can be
+    lifted only where the clients hold different ones. Source: Zhu et al. (CVPR 2025), section 3.3,
+    remark 3.
     """
 
     class Params(FedMIA.Params):
         measure: str = Field(
             "grad-cosine",
             pattern=r"^[a-z0-9]+([_-][a-z0-9]+)*$",
-            description=f"what is tested: {', '.join(MEASURES)}, or the name of an installed signal",
+            description=f"what is tested: {', '.join(MEASURES)}, or the name of an installed "
+            "signal",
         )
-        sign: Literal[1, -1] = Field(1, description="-1 where a LOWER value of the signal speaks for a member")
+        sign: Literal[1, -1] = Field(
+            1, description="-1 where a LOWER value of the signal speaks for a member"
+        )
 
     @property
     def reads(self) -> Measure:

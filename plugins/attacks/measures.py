@@ -1,4 +1,6 @@
-"""Measurements of a client's update on a sample, [R, M, n], higher = member, and series of them over the rounds."""
+"""Measurements of a client's update on a sample, [R, M, n], higher = member, and series of them
+over the rounds.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from fedbench.core import Attack, Observations, Params, SkipCell
 
 @dataclass(frozen=True)
 class Measure:
-    """``needs``: signals it reads; ``of``: observations -> [R, M, n] float64, NaN where a client was absent."""
+    """``needs``: signals it reads; ``of``: observations -> [R, M, n] float64, NaN where a client
+    was absent.
+    """
 
     needs: frozenset[str]
     of: Callable[[Observations], np.ndarray]
@@ -22,32 +26,42 @@ class Measure:
 
 def signal(name: str, sign: int = 1) -> Measure:
     """A signal as it was measured, turned over for ``sign`` -1."""
-    return Measure(frozenset({name}), lambda observations: sign * np.asarray(observations[name], np.float64))
+    return Measure(
+        frozenset({name}), lambda observations: sign * np.asarray(observations[name], np.float64)
+    )
 
 
 def grad_cosine(observations: Observations) -> np.ndarray:
-    """cos(g_i, I_k) of the sample's gradient at the global model and the client's pseudo-gradient, 0 if one is zero.
+    """cos(g_i, I_k) of the sample's gradient at the global model and the client's pseudo-gradient,
+    0 if one is zero.
 
     Source: Li et al., ICLR 2023 (Grad-Cosine); Zhu et al. (FedMIA), CVPR 2025, equation 7.
     """
-    dot, sq, update_sq = (np.asarray(observations[s], np.float64) for s in ("grad-dot", "grad-sq", "update-sq"))
+    dot, sq, update_sq = (
+        np.asarray(observations[s], np.float64) for s in ("grad-dot", "grad-sq", "update-sq")
+    )
     length = np.sqrt(sq) * np.sqrt(update_sq)  # apart: the product of the squares could underflow
-    return np.where(length == 0, 0.0 * dot, dot / np.where(length == 0, 1.0, length))  # 0 * NaN stays NaN
+    # 0 * NaN stays NaN
+    return np.where(length == 0, 0.0 * dot, dot / np.where(length == 0, 1.0, length))
 
 
 def grad_diff(observations: Observations) -> np.ndarray:
     """|I_k|^2 - |I_k - g_i|^2 = 2 <I_k, g_i> - |g_i|^2, the pseudo-gradient taken as it is.
 
-    Source: Li et al., ICLR 2023 (Gradient-Diff). They subtract gradients; a pseudo-gradient is a learning rate and many
-    steps away from one, and an attacker does not know the factor, so on some settings |g_i|^2 decides alone.
+    Source: Li et al., ICLR 2023 (Gradient-Diff). They subtract gradients; a pseudo-gradient is a
+    learning rate and many steps away from one, and an attacker does not know the factor, so on some
+    settings |g_i|^2 decides alone.
     """
-    return 2 * np.asarray(observations["grad-dot"], np.float64) - np.asarray(observations["grad-sq"], np.float64)
+    return 2 * np.asarray(observations["grad-dot"], np.float64) - np.asarray(
+        observations["grad-sq"], np.float64
+    )
 
 
 MEASURES = {
     "loss": signal("loss", -1),  # Yeom et al., CSF 2018
     "confidence": signal("confidence"),  # Yeom et al., CSF 2018
-    "rescaled": signal("logit-confidence"),  # Carlini et al. (LiRA), S&P 2022; from the loss it would saturate
+    # Carlini et al. (LiRA), S&P 2022; from the loss it would saturate
+    "rescaled": signal("logit-confidence"),
     "modified-entropy": signal("modified-entropy", -1),  # Song & Mittal, USENIX Security 2021
     "entropy": signal("entropy", -1),  # Salem et al., NDSS 2019, as the next two
     "max-prob": signal("max-prob"),
@@ -59,9 +73,13 @@ MEASURES = {
 
 
 def measure_of(name: str, sign: int = 1) -> Measure:
-    """The measurement called ``name``, or the signal of that name (of any package); turned over for ``sign`` -1."""
+    """The measurement called ``name``, or the signal of that name (of any package); turned over for
+    ``sign`` -1.
+    """
     known = MEASURES.get(name, signal(name))
-    return known if sign == 1 else Measure(known.needs, lambda observations: -known.of(observations))
+    return (
+        known if sign == 1 else Measure(known.needs, lambda observations: -known.of(observations))
+    )
 
 
 def of_target(measured: np.ndarray, observations: Observations) -> np.ndarray:
@@ -72,17 +90,22 @@ def of_target(measured: np.ndarray, observations: Observations) -> np.ndarray:
 def of_others(measured: np.ndarray, observations: Observations) -> np.ndarray:
     """[R, M-1, n]: every other client's row of a measurement.
 
-    Raises ``SkipCell`` in a view without other clients, and for a measurement that is the same for all of them.
+    Raises ``SkipCell`` in a view without other clients, and for a measurement that is the same for
+    all of them.
     """
     if len(observations.clients) < 2 and observations.view == "coalition":
         raise SkipCell(
-            "every client is in the coalition: this attack compares the coalition's mean with the rows of several other clients, "
+            "every client is in the coalition: this attack compares the coalition's mean with the "
+            "rows of several other clients, "
             "and there is none outside it"
         )
     if len(observations.clients) < 2:
         raise SkipCell(f"the view '{observations.view}' shows no other client to compare with")
     if measured.shape[1] == 1:
-        raise SkipCell("this measurement does not depend on the client, so the others say nothing about the target")
+        raise SkipCell(
+            "this measurement does not depend on the client, so the others say nothing about the "
+            "target"
+        )
     return np.delete(measured, observations.target, axis=1)
 
 
@@ -107,7 +130,9 @@ class MeasuringAttack(Attack):
 
 
 def time_average(series: np.ndarray) -> np.ndarray:
-    """Mean over the rounds of [R, n], NaN left out; raises ``SkipCell`` when a candidate has no round at all."""
+    """Mean over the rounds of [R, n], NaN left out; raises ``SkipCell`` when a candidate has no
+    round at all.
+    """
     if np.isnan(series).all(axis=0).any():
         raise SkipCell("the target took part in no audited round that this attack can use")
     return np.asarray(np.nanmean(series, axis=0, dtype=np.float64))
@@ -130,14 +155,16 @@ def slope(rounds: np.ndarray, series: np.ndarray) -> np.ndarray:
 class LossOn(Params):
     """Parameter of ``loss-series``, ``blackbox-loss`` and ``fedmia-i``.
 
-    ``pre_defense`` is the loss of the local model before the client protected its upload, which no server ever sees.
-    FedMIA's released code reads it in all three under sparsification and quantisation, which change the uploaded copy
-    alone. Noise it adds to the model itself before it measures: under ``perturb`` and ``grad-noise`` that code is
-    ``uploaded``.
+    ``pre_defense`` is the loss of the local model before the client protected its upload, which no
+    server ever sees. FedMIA's released code reads it in all three under sparsification and
+    quantisation, which change the uploaded copy alone. Noise it adds to the model itself before it
+    measures: under ``perturb`` and ``grad-noise`` that code is ``uploaded``.
     """
 
     loss_on: Literal["uploaded", "pre_defense"] = Field(
-        "uploaded", description="which local model: the uploaded one, or as it was before its protection (faithful)"
+        "uploaded",
+        description="which local model: the uploaded one, or as it was before its protection "
+        "(faithful)",
     )
 
 
@@ -149,11 +176,16 @@ class LossAttack(MeasuringAttack):
     @property
     def reads(self) -> Measure:
         """-CE on the chosen model, for every client."""
-        return MEASURES["loss"] if self.params.loss_on == "uploaded" else signal("loss@pre-defense", -1)
+        return (
+            MEASURES["loss"]
+            if self.params.loss_on == "uploaded"
+            else signal("loss@pre-defense", -1)
+        )
 
 
 def last_known(seen: np.ndarray) -> np.ndarray:
-    """[R] int: for each round of ``seen`` [R] bool itself, the last seen one before it or, before the first, the first.
+    """[R] int: for each round of ``seen`` [R] bool itself, the last seen one before it or, before
+    the first, the first.
 
     Raises ``SkipCell`` where no round was seen.
     """
@@ -164,7 +196,9 @@ def last_known(seen: np.ndarray) -> np.ndarray:
 
 
 def carried(series: np.ndarray) -> np.ndarray:
-    """[R, n] with each row of NaN replaced by the last row before it, the first ones by the first seen."""
+    """[R, n] with each row of NaN replaced by the last row before it, the first ones by the first
+    seen.
+    """
     return series[last_known(~np.isnan(series).any(axis=1))]
 
 

@@ -1,4 +1,6 @@
-"""Networks that attacks train: fully connected nets in torch, and SeqMIA's recurrent net with its gradient in NumPy."""
+"""Networks that attacks train: fully connected nets in torch, and SeqMIA's recurrent net with its
+gradient in NumPy.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ HIDDEN, BATCH, RATE = 64, 128, 1e-3
 
 
 class Adam:
-    """Adam with weight decay in the gradient; as ``torch.optim.Adam``, of which the first use costs seconds of imports.
+    """Adam with weight decay in the gradient; as ``torch.optim.Adam``, of which the first use costs
+    seconds of imports.
 
     Source: Kingma & Ba, ICLR 2015, algorithm 1.
     """
@@ -22,7 +25,9 @@ class Adam:
         self._params, self._weight_decay, self._steps = params, weight_decay, 0
         self._moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in params]
 
-    def step(self, loss: torch.Tensor, rate: float, beta1: float = 0.9, beta2: float = 0.999) -> None:
+    def step(
+        self, loss: torch.Tensor, rate: float, beta1: float = 0.9, beta2: float = 0.999
+    ) -> None:
         """One step down the gradient of ``loss``."""
         self._steps += 1
         scale1, scale2 = 1 - beta1**self._steps, 1 - beta2**self._steps
@@ -36,10 +41,11 @@ class Adam:
 
 
 class HiddenLayerNet(nn.Module):
-    """Linear(inputs, 64) -> ReLU -> Linear(64, 1); [n, inputs] -> [n], the value before the sigmoid.
+    """Linear(inputs, 64) -> ReLU -> Linear(64, 1); [n, inputs] -> [n], the value before the
+    sigmoid.
 
-    The weights are drawn from ``generator`` by PyTorch's usual rule (uniform, one over the root of the inputs).
-    ``mean``, ``std``: [inputs], which inputs are shifted and divided by.
+    The weights are drawn from ``generator`` by PyTorch's usual rule (uniform, one over the root of
+    the inputs). ``mean``, ``std``: [inputs], which inputs are shifted and divided by.
     """
 
     def __init__(self, inputs: int, generator: torch.Generator) -> None:
@@ -50,7 +56,9 @@ class HiddenLayerNet(nn.Module):
         self.out = nn.Linear(HIDDEN, 1, device="meta").to_empty(device="cpu")
         for layer in (self.hidden, self.out):
             for p in layer.parameters():
-                nn.init.uniform_(p, -(layer.in_features**-0.5), layer.in_features**-0.5, generator=generator)
+                nn.init.uniform_(
+                    p, -(layer.in_features**-0.5), layer.in_features**-0.5, generator=generator
+                )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.out(self.hidden((x - self.mean) / self.std).relu()).squeeze(1)
@@ -62,10 +70,16 @@ class HiddenLayerNet(nn.Module):
 
 
 def trained_net(
-    x: torch.Tensor, member: torch.Tensor, epochs: int, generator: torch.Generator, weight_decay: float = 0.0,
+    x: torch.Tensor,
+    member: torch.Tensor,
+    epochs: int,
+    generator: torch.Generator,
+    weight_decay: float = 0.0,
     standardise: bool = False,
-) -> HiddenLayerNet:  # fmt: skip
-    """A net fitted to ``x`` [n, inputs] float32 and ``member`` [n] bool: Adam, rate 1e-3, batches of 128, cross-entropy."""
+) -> HiddenLayerNet:
+    """A net fitted to ``x`` [n, inputs] float32 and ``member`` [n] bool: Adam, rate 1e-3, batches
+    of 128, cross-entropy.
+    """
     net, y = HiddenLayerNet(x.shape[1], generator), member.float()
     if standardise:
         net.mean, net.std = x.mean(0), x.std(0, correction=0).clamp_min(1e-12)
@@ -76,24 +90,26 @@ def trained_net(
     return net
 
 
-# --- SeqMIA's recurrent net -------------------------------------------------------------------------------------------
+# --- SeqMIA's recurrent net -----------------------------------------------------------------------
 
 
 STATE = 50
 CHUNK = 100  # samples that are scored at once: what they fill stays in the cache
 _GATES = 4 * STATE
-# of nn.LSTM's rows (input, forget, candidate, output gate), in our order: the candidate first, so that the three with a sigmoid
-# and, in the backward pass, the three that act through the cell are neighbours
+# of nn.LSTM's rows (input, forget, candidate, output gate), in our order: the candidate first, so
+# that the three with a sigmoid and, in the backward pass, the three that act through the cell are
+# neighbours
 _ROWS = np.r_[2 * STATE : 3 * STATE, : 2 * STATE, 3 * STATE : _GATES]
 
 
 class SequenceNet:
     """LSTM -> attention of the last state over all states -> Linear on [last state, context].
 
-    [n, T, d] -> [n, 2]. Source: Li et al. (CCS 2024), attack model. The weights are drawn from ``generator`` by PyTorch's usual
-    rule (uniform, one over the root of the width), tensor by tensor as ``nn.LSTM`` and ``nn.Linear`` hold them.
-    ``flat``: [P] all weights; ``gates`` [200, d + 2 + 50] (of the signals, both biases, of the state before) and ``head``
-    [2, 50 + 50 + 1] (of the last state, of the context, the bias) are views of it.
+    [n, T, d] -> [n, 2]. Source: Li et al. (CCS 2024), attack model. The weights are drawn from
+    ``generator`` by PyTorch's usual rule (uniform, one over the root of the width), tensor by
+    tensor as ``nn.LSTM`` and ``nn.Linear`` hold them. ``flat``: [P] all weights; ``gates`` [200, d
+    + 2 + 50] (of the signals, both biases, of the state before) and ``head`` [2, 50 + 50 + 1] (of
+    the last state, of the context, the bias) are views of it.
     """
 
     def __init__(self, inputs: int, generator: torch.Generator, dtype: Any = np.float32) -> None:
@@ -106,8 +122,11 @@ class SequenceNet:
         shapes = ((_GATES, inputs), (_GATES, STATE), (_GATES, 1), (_GATES, 1))
         signals, state, *biases = (_drawn(shape, STATE, generator)[_ROWS] for shape in shapes)
         self.gates[:] = np.concatenate([signals, *biases, state], axis=1)
-        self.head[:] = np.concatenate([_drawn((2, n), 2 * STATE, generator) for n in (2 * STATE, 1)], axis=1)
-        # sigmoid(a) = (1 + tanh(a / 2)) / 2: one call for all gates, and NumPy's tanh costs half of its exp
+        self.head[:] = np.concatenate(
+            [_drawn((2, n), 2 * STATE, generator) for n in (2 * STATE, 1)], axis=1
+        )
+        # sigmoid(a) = (1 + tanh(a / 2)) / 2: one call for all gates, and NumPy's tanh costs half of
+        # its exp
         self._halved = np.where(np.arange(_GATES) < STATE, 1.0, 0.5).astype(dtype)[:, None]
 
     def views(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -122,23 +141,31 @@ class SequenceNet:
     def read(self, x: np.ndarray) -> np.ndarray:
         """[T, d + 2, n]: ``x`` [n, T, d] as :meth:`forward` takes it."""
         z = ((x - self.mean) / self.std).transpose(1, 2, 0)
-        return np.concatenate([z, np.ones((len(z), 2, len(x)), z.dtype)], axis=1).astype(self.flat.dtype, copy=False)
+        return np.concatenate([z, np.ones((len(z), 2, len(x)), z.dtype)], axis=1).astype(
+            self.flat.dtype, copy=False
+        )
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """[n, 2]: of ``x`` [n, T, d]."""
         read = self.read(x)
-        return np.concatenate([self.forward(read[:, :, i : i + CHUNK])[0].T for i in range(0, len(x), CHUNK)])
+        return np.concatenate(
+            [self.forward(read[:, :, i : i + CHUNK])[0].T for i in range(0, len(x), CHUNK)]
+        )
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, Pass]:
-        """[2, n]: the logits of ``x`` [T, d + 2, n]; and what the gradient needs, until the next pass of that shape."""
+        """[2, n]: the logits of ``x`` [T, d + 2, n]; and what the gradient needs, until the next
+        pass of that shape.
+        """
         d, n, weights = self.inputs, x.shape[2], self.gates * self._halved
-        if x.shape not in self._passes:  # the same memory again and again: to ask for it takes as long as the arithmetic
+        # the same memory again and again: to ask for it takes as long as the arithmetic
+        if x.shape not in self._passes:
             self._passes[x.shape] = Pass.empty(len(x), d, n, x.dtype)
         room = self._passes[x.shape]
         z, gate, cell, seen, *_ = room
         z[:-1, :d] = x
         for t, sums in enumerate(gate.reshape(len(x), _GATES, n)):
-            np.matmul(weights if t else weights[:, :d], z[t] if t else z[0, :d], out=sums)  # the first state is zero
+            # the first state is zero
+            np.matmul(weights if t else weights[:, :d], z[t] if t else z[0, :d], out=sums)
             np.tanh(sums, out=sums)
             sums[STATE:] *= 0.5
             sums[STATE:] += 0.5
@@ -151,12 +178,20 @@ class SequenceNet:
         score = (states * states[-1]).sum(1)  # [T, n]
         room.weight[:] = np.exp(score - score.max(0))
         room.weight[:] /= room.weight.sum(0)
-        room.answer[: 2 * STATE] = np.concatenate([states[-1], (room.weight[:, None] * states).sum(axis=0)])
+        room.answer[: 2 * STATE] = np.concatenate(
+            [states[-1], (room.weight[:, None] * states).sum(axis=0)]
+        )
         return self.head @ room.answer, room
 
     def gradient(self, room: Pass, wrong: np.ndarray) -> np.ndarray:
-        """[P]: the gradient of a loss; ``wrong`` [2, n]: its derivative by the logits of :meth:`forward`."""
-        d, flat, (z, gate, cell, seen, weight, answer, slope, products) = self.inputs, np.empty_like(self.flat), room
+        """[P]: the gradient of a loss; ``wrong`` [2, n]: its derivative by the logits of
+        :meth:`forward`.
+        """
+        d, flat, (z, gate, cell, seen, weight, answer, slope, products) = (
+            self.inputs,
+            np.empty_like(self.flat),
+            room,
+        )
         by_gates, by_head = self.views(flat)
         by_head[:] = wrong @ answer.T
         by_last, by_context = np.split(self.head.T[:-1] @ wrong, 2)
@@ -166,7 +201,8 @@ class SequenceNet:
         by_state = weight[:, None] * by_context
         by_state += by_score[:, None] * states[-1]
         by_state[-1] += by_last + (by_score[:, None] * states).sum(0)
-        # by each gate's sum: tanh' = 1 - tanh^2 and sigmoid' = sigmoid - sigmoid^2, times what else stands in the product
+        # by each gate's sum: tanh' = 1 - tanh^2 and sigmoid' = sigmoid - sigmoid^2, times what else
+        # stands in the product
         candidate, into, keep, out = gate.swapaxes(0, 1)
         by_candidate, by_into, by_keep, by_out = slope.swapaxes(0, 1)
         np.multiply(into, candidate, out=by_into)
@@ -190,9 +226,11 @@ class SequenceNet:
 
 
 class Pass(NamedTuple):
-    """What a pass over n sequences of T steps fills: ``z`` [T + 1, d + 2 + 50, n] what the gates read, ``gate`` and ``slope``
-    [T, 4, 50, n], ``cell`` [T + 1, 50, n], ``seen`` [T, 50, n] its tanh, ``weight`` [T, n] of the attention, ``answer``
-    [101, n] last state, context and 1, ``products`` [T, 200, d + 2 + 50]."""
+    """What a pass over n sequences of T steps fills: ``z`` [T + 1, d + 2 + 50, n] what the gates
+    read, ``gate`` and ``slope`` [T, 4, 50, n], ``cell`` [T + 1, 50, n], ``seen`` [T, 50, n] its
+    tanh, ``weight`` [T, n] of the attention, ``answer`` [101, n] last state, context and 1,
+    ``products`` [T, 200, d + 2 + 50].
+    """
 
     z: np.ndarray
     gate: np.ndarray
@@ -208,9 +246,15 @@ class Pass(NamedTuple):
         """Zeros, and ones in ``answer``."""
         wide, gates = inputs + STATE, (steps, 4, STATE, n)
         shapes = (
-            (steps + 1, wide, n), gates, (steps + 1, STATE, n), (steps, STATE, n), (steps, n), (2 * STATE + 1, n), gates,
+            (steps + 1, wide, n),
+            gates,
+            (steps + 1, STATE, n),
+            (steps, STATE, n),
+            (steps, n),
+            (2 * STATE + 1, n),
+            gates,
             (steps, _GATES, wide),
-        )  # fmt: skip
+        )
         room = cls(*[np.zeros(shape, dtype) for shape in shapes])
         room.answer[:] = 1
         return room
@@ -222,7 +266,9 @@ def _drawn(shape: tuple[int, ...], width: int, generator: torch.Generator) -> np
 
 
 class FlatAdam:
-    """Adam with weight decay in the gradient, on one array. Source: Kingma & Ba, ICLR 2015, algorithm 1."""
+    """Adam with weight decay in the gradient, on one array. Source: Kingma & Ba, ICLR 2015,
+    algorithm 1.
+    """
 
     def __init__(self, flat: np.ndarray, weight_decay: float) -> None:
         self._flat, self._weight_decay, self._steps = flat, weight_decay, 0

@@ -17,28 +17,36 @@ from fedbench.plugins.attacks.trajectory import Followed, Trajectory, within_cla
 
 
 class CSMIA(CrossFitted):
-    """Score = the net's member logit for the series of modified entropies on the target's uploaded models.
+    """Score = the net's member logit for the series of modified entropies on the target's uploaded
+    models.
 
-    The net learns from one colluding client, its members against the rest of the pool, cross-fitted sample by sample.
-    Its inputs are rounds, so both series have one value for every audited round: in a round without the client, that of
-    the last model it uploaded (before its first one, of the first).
-    Source: Gu et al., CS-MIA (Information Sciences 2022), the attack of a participant that knows its own members, with
-    the target's models in place of the global ones. The paper's hidden activation is taken to be ReLU.
+    The net learns from one colluding client, its members against the rest of the pool, cross-fitted
+    sample by sample. Its inputs are rounds, so both series have one value for every audited round:
+    in a round without the client, that of the last model it uploaded (before its first one, of the
+    first). Source: Gu et al., CS-MIA (Information Sciences 2022), the attack of a participant that
+    knows its own members, with the target's models in place of the global ones. The paper's hidden
+    activation is taken to be ReLU.
     """
 
     class Params(Params):
         epochs: int = Field(50, ge=1, le=10_000, description="passes over the colluder's samples")
         standardise: bool = Field(
-            False, description="shift and scale each round by its mean and deviation on the training fold (paper: off)"
+            False,
+            description="shift and scale each round by its mean and deviation on the training fold "
+            "(paper: off)",
         )
 
     needs = frozenset({"modified-entropy"})
 
     def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
         """[n, R] float32."""
-        return np.ascontiguousarray(carried(observations.of_target("modified-entropy")).T, dtype=np.float32)
+        return np.ascontiguousarray(
+            carried(observations.of_target("modified-entropy")).T, dtype=np.float32
+        )
 
-    def _learn(self, x: np.ndarray, member: np.ndarray, generator: torch.Generator) -> HiddenLayerNet:
+    def _learn(
+        self, x: np.ndarray, member: np.ndarray, generator: torch.Generator
+    ) -> HiddenLayerNet:
         read, kind = torch.from_numpy(x), torch.from_numpy(member)
         return trained_net(read, kind, self.params.epochs, generator, 5e-4, self.params.standardise)
 
@@ -49,7 +57,9 @@ class CSMIA(CrossFitted):
 BATCH, WEIGHT_DECAY = 100, 1e-4
 
 
-def train(x: np.ndarray, y: np.ndarray, epochs: int, standardise: bool, generator: torch.Generator) -> SequenceNet:
+def train(
+    x: np.ndarray, y: np.ndarray, epochs: int, standardise: bool, generator: torch.Generator
+) -> SequenceNet:
     """A net fitted to ``x`` [n, T, 5], ``y`` [n] bool.
 
     Adam, rate 0.01 times 0.9 every 10 epochs down to 5e-4, weight decay 1e-4, batches of 100.
@@ -81,22 +91,28 @@ FEATURES = ("loss", "max-prob", "std-prob", "entropy", "modified-entropy")  # in
 class SeqMIA(CrossFitted, Trajectory):
     """Score = the net's member logit minus its non-member logit on the target's uploaded models.
 
-    The net learns from one colluding client: its own models, its own members against the rest of the pool. Two-fold
-    cross-fitting keeps learning and evaluation apart sample by sample: a candidate is scored by the net that never saw
-    it. Source: Li et al. (CCS 2024, arXiv 2407.15098); the rounds of a federation take the place of their distilled
-    snapshots, as in CoFedMID (appendix D). The published code queries models in train mode, so that batch statistics and
-    dropout reveal whole batches of members; there is no parameter for it: signals are measured in eval mode.
-    In the view ``coalition`` the net reads the coalition's mean, and still learns from a colluder's own uploads: a colluder
-    has no mean to teach with. ``normalise: class`` standardises each signal, in the lessons among the samples of a lesson.
+    The net learns from one colluding client: its own models, its own members against the rest of
+    the pool. Two-fold cross-fitting keeps learning and evaluation apart sample by sample: a
+    candidate is scored by the net that never saw it. Source: Li et al. (CCS 2024, arXiv
+    2407.15098); the rounds of a federation take the place of their distilled snapshots, as in
+    CoFedMID (appendix D). The published code queries models in train mode, so that batch statistics
+    and dropout reveal whole batches of members; there is no parameter for it: signals are measured
+    in eval mode. In the view ``coalition`` the net reads the coalition's mean, and still learns
+    from a colluder's own uploads: a colluder has no mean to teach with. ``normalise: class``
+    standardises each signal, in the lessons among the samples of a lesson.
     """
 
     class Params(Followed):
         epochs: int = Field(150, ge=1, le=10_000, description="passes over the colluder's samples")
         standardise: bool = Field(
-            True, description="shift and scale each signal by its mean and deviation on the training fold (paper: off)"
+            True,
+            description="shift and scale each signal by its mean and deviation on the training "
+            "fold (paper: off)",
         )
         score: Literal["margin", "logit1"] = Field(
-            "margin", description="margin: member minus non-member logit; logit1: the member logit alone (faithful)"
+            "margin",
+            description="margin: member minus non-member logit; logit1: the member logit alone "
+            "(faithful)",
         )
 
     needs = frozenset(FEATURES)
@@ -115,7 +131,9 @@ class SeqMIA(CrossFitted, Trajectory):
 
 
 def sequences(observations: Observations, y: np.ndarray | None = None) -> np.ndarray:
-    """[n, T, 5] float32: the signals on the target's row, over the rounds it took part in; with ``y``, within their classes."""
+    """[n, T, 5] float32: the signals on the target's row, over the rounds it took part in; with
+    ``y``, within their classes.
+    """
     read = [observations.of_target(name) for name in FEATURES]
     x = np.stack(read if y is None else [within_class(a, y) for a in read], axis=-1)  # [R, n, 5]
     x = x[~np.isnan(x).any(axis=(1, 2))]

@@ -18,17 +18,23 @@ LEAST_MODELS = 2
 
 
 def shadow_models_of(observations: Observations) -> ShadowModels:
-    """The shadow models; raises ``SkipCell`` where there are none, too few, or one of them diverged."""
+    """The shadow models; raises ``SkipCell`` where there are none, too few, or one of them
+    diverged.
+    """
     shadows = observations.shadow_models
     if shadows is None:
         raise SkipCell("this attack needs shadow models; give the setting audit.shadow")
     models = len(shadows.logits)
     if models < LEAST_MODELS:
-        raise SkipCell(f"this attack needs at least {LEAST_MODELS} shadow models; audit.shadow gives {models}")
+        raise SkipCell(
+            f"this attack needs at least {LEAST_MODELS} shadow models; audit.shadow gives {models}"
+        )
     if shadows.shadow_member.shape[1] == 0:
         raise SkipCell("there are no shadow samples; give audit.shadow some data")
     for m in range(models):
-        if not (np.isfinite(shadows.logits[m]).all() and np.isfinite(shadows.shadow_logits[m]).all()):
+        if not (
+            np.isfinite(shadows.logits[m]).all() and np.isfinite(shadows.shadow_logits[m]).all()
+        ):
             raise SkipCell(f"shadow model {m} diverged: its logits are not finite")
     return shadows
 
@@ -36,8 +42,8 @@ def shadow_models_of(observations: Observations) -> ShadowModels:
 def rescaled_confidence(logits: np.ndarray, y: np.ndarray) -> np.ndarray:
     """ln(p_y / (1 - p_y)), [n] float64, for ``logits`` [n, C] with C >= 2 and labels ``y`` [n].
 
-    Computed as z_y - logsumexp of the other logits: finite for every finite logit, since p_y itself is never formed.
-    Source: Carlini et al. (LiRA), S&P 2022, the "logit scaling" of the confidence.
+    Computed as z_y - logsumexp of the other logits: finite for every finite logit, since p_y itself
+    is never formed. Source: Carlini et al. (LiRA), S&P 2022, the "logit scaling" of the confidence.
     """
     others = np.array(logits, np.float64)
     label = y[:, None]
@@ -48,25 +54,36 @@ def rescaled_confidence(logits: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def log_confidence(logits: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """ln p_y, [n] float64, for ``logits`` [n, C] and labels ``y`` [n]; exact where p_y is next to 0 or to 1."""
+    """ln p_y, [n] float64, for ``logits`` [n, C] and labels ``y`` [n]; exact where p_y is next to 0
+    or to 1.
+    """
     return -np.logaddexp(0.0, -rescaled_confidence(logits, y))
 
 
 class ShadowModelAttack(Attack):
-    """Score = the attack model's probability that the final model's prediction is one on a training sample.
+    """Score = the attack model's probability that the final model's prediction is one on a training
+    sample.
 
-    The attack model reads the softmax, sorted downwards, and the label; it learns from the predictions of all shadow
-    models on their own training samples (in) and on the shadow samples they were not trained on (out), as many of each.
-    It is trained anew for every target with the target's key, on the CPU.
-    Source: Shokri et al., S&P 2017, sections V.C (shadow models) and V.E (attack model): 64 ReLU units; they have one model
-    per class (``per_class``), here the class is an input by default, which shares what all classes have in common.
-    Sorted predictions: Salem et al., NDSS 2019, who keep the three largest (``top``).
+    The attack model reads the softmax, sorted downwards, and the label; it learns from the
+    predictions of all shadow models on their own training samples (in) and on the shadow samples
+    they were not trained on (out), as many of each. It is trained anew for every target with the
+    target's key, on the CPU. Source: Shokri et al., S&P 2017, sections V.C (shadow models) and V.E
+    (attack model): 64 ReLU units; they have one model per class (``per_class``), here the class is
+    an input by default, which shares what all classes have in common. Sorted predictions: Salem et
+    al., NDSS 2019, who keep the three largest (``top``).
     """
 
     class Params(Params):
-        top: int | None = Field(None, ge=1, description="how many of the largest probabilities it reads; null = all")
-        per_class: bool = Field(False, description="one attack model per class (the paper) instead of the class as an input")
-        epochs: int = Field(50, ge=1, le=10_000, description="passes over the shadow models' predictions")
+        top: int | None = Field(
+            None, ge=1, description="how many of the largest probabilities it reads; null = all"
+        )
+        per_class: bool = Field(
+            False,
+            description="one attack model per class (the paper) instead of the class as an input",
+        )
+        epochs: int = Field(
+            50, ge=1, le=10_000, description="passes over the shadow models' predictions"
+        )
 
     view = "external"
     needs_shadow_models = True
@@ -74,68 +91,97 @@ class ShadowModelAttack(Attack):
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
         shadows = shadow_models_of(observations)
-        x = torch.cat([self._features(logits, shadows.shadow_y) for logits in shadows.shadow_logits])
-        y, member = np.tile(shadows.shadow_y, len(shadows.shadow_logits)), np.asarray(shadows.shadow_member, bool).ravel()
-        queries, score = self._features(shadows.target_logits, audit.y), np.empty(len(audit.y), np.float64)
+        x = torch.cat(
+            [self._features(logits, shadows.shadow_y) for logits in shadows.shadow_logits]
+        )
+        y, member = (
+            np.tile(shadows.shadow_y, len(shadows.shadow_logits)),
+            np.asarray(shadows.shadow_member, bool).ravel(),
+        )
+        queries, score = (
+            self._features(shadows.target_logits, audit.y),
+            np.empty(len(audit.y), np.float64),
+        )
         classes = sorted({*audit.y.tolist()})
         if missing := [c for c in classes if c not in y]:
-            raise SkipCell(f"no shadow sample has the label {missing[0]}, so its predictions cannot be learnt")
+            raise SkipCell(
+                f"no shadow sample has the label {missing[0]}, so its predictions cannot be learnt"
+            )
         for c in classes if self.params.per_class else [None]:
             rows = np.flatnonzero(y == c) if self.params.per_class else np.arange(len(y))
             asked = audit.y == c if self.params.per_class else np.ones(len(score), bool)
             chosen = rows[balanced(torch.from_numpy(member[rows]), audit.generator)]
             if len(chosen) == 0:
                 name = "sample" if c is None else f"sample of class {c}"
-                raise SkipCell(f"the shadow samples hold no {name} both inside and outside a shadow model's training data")
-            net = trained_net(x[chosen], torch.from_numpy(member[chosen]), self.params.epochs, audit.generator)
-            score[asked] = expit(net.logits(queries[asked]))  # float64: in float32 it is 1 from a logit of 17 on
+                raise SkipCell(
+                    f"the shadow samples hold no {name} both inside and outside a shadow model's "
+                    "training data"
+                )
+            net = trained_net(
+                x[chosen], torch.from_numpy(member[chosen]), self.params.epochs, audit.generator
+            )
+            # float64: in float32 it is 1 from a logit of 17 on
+            score[asked] = expit(net.logits(queries[asked]))
         return score
 
     def _features(self, logits: np.ndarray, y: np.ndarray) -> torch.Tensor:
-        """[n, top (+ C)] float32: the largest probabilities downwards, then the label unless each class has its model."""
+        """[n, top (+ C)] float32: the largest probabilities downwards, then the label unless each
+        class has its model.
+        """
         p = torch.from_numpy(np.array(logits, np.float32)).softmax(1)
         classes = p.shape[1]
         largest = p.sort(dim=1, descending=True).values[:, : self.params.top]
         if self.params.per_class:
             return largest
-        return torch.cat([largest, one_hot(torch.from_numpy(np.array(y, np.int64)), classes).float()], dim=1)
+        return torch.cat(
+            [largest, one_hot(torch.from_numpy(np.array(y, np.int64)), classes).float()], dim=1
+        )
 
 
 def balanced(member: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Positions of as many members as non-members, drawn from ``member`` [n] bool without replacement; in order."""
+    """Positions of as many members as non-members, drawn from ``member`` [n] bool without
+    replacement; in order.
+    """
     sides = [side.nonzero().squeeze(1) for side in (member, ~member)]
     fewest = min(len(side) for side in sides)
     drawn = [side[torch.randperm(len(side), generator=generator)[:fewest]] for side in sides]
     return torch.cat(drawn).sort().values
 
 
-ENOUGH_MODELS = 64  # Carlini et al.: below it one variance for all samples attacks better than one a sample
+# Carlini et al.: below it one variance for all samples attacks better than one a sample
+ENOUGH_MODELS = 64
 LEAST_DEVIATION = 1e-12  # of a candidate on which all shadow models agree to the last bit
 RELEASED_GUARD = 1e-30  # what the released code adds to a deviation
 
 
 class LiRAOffline(Attack):
-    """Score = (phi - mu) / sigma, phi = ln(p_y / (1 - p_y)) on the final model, mu and sigma over the shadow models.
+    """Score = (phi - mu) / sigma, phi = ln(p_y / (1 - p_y)) on the final model, mu and sigma over
+    the shadow models.
 
-    The paper's score is 1 - Pr[Z > phi] = Phi of this z, a monotone function of it: AUC and TF01 are the same, but Phi
-    is 1 in float64 from z = 8.3 on, so the clearest members would tie exactly where TF01 is decided.
-    The global variance is the mean over the candidates of the variance over the shadow models; as one constant for all,
-    it leaves the ranking to phi - mu.
-    Source: Carlini et al., S&P 2022, the offline attack (one-sided test against the out-models alone), one query a sample.
+    The paper's score is 1 - Pr[Z > phi] = Phi of this z, a monotone function of it: AUC and TF01
+    are the same, but Phi is 1 in float64 from z = 8.3 on, so the clearest members would tie exactly
+    where TF01 is decided. The global variance is the mean over the candidates of the variance over
+    the shadow models; as one constant for all, it leaves the ranking to phi - mu. Source: Carlini
+    et al., S&P 2022, the offline attack (one-sided test against the out-models alone), one query a
+    sample.
 
-    ``form: released`` is the offline attack of their code (TensorFlow Privacy, research/mi_lira_2021/plot.py): minus the
-    log density of phi under the out-models' Gaussian, its mean the median, its deviation of divisor M. It is two-sided: a
-    confidence far below the shadow models' counts as much for membership as one far above. Its fixed variance is that of
-    all values of all candidates about their common mean.
+    ``form: released`` is the offline attack of their code (TensorFlow Privacy,
+    research/mi_lira_2021/plot.py): minus the log density of phi under the out-models' Gaussian, its
+    mean the median, its deviation of divisor M. It is two-sided: a confidence far below the shadow
+    models' counts as much for membership as one far above. Its fixed variance is that of all values
+    of all candidates about their common mean.
     """
 
     class Params(Params):
         variance: Literal["auto", "global", "per-sample"] = Field(
             "auto",
-            description="of the out-models: one for all candidates, or one each; auto: global below 64 shadow models",
+            description="of the out-models: one for all candidates, or one each; auto: global "
+            "below 64 shadow models",
         )
         form: Literal["one-sided", "released"] = Field(
-            "one-sided", description="the paper's offline test, or the released code's density: two-sided about the median"
+            "one-sided",
+            description="the paper's offline test, or the released code's density: two-sided about "
+            "the median",
         )
 
     view = "external"
@@ -143,7 +189,8 @@ class LiRAOffline(Attack):
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
         shadows = shadow_models_of(observations)
-        out = np.stack([rescaled_confidence(logits, audit.y) for logits in shadows.logits])  # [M, n]
+        # [M, n]
+        out = np.stack([rescaled_confidence(logits, audit.y) for logits in shadows.logits])
         phi = rescaled_confidence(shadows.target_logits, audit.y)
         if self.params.form == "released":
             return minus_log_density(phi, out, self._one_variance(out))
@@ -163,55 +210,76 @@ class LiRAOffline(Attack):
 
 
 def minus_log_density(phi: np.ndarray, out: np.ndarray, one_variance: bool) -> np.ndarray:
-    """[n]: -ln N(phi; median, deviation^2) of ``phi`` [n] under the out-models' ``out`` [M, n], as the released code has it."""
+    """[n]: -ln N(phi; median, deviation^2) of ``phi`` [n] under the out-models' ``out`` [M, n], as
+    the released code has it.
+    """
     deviation = RELEASED_GUARD + (out.std() if one_variance else out.std(axis=0))
     z = (phi - np.median(out, axis=0)) / deviation
     return z**2 / 2 + np.log(deviation) + np.log(2 * np.pi) / 2
 
 
 class RMIA(Attack):
-    """Score = share of population samples z with ratio(x) / ratio(z) >= gamma, ratio(x) = p(x | theta) / p(x); in [0, 1].
+    """Score = share of population samples z with ratio(x) / ratio(z) >= gamma, ratio(x) = p(x |
+    theta) / p(x); in [0, 1].
 
-    p(x | theta) is the final model's softmax on the true label; p(x) = ((1 + a) p_out(x) + 1 - a) / 2 with p_out the mean
-    over the shadow models, which estimates the mean of in- and out-models from out-models alone (p_in = a p_out + 1 - a).
-    The population is the shadow samples. None of them is in the target's training data, but each was in that of some
-    shadow models, so p_out(z) averages those alone that did not train on z; a z that all trained on is left out. A
-    candidate is compared with the z under the global model that serves its own client.
-    The score has steps of 1/S for S shadow samples, so TF01 wants S in the thousands.
-    Source: Zarifzadeh, Liu & Shokri, ICML 2024, the offline attack; softmax without temperature, one query a sample.
-    The authors' tool picks ``a`` for each data set by attacking a shadow model, and takes gamma = 1.
+    p(x | theta) is the final model's softmax on the true label; p(x) = ((1 + a) p_out(x) + 1 - a) /
+    2 with p_out the mean over the shadow models, which estimates the mean of in- and out-models
+    from out-models alone (p_in = a p_out + 1 - a). The population is the shadow samples. None of
+    them is in the target's training data, but each was in that of some shadow models, so p_out(z)
+    averages those alone that did not train on z; a z that all trained on is left out. A candidate
+    is compared with the z under the global model that serves its own client. The score has steps of
+    1/S for S shadow samples, so TF01 wants S in the thousands. Source: Zarifzadeh, Liu & Shokri,
+    ICML 2024, the offline attack; softmax without temperature, one query a sample. The authors'
+    tool picks ``a`` for each data set by attacking a shadow model, and takes gamma = 1.
     """
 
     class Params(Params):
         a: float = Field(
-            0.3, ge=0, le=1, description="p_in = a p_out + 1 - a: 1 = training leaves the confidence alone, 0 = makes it 1"
+            0.3,
+            ge=0,
+            le=1,
+            description="p_in = a p_out + 1 - a: 1 = training leaves the confidence alone, 0 = "
+            "makes it 1",
         )
-        gamma: float = Field(1.0, ge=1, description="by which factor the candidate's ratio must exceed that of z")
+        gamma: float = Field(
+            1.0, ge=1, description="by which factor the candidate's ratio must exceed that of z"
+        )
 
     view = "external"
     needs_shadow_models = True
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
         shadows = shadow_models_of(observations)
-        all_out = np.ones((len(shadows.logits), len(audit.y)), bool)  # no shadow model trained on a candidate
-        x = log_confidence(shadows.target_logits, audit.y) - self._log_evidence(_log_out(shadows.logits, audit.y, all_out))
+        # no shadow model trained on a candidate
+        all_out = np.ones((len(shadows.logits), len(audit.y)), bool)
+        x = log_confidence(shadows.target_logits, audit.y) - self._log_evidence(
+            _log_out(shadows.logits, audit.y, all_out)
+        )
         population = self._population(shadows)
         score = np.empty(len(x), np.float64)
         for j in np.unique(shadows.model_of):
             here = shadows.model_of == j
             bars = np.sort(population[j] + np.log(self.params.gamma))
-            score[here] = np.searchsorted(bars, x[here], side="right") / len(bars)  # right: a tie counts, as >= does
+            # right: a tie counts, as >= does
+            score[here] = np.searchsorted(bars, x[here], side="right") / len(bars)
         return score
 
     def _population(self, shadows: ShadowModels) -> np.ndarray:
-        """[s, Z]: ln ratio(z) under each global model, of the shadow samples that some shadow model did not train on."""
+        """[s, Z]: ln ratio(z) under each global model, of the shadow samples that some shadow model
+        did not train on.
+        """
         kept = np.asarray(~shadows.shadow_member.all(axis=0))
         if not kept.any():
-            raise SkipCell("every shadow model trained on every shadow sample, so there is no population to compare with")
+            raise SkipCell(
+                "every shadow model trained on every shadow sample, so there is no population to "
+                "compare with"
+            )
         y = shadows.shadow_y[kept]
         every = [logits[kept] for logits in shadows.shadow_logits]
         evidence = self._log_evidence(_log_out(every, y, ~shadows.shadow_member[:, kept]))
-        return np.stack([log_confidence(logits[kept], y) - evidence for logits in shadows.target_shadow_logits])
+        return np.stack(
+            [log_confidence(logits[kept], y) - evidence for logits in shadows.target_shadow_logits]
+        )
 
     def _log_evidence(self, log_out: np.ndarray) -> np.ndarray:
         """[n]: ln p(x) from ln p_out(x)."""
@@ -221,7 +289,8 @@ class RMIA(Attack):
 
 
 def _log_out(every: Iterable[np.ndarray], y: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """[n]: ln of the mean confidence of the shadow models, with logits [n, C] each, over those that did not train on a sample
-    (``out`` [M, n])."""
+    """[n]: ln of the mean confidence of the shadow models, with logits [n, C] each, over those that
+    did not train on a sample (``out`` [M, n]).
+    """
     each = np.stack([log_confidence(logits, y) for logits in every])
     return np.logaddexp.reduce(np.where(out, each, -np.inf), axis=0) - np.log(out.sum(axis=0))

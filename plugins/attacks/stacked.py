@@ -23,23 +23,34 @@ GUARD = 1e-8  # added to the other clients' variance, as FedMIA does
 
 def minus_log(name: str) -> Measure:
     """-ln of a squared length."""
-    return Measure(frozenset({name}), lambda seen: -np.log(np.asarray(seen[name], np.float64) + SMALLEST))
+    return Measure(
+        frozenset({name}), lambda seen: -np.log(np.asarray(seen[name], np.float64) + SMALLEST)
+    )
 
 
 MEASURED: dict[str, Measure] = {
-    "logit-confidence": signal("logit-confidence"), "loss": signal("loss", -1), "margin": signal("margin"),
-    "max-prob": signal("max-prob"), "std-prob": signal("std-prob"), "entropy": signal("entropy", -1),
-    "modified-entropy": signal("modified-entropy", -1), "uniform-loss": signal("uniform-loss", -1),
-    "grad-cosine": MEASURES["grad-cosine"], "grad-diff": MEASURES["grad-diff"], "grad-norm": minus_log("grad-sq"),
+    "logit-confidence": signal("logit-confidence"),
+    "loss": signal("loss", -1),
+    "margin": signal("margin"),
+    "max-prob": signal("max-prob"),
+    "std-prob": signal("std-prob"),
+    "entropy": signal("entropy", -1),
+    "modified-entropy": signal("modified-entropy", -1),
+    "uniform-loss": signal("uniform-loss", -1),
+    "grad-cosine": MEASURES["grad-cosine"],
+    "grad-diff": MEASURES["grad-diff"],
+    "grad-norm": minus_log("grad-sq"),
     "upload-grad-norm": minus_log("upload-grad-sq"),
-}  # fmt: skip
+}
 NEEDS = frozenset().union(*(measure.needs for measure in MEASURED.values()))
 
 
 def series_of(observations: Observations) -> list[np.ndarray]:
-    """[R, n] each: every measurement on the target's row and, where other clients are seen, against theirs.
+    """[R, n] each: every measurement on the target's row and, where other clients are seen, against
+    theirs.
 
-    In a round without the client its last value before it stands in. Raises ``SkipCell`` where it never took part.
+    In a round without the client its last value before it stands in. Raises ``SkipCell`` where it
+    never took part.
     """
     out = []
     for measure in MEASURED.values():
@@ -52,7 +63,9 @@ def series_of(observations: Observations) -> list[np.ndarray]:
 
 
 def against(mine: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """[R, n]: (value - mean) / deviation of ``mine`` [R, n] among ``others`` [R, M, n]; 0 in a round with fewer than two."""
+    """[R, n]: (value - mean) / deviation of ``mine`` [R, n] among ``others`` [R, M, n]; 0 in a
+    round with fewer than two.
+    """
     there = ~np.isnan(others).any(axis=2)  # [R, M]
     enough = there.sum(axis=1) >= 2
     z = np.zeros_like(mine)
@@ -78,32 +91,45 @@ def features(observations: Observations) -> np.ndarray:
 BINS = 32  # a split lies between two of so many equal shares of the samples
 INVERSE_PENALTY = 1e-3  # hundreds of features that say much the same, of few members
 BOOSTING = {
-    "max_iter": 30, "learning_rate": 0.2, "max_leaf_nodes": 8, "min_samples_leaf": 20, "l2_regularization": 1.0,
-    "early_stopping": False, "max_bins": BINS,
-}  # fmt: skip
+    "max_iter": 30,
+    "learning_rate": 0.2,
+    "max_leaf_nodes": 8,
+    "min_samples_leaf": 20,
+    "l2_regularization": 1.0,
+    "early_stopping": False,
+    "max_bins": BINS,
+}
 
 
 class Stacked(Taught):
-    """Score = mean of two ranks: of a logistic regression's and of a boosted ensemble of trees' log odds.
+    """Score = mean of two ranks: of a logistic regression's and of a boosted ensemble of trees' log
+    odds.
 
-    Both read every signal of the view in every audited round: each round's value, the mean, slope and spread over the rounds,
-    and, where the view shows other clients, the same of the value's distance from theirs in deviations (FedMIA's contrast).
-    A round without the client has its last value before it. Each feature is replaced by its normal score among the samples
-    of one client: clients differ in their losses, and what carries over from a colluder to the target is who is high among
-    its own. They learn from colluders, never from the answers: a sample that is in the colluders' pool and among the
-    candidates is scored by the models that have not learnt from it, and ranks are within these folds.
-    In the view ``client`` several colluders see one model, and their samples are its members together.
-    Source: ensembles of this kind led the red teams of NIST's genomics federated-learning exercise (2025); stacking:
-    Wolpert, Neural Networks 1992; the contrast: Zhu et al. (FedMIA), CVPR 2025.
+    Both read every signal of the view in every audited round: each round's value, the mean, slope
+    and spread over the rounds, and, where the view shows other clients, the same of the value's
+    distance from theirs in deviations (FedMIA's contrast). A round without the client has its last
+    value before it. Each feature is replaced by its normal score among the samples of one client:
+    clients differ in their losses, and what carries over from a colluder to the target is who is
+    high among its own. They learn from colluders, never from the answers: a sample that is in the
+    colluders' pool and among the candidates is scored by the models that have not learnt from it,
+    and ranks are within these folds. In the view ``client`` several colluders see one model, and
+    their samples are its members together. Source: ensembles of this kind led the red teams of
+    NIST's genomics federated-learning exercise (2025); stacking: Wolpert, Neural Networks 1992; the
+    contrast: Zhu et al. (FedMIA), CVPR 2025.
     """
 
     class Params(Teaching):
-        colluders: int = Field(1, ge=1, le=1000, description="clients that collude, with teacher colluder")
+        colluders: int = Field(
+            1, ge=1, le=1000, description="clients that collude, with teacher colluder"
+        )
 
         @model_validator(mode="after")
         def _a_half_has_no_colluders(self):
             if self.teacher == "half" and self.colluders != 1:
-                raise ValueError("'colluders' belongs to teacher colluder: leave it out, or set teacher to colluder")
+                raise ValueError(
+                    "'colluders' belongs to teacher colluder: leave it out, or set teacher to "
+                    "colluder"
+                )
             return self
 
     needs = NEEDS
@@ -126,7 +152,10 @@ class Stacked(Taught):
             ids, x, bins, member = ids[once], x[once], bins[once], member[once]
         seed = int(audit.rng.integers(2**31))
         with threadpool_limits(limits=1):
-            self._models = [_ensemble(x[seen], bins[seen], member[seen], seed) for seen in self._lessons(ids, member)]
+            self._models = [
+                _ensemble(x[seen], bins[seen], member[seen], seed)
+                for seen in self._lessons(ids, member)
+            ]
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
         read, fold = _read(observations), self._folds(audit.ids)
@@ -135,15 +164,21 @@ class Stacked(Taught):
             for f, models in enumerate(self._models):
                 mine = fold == f
                 if mine.any():
-                    ranked = [model.decision_function(x[mine]) for model, x in zip(models, read, strict=True)]
+                    ranked = [
+                        model.decision_function(x[mine])
+                        for model, x in zip(models, read, strict=True)
+                    ]
                     score[mine] = np.mean([(rankdata(s) - 0.5) / len(s) for s in ranked], axis=0)
         return score
 
 
 def _ensemble(x: np.ndarray, bins: np.ndarray, member: np.ndarray, seed: int) -> list[Any]:
     """The two models fitted to ``x`` [n, d] or its ``bins`` [n, d], ``member`` [n] bool."""
-    regression = LogisticRegression(C=INVERSE_PENALTY, tol=1e-6, max_iter=1000, class_weight="balanced")
-    # the trees' samples all weigh the same: only their ranks are used, and weights cost twenty times the training
+    regression = LogisticRegression(
+        C=INVERSE_PENALTY, tol=1e-6, max_iter=1000, class_weight="balanced"
+    )
+    # the trees' samples all weigh the same: only their ranks are used, and weights cost twenty
+    # times the training
     boosting = HistGradientBoostingClassifier(**BOOSTING, random_state=seed)
     return [regression.fit(x, member), boosting.fit(bins, member)]
 
@@ -154,4 +189,6 @@ def _read(observations: Observations) -> tuple[np.ndarray, np.ndarray]:
     ranks = (2 * rankdata(features(observations), axis=0) - 2).astype(np.int64)
     n = len(ranks)
     every = np.arange(2 * n - 1)
-    return ndtri((every / 2 + 0.5) / n)[ranks], (every * BINS // (2 * n - 1)).astype(np.float64)[ranks]
+    return ndtri((every / 2 + 0.5) / n)[ranks], (every * BINS // (2 * n - 1)).astype(np.float64)[
+        ranks
+    ]

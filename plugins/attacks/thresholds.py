@@ -1,4 +1,6 @@
-"""One number of one round against a threshold, learnt from colluders; also adaptive to MemberShield."""
+"""One number of one round against a threshold, learnt from colluders; also adaptive to
+MemberShield.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +18,46 @@ from fedbench.plugins.attacks.taught import TaughtByRound, Teaching
 
 
 def best_threshold(value: np.ndarray, member: np.ndarray) -> float:
-    """The tau of the largest TPR - FPR of "member iff value > tau", for ``value`` [n] and ``member`` [n] bool of both kinds.
+    """The tau of the largest TPR - FPR of "member iff value > tau", for ``value`` [n] and
+    ``member`` [n] bool of both kinds.
 
-    tau lies half way between two neighbouring values, or is the largest value. Of several equally good ones the highest:
-    doubtful samples are no members. Where nothing beats an advantage of 0, no sample is a member.
-    Source: Yeom et al., CSF 2018 (the advantage); Song & Mittal, USENIX Security 2021, section 3.2.1 (chosen on shadow data).
+    tau lies half way between two neighbouring values, or is the largest value. Of several equally
+    good ones the highest: doubtful samples are no members. Where nothing beats an advantage of 0,
+    no sample is a member. Source: Yeom et al., CSF 2018 (the advantage); Song & Mittal, USENIX
+    Security 2021, section 3.2.1 (chosen on shadow data).
     """
     value, member = np.asarray(value, np.float64), np.asarray(member, bool)
     levels, at = np.unique(value, return_inverse=True)
     members = np.bincount(at[member], minlength=len(levels))
     others = np.bincount(at[~member], minlength=len(levels))
-    # in whole numbers, so that equal advantages tie: what lies above each level, times the other side's size
-    above = (members.sum() - members.cumsum()) * others.sum() - (others.sum() - others.cumsum()) * members.sum()
+    # in whole numbers, so that equal advantages tie: what lies above each level, times the other
+    # side's size
+    above = (members.sum() - members.cumsum()) * others.sum() - (
+        others.sum() - others.cumsum()
+    ) * members.sum()
     best = int(np.flatnonzero(above == above.max())[-1])
-    return float(levels[best] if best == len(levels) - 1 else levels[best] / 2 + levels[best + 1] / 2)
+    return float(
+        levels[best] if best == len(levels) - 1 else levels[best] / 2 + levels[best + 1] / 2
+    )
 
 
-def class_thresholds(value: np.ndarray, member: np.ndarray, y: np.ndarray, classes: np.ndarray, least: int) -> dict[int, float]:
+def class_thresholds(
+    value: np.ndarray, member: np.ndarray, y: np.ndarray, classes: np.ndarray, least: int
+) -> dict[int, float]:
     """The best threshold of each of ``classes``, from its samples alone (``y`` [n]).
 
-    A class with fewer than ``least`` members or non-members is left out: the threshold of all samples is for it.
+    A class with fewer than ``least`` members or non-members is left out: the threshold of all
+    samples is for it.
     """
-    counts = {c: (int((member & (y == c)).sum()), int((~member & (y == c)).sum())) for c in classes.tolist()}
-    return {c: best_threshold(value[y == c], member[y == c]) for c, sides in counts.items() if min(sides) >= least}
+    counts = {
+        c: (int((member & (y == c)).sum()), int((~member & (y == c)).sum()))
+        for c in classes.tolist()
+    }
+    return {
+        c: best_threshold(value[y == c], member[y == c])
+        for c, sides in counts.items()
+        if min(sides) >= least
+    }
 
 
 @dataclass(frozen=True)
@@ -54,31 +73,42 @@ class Thresholds:
 
 
 class Threshold(TaughtByRound, MeasuringAttack):
-    """Score = a measurement of one round minus a threshold, positive for those that the attack calls members.
+    """Score = a measurement of one round minus a threshold, positive for those that the attack
+    calls members.
 
-    The threshold is the one of the largest advantage on the teacher's samples, in each round, for all classes together or
-    for each by itself. A class with fewer than ``least`` members or non-members among the lessons has that of all classes.
-    Two folds have two thresholds, chosen on one half of the samples for the other. What lies above its own has the lower
-    one subtracted, what lies below it the higher one: so the choice decides who is called a member, and candidates of one
-    class rank as the measurement ranks them, save those between both thresholds.
-    Without a teacher the score is the measurement itself, and no sample is called a member.
+    The threshold is the one of the largest advantage on the teacher's samples, in each round, for
+    all classes together or for each by itself. A class with fewer than ``least`` members or
+    non-members among the lessons has that of all classes. Two folds have two thresholds, chosen on
+    one half of the samples for the other. What lies above its own has the lower one subtracted,
+    what lies below it the higher one: so the choice decides who is called a member, and candidates
+    of one class rank as the measurement ranks them, save those between both thresholds. Without a
+    teacher the score is the measurement itself, and no sample is called a member.
     """
 
     class Params(Teaching):
         teacher: Literal["none", "colluder", "half"] = Field(  # type: ignore[assignment]
             "colluder",
-            description="which membership chooses the threshold: a colluding client's, that of a random half of the candidates "
+            description="which membership chooses the threshold: a colluding client's, that of a "
+            "random half of the candidates "
             "(judged on the other half), or none: the measurement as it is",
         )
-        classes: bool = Field(False, description="a threshold for each class instead of one for all")
+        classes: bool = Field(
+            False, description="a threshold for each class instead of one for all"
+        )
         least: int = Field(
-            5, ge=1, description="members and non-members a class needs among the lessons; with fewer, it has that of all classes"
+            5,
+            ge=1,
+            description="members and non-members a class needs among the lessons; with fewer, it "
+            "has that of all classes",
         )
 
         @model_validator(mode="after")
         def _classes_need_a_teacher(self):
             if self.classes and self.teacher == "none":
-                raise ValueError("thresholds per class are chosen on a teacher's samples: set teacher, or classes to false")
+                raise ValueError(
+                    "thresholds per class are chosen on a teacher's samples: set teacher, or "
+                    "classes to false"
+                )
             return self
 
     @property
@@ -93,24 +123,34 @@ class Threshold(TaughtByRound, MeasuringAttack):
     def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
         return self._measured(observations)[..., None]
 
-    def _learn(self, x: np.ndarray, member: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Thresholds:
+    def _learn(
+        self, x: np.ndarray, member: np.ndarray, y: np.ndarray, rng: np.random.Generator
+    ) -> Thresholds:
         value = x[:, 0]
-        own = class_thresholds(value, member, y, np.unique(y), self.params.least) if self.params.classes else {}
+        own = (
+            class_thresholds(value, member, y, np.unique(y), self.params.least)
+            if self.params.classes
+            else {}
+        )
         return Thresholds(best_threshold(value, member), own)
 
     def _round(self, r: int, x: np.ndarray, audit: Audit) -> np.ndarray:
         return x[:, 0] if self.params.teacher == "none" else super()._round(r, x, audit)
 
-    def _answer(self, models: Sequence[Thresholds], fold: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def _answer(
+        self, models: Sequence[Thresholds], fold: np.ndarray, x: np.ndarray, y: np.ndarray
+    ) -> np.ndarray:
         each = np.stack([model.at(y) for model in models])  # [folds, n]
         own, value = each[fold, np.arange(len(y))], x[:, 0]
         return value - np.where(value > own, each.min(axis=0), each.max(axis=0))
 
 
 class ThresholdConfidence(Threshold):
-    """Confidence in the label, as its log odds ln(p_y / (1 - p_y)): the same order as p_y, which is 1 in float32 early.
+    """Confidence in the label, as its log odds ln(p_y / (1 - p_y)): the same order as p_y, which is
+    1 in float32 early.
 
-    Source: Song & Mittal, USENIX Security 2021, section 3.2.1 (class-dependent thresholds); Salem et al., NDSS 2019.
+    Source: Song & Mittal, USENIX Security 2021, section 3.2.1 (class-dependent thresholds); Salem
+    et al., NDSS 2019.
     """
 
     measure = "rescaled"
@@ -119,14 +159,16 @@ class ThresholdConfidence(Threshold):
 class ThresholdEntropy(Threshold):
     """Minus the entropy of the prediction, which does not look at the label.
 
-    Source: Salem et al., NDSS 2019, adversary 3; Song & Mittal, USENIX Security 2021, section 3.2.1.
+    Source: Salem et al., NDSS 2019, adversary 3; Song & Mittal, USENIX Security 2021, section
+    3.2.1.
     """
 
     measure = "entropy"
 
 
 class ThresholdModifiedEntropy(Threshold):
-    """Minus the modified entropy: 0 where the prediction is sure and right, without bound where it is sure and wrong.
+    """Minus the modified entropy: 0 where the prediction is sure and right, without bound where it
+    is sure and wrong.
 
     Source: Song & Mittal, USENIX Security 2021, section 3.2.2 and equation 6.
     """
@@ -135,17 +177,21 @@ class ThresholdModifiedEntropy(Threshold):
 
 
 class ThresholdLoss(Threshold):
-    """Minus the loss. Source: Yeom et al., CSF 2018, adversary 2, who take the mean training loss as threshold."""
+    """Minus the loss. Source: Yeom et al., CSF 2018, adversary 2, who take the mean training loss
+    as threshold.
+    """
 
     measure = "loss"
 
 
 class LabelOnly(Threshold):
-    """Score = the signal ``robustness``: how well the label holds under augmentations and noise, of one round.
+    """Score = the signal ``robustness``: how well the label holds under augmentations and noise, of
+    one round.
 
-    It reads predicted labels alone, so masking the confidences does not stop it. The signal has few values, and candidates
-    tie: they count one half in the AUC, and TF01 can be 0 for that alone.
-    Source: Choquette-Choo et al., ICML 2021, sections 3.3 (augmentations) and 3.4 (noise as distance to the boundary).
+    It reads predicted labels alone, so masking the confidences does not stop it. The signal has few
+    values, and candidates tie: they count one half in the AUC, and TF01 can be 0 for that alone.
+    Source: Choquette-Choo et al., ICML 2021, sections 3.3 (augmentations) and 3.4 (noise as
+    distance to the boundary).
     """
 
     @property
@@ -154,29 +200,43 @@ class LabelOnly(Threshold):
 
 
 class AdaptiveMemberShield(Threshold):
-    """Score = minus the loss against the softened label, (1 - theta) CE + theta mean_c(-ln p_c), in one round.
+    """Score = minus the loss against the softened label, (1 - theta) CE + theta mean_c(-ln p_c), in
+    one round.
 
-    A client that trains on y' = (1 - theta) onehot + theta / C brings its members to p = y': the plain loss takes a more
-    confident non-member for a member, the loss against y' is least at y' itself. ``form: trained`` is a logistic regression
-    on the logits, the loss, the mean loss over all classes and the loss against y'. How long the target trains is not among
-    the observations; a colluder that runs the same defense stops by the same rule, so that its models teach it. The note of
-    the cell says "(defended)" of a colluder that does; one that is not teaches another distribution.
-    Source: MemberShield, section 7.8 and Table 12 (Song & Mittal's adaptive attack: thresholds and attack models fitted with
-    the same soft labels and early stopping).
+    A client that trains on y' = (1 - theta) onehot + theta / C brings its members to p = y': the
+    plain loss takes a more confident non-member for a member, the loss against y' is least at y'
+    itself. ``form: trained`` is a logistic regression on the logits, the loss, the mean loss over
+    all classes and the loss against y'. How long the target trains is not among the observations; a
+    colluder that runs the same defense stops by the same rule, so that its models teach it. The
+    note of the cell says "(defended)" of a colluder that does; one that is not teaches another
+    distribution. Source: MemberShield, section 7.8 and Table 12 (Song & Mittal's adaptive attack:
+    thresholds and attack models fitted with the same soft labels and early stopping).
     """
 
     class Params(Threshold.Params):
-        theta: float = Field(0.8, ge=0, lt=1, description="share of the uniform distribution in the target's soft labels")
+        theta: float = Field(
+            0.8,
+            ge=0,
+            lt=1,
+            description="share of the uniform distribution in the target's soft labels",
+        )
         form: Literal["threshold", "trained"] = Field(
-            "threshold", description="a threshold on the loss against the soft labels, or a classifier that reads it"
+            "threshold",
+            description="a threshold on the loss against the soft labels, or a classifier that "
+            "reads it",
         )
 
         @model_validator(mode="after")
         def _what_is_trained_has_a_teacher(self):
             if self.form == "trained" and self.teacher == "none":
-                raise ValueError("form 'trained' learns from a teacher: set teacher to colluder or half")
+                raise ValueError(
+                    "form 'trained' learns from a teacher: set teacher to colluder or half"
+                )
             if self.form == "trained" and self.classes:
-                raise ValueError("'classes' belongs to the form 'threshold': set form to threshold, or classes to false")
+                raise ValueError(
+                    "'classes' belongs to the form 'threshold': set form to threshold, or classes "
+                    "to false"
+                )
             return self
 
     @property
@@ -193,9 +253,13 @@ class AdaptiveMemberShield(Threshold):
         return self.params.form == "trained"
 
     def _minus_soft_loss(self, observations: Observations) -> np.ndarray:
-        """[R, M, n]: cross-entropy is linear in the label, so the soft one's is the mean of both, turned over."""
+        """[R, M, n]: cross-entropy is linear in the label, so the soft one's is the mean of both,
+        turned over.
+        """
         theta = self.params.theta
-        loss, uniform = (np.asarray(observations[name], np.float64) for name in ("loss", "uniform-loss"))
+        loss, uniform = (
+            np.asarray(observations[name], np.float64) for name in ("loss", "uniform-loss")
+        )
         return -((1 - theta) * loss + theta * uniform)
 
     def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
@@ -203,10 +267,18 @@ class AdaptiveMemberShield(Threshold):
         if not self._is_trained:
             return value
         one = [observations.of_target(name)[..., None] for name in ("loss", "uniform-loss")]
-        return np.concatenate([value, *one, observations.of_target("logits")], axis=2, dtype=np.float64)
+        return np.concatenate(
+            [value, *one, observations.of_target("logits")], axis=2, dtype=np.float64
+        )
 
-    def _learn(self, x: np.ndarray, member: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Any:
-        return standardised(regression, x, member, rng) if self._is_trained else super()._learn(x, member, y, rng)
+    def _learn(
+        self, x: np.ndarray, member: np.ndarray, y: np.ndarray, rng: np.random.Generator
+    ) -> Any:
+        return (
+            standardised(regression, x, member, rng)
+            if self._is_trained
+            else super()._learn(x, member, y, rng)
+        )
 
     def _answer(self, models: Any, fold: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         if not self._is_trained:

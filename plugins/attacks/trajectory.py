@@ -23,8 +23,8 @@ from fedbench.plugins.attacks.measures import (
 class SingleRound(MeasuringAttack):
     """Score = a measurement in the last audited round in which the target took part.
 
-    FedMIA's table reports the best snapshot instead, picked on the answers (Zhu et al., CVPR 2025, table 1 and its
-    code): that is the metric ``best_round`` over ``score_rounds``, never the score.
+    FedMIA's table reports the best snapshot instead, picked on the answers (Zhu et al., CVPR 2025,
+    table 1 and its code): that is the metric ``best_round`` over ``score_rounds``, never the score.
     """
 
     def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
@@ -38,46 +38,57 @@ class SingleRound(MeasuringAttack):
 class BlackboxLoss(LossAttack, SingleRound):
     """Score = -CE(L_{k,t}(x), y) on the target's uploaded model of one round.
 
-    Source: Yeom et al. (CSF 2018), adversary 2 (a loss threshold), the baseline of Zhu et al. (CVPR 2025), section 4.1.
+    Source: Yeom et al. (CSF 2018), adversary 2 (a loss threshold), the baseline of Zhu et al. (CVPR
+    2025), section 4.1.
     """
 
 
 class GradCosine(SingleRound):
     """Score = cos(g, I) with g = grad CE(G_t; x, y) and I = G_t - L_{k,t}.
 
-    Source: Li et al. (ICLR 2023), cosine attack; Zhu et al. (CVPR 2025), section 4.1 and equation 7.
+    Source: Li et al. (ICLR 2023), cosine attack; Zhu et al. (CVPR 2025), section 4.1 and equation
+    7.
     """
 
     measure = "grad-cosine"
 
 
 class GradDiff(SingleRound):
-    """Score = |I|^2 - |I - g|^2 = 2 <I, g> - |g|^2: how much taking the sample's gradient out shortens the update.
+    """Score = |I|^2 - |I - g|^2 = 2 <I, g> - |g|^2: how much taking the sample's gradient out
+    shortens the update.
 
-    Source: Li et al. (ICLR 2023), gradient-difference attack, on the pseudo-gradient as it is, as in Zhu et al. (CVPR
-    2025), section 4.1.
+    Source: Li et al. (ICLR 2023), gradient-difference attack, on the pseudo-gradient as it is, as
+    in Zhu et al. (CVPR 2025), section 4.1.
     """
 
     measure = "grad-diff"
 
 
 class GradNorm(SingleRound):
-    """Score = -|g|^2 at the global model, whichever client is asked about: members are fitted, their gradients small.
+    """Score = -|g|^2 at the global model, whichever client is asked about: members are fitted,
+    their gradients small.
 
-    It tells samples of the federation from others, not a client's from another client's, and needs no upload of the
-    target. Source: Nasr et al. (CCS 2018) as Zhu et al. (CVPR 2025), section 4.1, cite it.
+    It tells samples of the federation from others, not a client's from another client's, and needs
+    no upload of the target. Source: Nasr et al. (CCS 2018) as Zhu et al. (CVPR 2025), section 4.1,
+    cite it.
     """
 
     class Params(Params):
-        average: bool = Field(False, description="mean over all audited rounds instead of the last one")
+        average: bool = Field(
+            False, description="mean over all audited rounds instead of the last one"
+        )
         inverted: bool = Field(
-            False, description="faithful: FedMIA's code turns the average over a second time, so members score LOW"
+            False,
+            description="faithful: FedMIA's code turns the average over a second time, so members "
+            "score LOW",
         )
 
         @model_validator(mode="after")
         def _only_the_average_is_inverted(self):
             if self.inverted and not self.average:
-                raise ValueError("'inverted' belongs to the average: set average to true, or inverted to false")
+                raise ValueError(
+                    "'inverted' belongs to the average: set average to true, or inverted to false"
+                )
             return self
 
     measure = "grad-norm"
@@ -97,12 +108,15 @@ class Followed(Params):
 
     view: Literal["server", "coalition"] = Field(
         "server",
-        description="which uploads it follows: the target's (server), or the weighted mean of the coalition's, in which noise "
-        "that cancels is gone, beside the uploads of the clients outside (coalition; CoFedMID, section 5.4)",
+        description="which uploads it follows: the target's (server), or the weighted mean of the "
+        "coalition's, in which noise "
+        "that cancels is gone, beside the uploads of the clients outside (coalition; CoFedMID, "
+        "section 5.4)",
     )
     normalise: Literal["none", "class"] = Field(
         "none",
-        description="class: every measurement is standardised in each round among the candidates of its class, members or not, "
+        description="class: every measurement is standardised in each round among the candidates "
+        "of its class, members or not, "
         "so that what a model knows of a whole class says nothing",
     )
 
@@ -118,7 +132,9 @@ class Trajectory(MeasuringAttack):
         return self.params.view  # type: ignore[no-any-return]
 
     def _read(self, measured: np.ndarray, audit: Audit) -> np.ndarray:
-        """``measured`` [..., n] float64 of the audit's candidates, as the parameter ``normalise`` wants it."""
+        """``measured`` [..., n] float64 of the audit's candidates, as the parameter ``normalise``
+        wants it.
+        """
         return measured if self.params.normalise == "none" else within_class(measured, audit.y)
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
@@ -127,14 +143,17 @@ class Trajectory(MeasuringAttack):
 
 
 def within_class(measured: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Each value of [..., n] minus the mean of its class in its row, over the class's deviation there (ddof 0).
+    """Each value of [..., n] minus the mean of its class in its row, over the class's deviation
+    there (ddof 0).
 
-    ``y``: [n] labels. All candidates of the class count: no membership is needed. Every row (a round, a round and client) has
-    statistics of its own, so what is added to all of a class in a row, or multiplies it, changes nothing. Where the class has one
-    candidate, or the same value for all, its value is 0, the mean: it says nothing. NaN stays in rows of NaN.
+    ``y``: [n] labels. All candidates of the class count: no membership is needed. Every row (a
+    round, a round and client) has statistics of its own, so what is added to all of a class in a
+    row, or multiplies it, changes nothing. Where the class has one candidate, or the same value for
+    all, its value is 0, the mean: it says nothing. NaN stays in rows of NaN.
     """
     values = np.asarray(measured, np.float64)
-    values = np.broadcast_to(values, (*values.shape[:-1], len(y)))  # what does not vary over samples is the same for all
+    # what does not vary over samples is the same for all
+    values = np.broadcast_to(values, (*values.shape[:-1], len(y)))
     out = np.zeros(values.shape)
     for label in np.unique(y):
         mine = y == label
@@ -169,8 +188,9 @@ class AvgCosine(Trajectory):
 class FTAC(Trajectory):
     """Score = least-squares slope of p_y against the round number, on the target's uploaded models.
 
-    Source: Chang et al. (USENIX Security 2024), over the audited rounds as CoFedMID (appendix D) uses it. Their final
-    calibration by population percentiles is monotone, hence left out: it could only create ties.
+    Source: Chang et al. (USENIX Security 2024), over the audited rounds as CoFedMID (appendix D)
+    uses it. Their final calibration by population percentiles is monotone, hence left out: it could
+    only create ties.
     """
 
     measure = "confidence"
@@ -180,7 +200,8 @@ class FTAC(Trajectory):
 
 
 class FTAL(Trajectory):
-    """Score = minus the least-squares slope of the loss against the round number, on the target's uploaded models.
+    """Score = minus the least-squares slope of the loss against the round number, on the target's
+    uploaded models.
 
     Source: Chang et al. (USENIX Security 2024), as FTA-C.
     """
@@ -192,20 +213,24 @@ class FTAL(Trajectory):
 
 
 class FTA(MeasuringAttack):
-    """Score = least-squares slope of a signal on the global model against the round number; of the loss, minus it.
+    """Score = least-squares slope of a signal on the global model against the round number; of the
+    loss, minus it.
 
-    A participant's attack. It sees one model a round, the same for every target, and so tells samples of the federation
-    from outsiders' (``ofl``); among other clients' samples (``ifl``) it can only be at chance. As published it reads
-    every round: audit every one (``audit: {every: 1}``).
-    There is no calibration by population percentiles: that rank among known outsiders is the same monotone map for
-    every candidate, which moves a threshold and can create ties, but changes no order, hence neither AUC nor TPR at a
-    fixed FPR. It would cost the known outsiders, who could then not be audited.
-    Source: Chang et al. (USENIX Security 2024). The variants on the target's uploads are ``fta-c`` and ``fta-l``.
+    A participant's attack. It sees one model a round, the same for every target, and so tells
+    samples of the federation from outsiders' (``ofl``); among other clients' samples (``ifl``) it
+    can only be at chance. As published it reads every round: audit every one (``audit: {every:
+    1}``). There is no calibration by population percentiles: that rank among known outsiders is the
+    same monotone map for every candidate, which moves a threshold and can create ties, but changes
+    no order, hence neither AUC nor TPR at a fixed FPR. It would cost the known outsiders, who could
+    then not be audited. Source: Chang et al. (USENIX Security 2024). The variants on the target's
+    uploads are ``fta-c`` and ``fta-l``.
     """
 
     class Params(Params):
         signal: Literal["loss", "confidence", "rescaled"] = Field(
-            "loss", description="loss: -CE; confidence: p_y; rescaled: ln(p_y / (1 - p_y)), from the logits"
+            "loss",
+            description="loss: -CE; confidence: p_y; rescaled: ln(p_y / (1 - p_y)), from the "
+            "logits",
         )
 
     view = "client"

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from fedbench.core import Data, Dataset, Params, UserError
-from fedbench.core.toolkit import (  # fmt: skip
+from fedbench.core.toolkit import (
     Arrays,
     Labelled,
     Remote,
@@ -32,10 +32,12 @@ _FEWEST_STEPS = 1 / 255  # of the standard deviation: images of one colour stay 
 
 
 class ImageSet(Dataset):
-    """uint8 images [n, C, H, W]; the hold-out is set aside from the official test set by seed, class by class.
+    """uint8 images [n, C, H, W]; the hold-out is set aside from the official test set by seed,
+    class by class.
 
-    ``label_noise`` mislabels a share of train and hold-out, never of test. A subclass says where its images are:
-    ``_arrays()`` with train_x, train_y, test_x, test_y, and ``_statistics()`` where they are published.
+    ``label_noise`` mislabels a share of train and hold-out, never of test. A subclass says where
+    its images are: ``_arrays()`` with train_x, train_y, test_x, test_y, and ``_statistics()`` where
+    they are published.
     """
 
     default_model = "cnn-small"
@@ -47,16 +49,27 @@ class ImageSet(Dataset):
 
     class Params(Params):
         train: int | None = Field(
-            None, ge=1, description="training images, drawn by seed, each class keeping its share; null: all"
+            None,
+            ge=1,
+            description="training images, drawn by seed, each class keeping its share; null: all",
         )
         test: int | None = Field(
-            None, ge=1, description="test images, clean labels; null: all that the hold-out leaves of the test set"
+            None,
+            ge=1,
+            description="test images, clean labels; null: all that the hold-out leaves of the test "
+            "set",
         )
         holdout: int = Field(
-            2000, ge=1, description="outside non-members, set aside from the official test set, never trained on"
+            2000,
+            ge=1,
+            description="outside non-members, set aside from the official test set, never trained "
+            "on",
         )
         label_noise: float = Field(
-            0.0, ge=0, le=1, description="share of mislabelled canaries in train and hold-out, as a fraction"
+            0.0,
+            ge=0,
+            le=1,
+            description="share of mislabelled canaries in train and hold-out, as a fraction",
         )
 
     @classmethod
@@ -70,11 +83,15 @@ class ImageSet(Dataset):
         return [data_folder() / cls.name]
 
     def _arrays(self) -> Arrays:
-        """train_x [n, C, H, W] uint8, train_y [n] int64, and test_x, test_y unless there is no test set."""
+        """train_x [n, C, H, W] uint8, train_y [n] int64, and test_x, test_y unless there is no test
+        set.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not implement _arrays()")
 
     def _statistics(self, arrays: Arrays) -> Statistics:
-        """Mean and standard deviation of each channel: of the decoded training images, or 0.5 with ``normalise: half``."""
+        """Mean and standard deviation of each channel: of the decoded training images, or 0.5 with
+        ``normalise: half``.
+        """
         if getattr(self.params, "normalise", "own") == "half":
             channels = arrays["train_x"].shape[1]
             return HALF[0][:channels], HALF[1][:channels]
@@ -98,7 +115,9 @@ class ArchivedSet(ImageSet):
         return [data_folder() / cls.folder, data_folder() / cls.remote.name]
 
     def _unpacked(self, hint: str = "") -> Path:
-        """The folder, downloaded and unpacked if need be; ``hint``: said besides where it cannot be downloaded."""
+        """The folder, downloaded and unpacked if need be; ``hint``: said besides where it cannot be
+        downloaded.
+        """
         root = data_folder()
         if not (root / self.folder).exists():
             try:
@@ -120,14 +139,17 @@ class ArchivedSet(ImageSet):
 
 
 def folder_arrays(who: type[ImageSet], folders: Sequence[Path], **decoding: Any) -> Arrays:
-    """Arrays of one or two class-folder trees (train, test), decoded once. The test tree's classes are those of train.
+    """Arrays of one or two class-folder trees (train, test), decoded once. The test tree's classes
+    are those of train.
 
-    Raises ``UserError`` for a wrong class or image count, a training class with a single image, and unreadable files.
+    Raises ``UserError`` for a wrong class or image count, a training class with a single image, and
+    unreadable files.
     """
     trees = [class_folders(folders[0], at_least=2)]
     if who.n_classes is not None and len(trees[0].names) != who.n_classes:
         raise UserError(
-            f"{folders[0]}: {len(trees[0].names)} class folders, {who.name} has {who.n_classes}; unpack it again, or use "
+            f"{folders[0]}: {len(trees[0].names)} class folders, {who.name} has {who.n_classes}; "
+            "unpack it again, or use "
             "the data set 'image-folder'"
         )
     trees += [_test_tree(f, trees[0].names) for f in folders[1:]]
@@ -137,12 +159,21 @@ def folder_arrays(who: type[ImageSet], folders: Sequence[Path], **decoding: Any)
 
 
 def decoded(name: str, trees: Sequence[Labelled], root: Path, **decoding: Any) -> Arrays:
-    """Arrays of one tree or two (train, test) below ``root``, decoded once and alike; statistics of the first."""
+    """Arrays of one tree or two (train, test) below ``root``, decoded once and alike; statistics of
+    the first.
+    """
     import PIL
 
     files = [f for tree in trees for f in tree.files]
-    labels = [str(tree.y.tolist()) for tree in trees]  # they may lie in a file of their own, not in the images' paths
-    source = [name, f"pillow {PIL.__version__}", repr(sorted(decoding.items())), *labels, *file_lines(files, root)]
+    # they may lie in a file of their own, not in the images' paths
+    labels = [str(tree.y.tolist()) for tree in trees]
+    source = [
+        name,
+        f"pillow {PIL.__version__}",
+        repr(sorted(decoding.items())),
+        *labels,
+        *file_lines(files, root),
+    ]
     return cached(name, source, lambda: _decoded(trees, files, **decoding))
 
 
@@ -154,7 +185,9 @@ def _decoded(trees: Sequence[Labelled], files: list[str], **decoding: Any) -> Ar
 
 
 def moments(x: np.ndarray) -> Arrays:
-    """``mean`` and ``std`` [C] of uint8 images in units of 0..1, to 4 decimals, from exact histograms."""
+    """``mean`` and ``std`` [C] of uint8 images in units of 0..1, to 4 decimals, from exact
+    histograms.
+    """
     levels, counts = np.arange(256) / 255, np.zeros((x.shape[1], 256), np.int64)
     for start in range(0, len(x), _CHUNK):  # counting takes eight times the images' memory
         for c, count in enumerate(counts):
@@ -170,8 +203,10 @@ def check_counts(who: type[ImageSet], where: str, *found: int) -> None:
     if who.expected is not None and tuple(found) != who.expected:
         have, want = (" + ".join(f"{n:,}" for n in counts) for counts in (found, who.expected))
         raise UserError(
-            f"{where}: {have} images (train + test), {who.name} has {want}: fewer or more than the official set; delete it "
-            "and get it again, or use the data set 'image-folder' for a part of it (train: N draws N by seed)"
+            f"{where}: {have} images (train + test), {who.name} has {want}: fewer or more than the "
+            "official set; delete it "
+            "and get it again, or use the data set 'image-folder' for a part of it (train: N draws "
+            "N by seed)"
         )
 
 
@@ -180,6 +215,9 @@ def _test_tree(folder: Path, names: list[str]) -> Labelled:
     tree = class_folders(folder)
     unknown = sorted(set(tree.names) - set(names))
     if unknown:
-        raise UserError(f"{folder / unknown[0]}: a class that the training folder does not have; add it there or remove it here")
+        raise UserError(
+            f"{folder / unknown[0]}: a class that the training folder does not have; add it there "
+            "or remove it here"
+        )
     position = np.array([names.index(n) for n in tree.names])
     return Labelled(tree.files, position[tree.y], names)

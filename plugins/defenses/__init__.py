@@ -9,10 +9,23 @@ _HERE = "fedbench.plugins.defenses"
 
 @hookimpl
 def fedbench_defenses():
-    yield Component("none", f"{_HERE}.uploads:NoDefense", "plain FedAvg, without a defense", "McMahan et al., AISTATS 2017")
-    yield Component("free-rider", f"{_HERE}.uploads:FreeRider", "members upload nothing: the floor of every board", floor=True)
     yield Component(
-        "placebo", f"{_HERE}.uploads:Placebo", "members train plainly in another order: the noise of every board", floor=True
+        "none",
+        f"{_HERE}.uploads:NoDefense",
+        "plain FedAvg, without a defense",
+        "McMahan et al., AISTATS 2017",
+    )
+    yield Component(
+        "free-rider",
+        f"{_HERE}.uploads:FreeRider",
+        "members upload nothing: the floor of every board",
+        floor=True,
+    )
+    yield Component(
+        "placebo",
+        f"{_HERE}.uploads:Placebo",
+        "members train plainly in another order: the noise of every board",
+        floor=True,
     )
     yield Component(
         "grad-sparse",
@@ -33,7 +46,10 @@ def fedbench_defenses():
         "Abadi et al., CCS 2016",
     )
     yield Component(
-        "mixup", f"{_HERE}.augmentation:Mixup", "train on convex combinations of pairs of samples", "Zhang et al., ICLR 2018"
+        "mixup",
+        f"{_HERE}.augmentation:Mixup",
+        "train on convex combinations of pairs of samples",
+        "Zhang et al., ICLR 2018",
     )
     yield Component(
         "relaxloss",
@@ -48,124 +64,188 @@ def fedbench_defenses():
         "Chen & Pattabiraman, NDSS 2024",
     )
     yield Component(
-        "label-smoothing", f"{_HERE}.losses:LabelSmoothing", "targets that share some probability with all classes",
+        "label-smoothing",
+        f"{_HERE}.losses:LabelSmoothing",
+        "targets that share some probability with all classes",
         "Szegedy et al., CVPR 2016",
-    )  # fmt: skip
-    yield Component(
-        "confidence-penalty", f"{_HERE}.losses:ConfidencePenalty", "reward the entropy of the predictions",
-        "Pereyra et al., ICLR workshop 2017",
-    )  # fmt: skip
-    yield Component(
-        "weight-decay", f"{_HERE}.losses:WeightDecay", "an L2 penalty on the last fully connected layers",
-        "Krogh & Hertz, NeurIPS 1991",
-    )  # fmt: skip
-    yield Component(
-        "dropout", f"{_HERE}.losses:Dropout", "zero inputs of the last fully connected layers at random, in training",
-        "Srivastava et al., JMLR 2014",
-    )  # fmt: skip
-    yield Component(
-        "memguard", f"{_HERE}.memguard:MemGuard", "answer queries with noise that leaves membership a guess",
-        "Jia et al., CCS 2019",
-    )  # fmt: skip
-    yield Component(
-        "cofedmid", f"{_HERE}.cofedmid.defense:CoFedMID",
-        "coalition: class partition, sample recycling, noise that cancels in the aggregate",
-        "Bai et al., CoFedMID",
-    )  # fmt: skip
-    yield Component(
-        "perturb", f"{_HERE}.uploads:Perturb", "clip each member's update and add Gaussian noise",
-        "Zhu et al., CVPR 2025 (FedMIA)",
-    )  # fmt: skip
-    yield Component(
-        "quantize", f"{_HERE}.uploads:Quantize", "upload each tensor's update in a few bits an entry",
-        "Zhu et al., CVPR 2025 (FedMIA)",
-    )  # fmt: skip
-    yield Component(
-        "data-augmentation", f"{_HERE}.augmentation:DataAugmentation",
-        "show images shifted, mirrored, rotated and relit", "Shorten & Khoshgoftaar, Journal of Big Data 2019",
-    )  # fmt: skip
-    yield Component(
-        "data-sampling", f"{_HERE}.augmentation:DataSampling", "train on a part of the batches each round",
-        "Zhu et al., CVPR 2025 (FedMIA)",
-    )  # fmt: skip
-    yield Component(
-        "instahide", f"{_HERE}.augmentation:InstaHide", "train on sign-masked mixtures of images", "Huang et al., ICML 2020"
     )
     yield Component(
-        "membershield", f"{_HERE}.early_stopping:MemberShield",
+        "confidence-penalty",
+        f"{_HERE}.losses:ConfidencePenalty",
+        "reward the entropy of the predictions",
+        "Pereyra et al., ICLR workshop 2017",
+    )
+    yield Component(
+        "weight-decay",
+        f"{_HERE}.losses:WeightDecay",
+        "an L2 penalty on the last fully connected layers",
+        "Krogh & Hertz, NeurIPS 1991",
+    )
+    yield Component(
+        "dropout",
+        f"{_HERE}.losses:Dropout",
+        "zero inputs of the last fully connected layers at random, in training",
+        "Srivastava et al., JMLR 2014",
+    )
+    yield Component(
+        "memguard",
+        f"{_HERE}.memguard:MemGuard",
+        "answer queries with noise that leaves membership a guess",
+        "Jia et al., CCS 2019",
+    )
+    yield Component(
+        "cofedmid",
+        f"{_HERE}.cofedmid.defense:CoFedMID",
+        "coalition: class partition, sample recycling, noise that cancels in the aggregate",
+        "Bai et al., CoFedMID",
+    )
+    yield Component(
+        "perturb",
+        f"{_HERE}.uploads:Perturb",
+        "clip each member's update and add Gaussian noise",
+        "Zhu et al., CVPR 2025 (FedMIA)",
+    )
+    yield Component(
+        "quantize",
+        f"{_HERE}.uploads:Quantize",
+        "upload each tensor's update in a few bits an entry",
+        "Zhu et al., CVPR 2025 (FedMIA)",
+    )
+    yield Component(
+        "data-augmentation",
+        f"{_HERE}.augmentation:DataAugmentation",
+        "show images shifted, mirrored, rotated and relit",
+        "Shorten & Khoshgoftaar, Journal of Big Data 2019",
+    )
+    yield Component(
+        "data-sampling",
+        f"{_HERE}.augmentation:DataSampling",
+        "train on a part of the batches each round",
+        "Zhu et al., CVPR 2025 (FedMIA)",
+    )
+    yield Component(
+        "instahide",
+        f"{_HERE}.augmentation:InstaHide",
+        "train on sign-masked mixtures of images",
+        "Huang et al., ICML 2020",
+    )
+    yield Component(
+        "membershield",
+        f"{_HERE}.early_stopping:MemberShield",
         "soft labels, and early stopping that keeps the global model where no epoch beats it",
         "Ahmed et al., Neural Networks 2025 (MemberShield)",
-    )  # fmt: skip
+    )
     yield Component(
-        "early-stopping", f"{_HERE}.early_stopping:EarlyStopping", "stop a round when the validation loss no longer falls",
+        "early-stopping",
+        f"{_HERE}.early_stopping:EarlyStopping",
+        "stop a round when the validation loss no longer falls",
         "Prechelt, 1998",
-    )  # fmt: skip
+    )
     yield Component(
-        "kd", f"{_HERE}.losses:SelfDistillation", "upload a student of the member's own teacher",
+        "kd",
+        f"{_HERE}.losses:SelfDistillation",
+        "upload a student of the member's own teacher",
         "Shejwalkar & Houmansadr, AAAI 2021",
-    )  # fmt: skip
+    )
     yield Component(
-        "adv-reg", f"{_HERE}.adv_reg:AdvReg", "train against an inference network on a reference set of one's own",
+        "adv-reg",
+        f"{_HERE}.adv_reg:AdvReg",
+        "train against an inference network on a reference set of one's own",
         "Nasr et al., CCS 2018",
-    )  # fmt: skip
+    )
     yield Component(
-        "fedavg", f"{_HERE}.rules.means:FedAvg", "server: the mean of the rows, weighted by data or equally",
+        "fedavg",
+        f"{_HERE}.rules.means:FedAvg",
+        "server: the mean of the rows, weighted by data or equally",
         "McMahan et al., AISTATS 2017",
-    )  # fmt: skip
+    )
     yield Component(
-        "server-dp", f"{_HERE}.rules.means:ServerDP", "server: clip each row and add Gaussian noise to the mean",
+        "server-dp",
+        f"{_HERE}.rules.means:ServerDP",
+        "server: clip each row and add Gaussian noise to the mean",
         "McMahan et al., ICLR 2018",
-    )  # fmt: skip
+    )
     yield Component(
-        "top-k", f"{_HERE}.rules.means:TopK", "server: average each row's largest entries",
+        "top-k",
+        f"{_HERE}.rules.means:TopK",
+        "server: average each row's largest entries",
         "Aji & Heafield, EMNLP 2017",
-    )  # fmt: skip
-    yield Component("median", f"{_HERE}.rules.means:Median", "server: the median of every coordinate", "Yin et al., ICML 2018")
+    )
     yield Component(
-        "trimmed-mean", f"{_HERE}.rules.means:TrimmedMean", "server: every coordinate's mean without its extremes",
+        "median",
+        f"{_HERE}.rules.means:Median",
+        "server: the median of every coordinate",
         "Yin et al., ICML 2018",
-    )  # fmt: skip
+    )
     yield Component(
-        "krum", f"{_HERE}.rules.krum:Krum", "server: the one row with the closest neighbours",
+        "trimmed-mean",
+        f"{_HERE}.rules.means:TrimmedMean",
+        "server: every coordinate's mean without its extremes",
+        "Yin et al., ICML 2018",
+    )
+    yield Component(
+        "krum",
+        f"{_HERE}.rules.krum:Krum",
+        "server: the one row with the closest neighbours",
         "Blanchard et al., NeurIPS 2017",
-    )  # fmt: skip
+    )
     yield Component(
-        "multi-krum", f"{_HERE}.rules.krum:MultiKrum", "server: the mean of the rows with the closest neighbours",
+        "multi-krum",
+        f"{_HERE}.rules.krum:MultiKrum",
+        "server: the mean of the rows with the closest neighbours",
         "Blanchard et al., NeurIPS 2017",
-    )  # fmt: skip
+    )
     yield Component(
-        "fang", f"{_HERE}.rules.screening:Fang", "server: leave out rows that raise loss or error on its own data",
+        "fang",
+        f"{_HERE}.rules.screening:Fang",
+        "server: leave out rows that raise loss or error on its own data",
         "Fang et al., USENIX Security 2020",
-    )  # fmt: skip
+    )
     yield Component(
-        "deepsight", f"{_HERE}.rules.screening:DeepSight", "server: leave out clusters of rows trained on few classes",
+        "deepsight",
+        f"{_HERE}.rules.screening:DeepSight",
+        "server: leave out clusters of rows trained on few classes",
         "Rieger et al., NDSS 2022",
-    )  # fmt: skip
+    )
     yield Component(
-        "atm", f"{_HERE}.rules.means:AngularTrimmedMean", "server: the mean without the rows at the largest angles",
+        "atm",
+        f"{_HERE}.rules.means:AngularTrimmedMean",
+        "server: the mean without the rows at the largest angles",
         "Mo et al., ICCV 2025",
-    )  # fmt: skip
+    )
     yield Component(
-        "norm-clipping", f"{_HERE}.rules.means:NormClipping", "server: no row counts for more than a bound",
+        "norm-clipping",
+        f"{_HERE}.rules.means:NormClipping",
+        "server: no row counts for more than a bound",
         "Sun et al., 2019",
-    )  # fmt: skip
+    )
     yield Component(
-        "geometric-median", f"{_HERE}.rules.means:GeometricMedian", "server: the point nearest to all rows",
+        "geometric-median",
+        f"{_HERE}.rules.means:GeometricMedian",
+        "server: the point nearest to all rows",
         "Pillutla et al., IEEE TSP 2022",
-    )  # fmt: skip
+    )
     yield Component(
-        "bulyan", f"{_HERE}.rules.krum:Bulyan", "server: Krum's choice, then the values near the median",
+        "bulyan",
+        f"{_HERE}.rules.krum:Bulyan",
+        "server: Krum's choice, then the values near the median",
         "El Mhamdi et al., ICML 2018",
-    )  # fmt: skip
+    )
     yield Component(
-        "ifca", f"{_HERE}.ifca:IFCA", "several global models: every client trains the one that fits its data",
+        "ifca",
+        f"{_HERE}.ifca:IFCA",
+        "several global models: every client trains the one that fits its data",
         "Ghosh et al., NeurIPS 2020",
-    )  # fmt: skip
+    )
     yield Component(
-        "ifca-mir", f"{_HERE}.ifca:IFCAMIR",
-        "IFCA with clients that weigh a model's fit against its risk of membership inference", "Jung et al., ARTMAN 2025",
-    )  # fmt: skip
+        "ifca-mir",
+        f"{_HERE}.ifca:IFCAMIR",
+        "IFCA with clients that weigh a model's fit against its risk of membership inference",
+        "Jung et al., ARTMAN 2025",
+    )
     yield Component(
-        "local-only", f"{_HERE}.ifca:LocalOnly", "every client trains alone and shares nothing",
+        "local-only",
+        f"{_HERE}.ifca:LocalOnly",
+        "every client trains alone and shares nothing",
         "Ghosh et al., NeurIPS 2020",
-    )  # fmt: skip
+    )

@@ -10,37 +10,72 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy, logsigmoid, one_hot
 
-from fedbench.core import Batch, Defense, FactValue, Federation, MemberContext, MemberData, Params, ReportContext
+from fedbench.core import (
+    Batch,
+    Defense,
+    FactValue,
+    Federation,
+    MemberContext,
+    MemberData,
+    Params,
+    ReportContext,
+)
 from fedbench.plugins.defenses.early_stopping import with_validation_part
 
 Width = Annotated[int, Field(ge=1, le=4096)]
 
 
 class AdvReg(Defense):
-    """Min-max game: an inference network h learns to tell the member's samples from a reference set, the model to fool it.
+    """Min-max game: an inference network h learns to tell the member's samples from a reference
+    set, the model to fool it.
 
-    In every batch h takes ``steps`` ascents of mean log h(f(x), y) over own training samples plus mean log(1 - h) over
-    reference samples, as many of each as the federation's batches hold, and the model a step down the gradient of CE +
-    lambda mean log h over its batch (Eqs. 4 and 8, algorithm 1). h sees f(x) as probabilities, of the model in eval mode for
-    both sets while it learns, and the label; it lives on from round to round. The reference set is the member's own validation
-    part, held out of the training and of every audit list: never non-members, as in MemberShield's released code.
-    ``from_epoch: 20`` is that code's gate: before the round's local epoch 20 the model learns without the term (h learns on).
-    Source: Nasr, Shokri & Houmansadr (CCS 2018), sections 4 and 7; lambda 3 is theirs for Purchase100 and MemberShield's.
+    In every batch h takes ``steps`` ascents of mean log h(f(x), y) over own training samples plus
+    mean log(1 - h) over reference samples, as many of each as the federation's batches hold, and
+    the model a step down the gradient of CE + lambda mean log h over its batch (Eqs. 4 and 8,
+    algorithm 1). h sees f(x) as probabilities, of the model in eval mode for both sets while it
+    learns, and the label; it lives on from round to round. The reference set is the member's own
+    validation part, held out of the training and of every audit list: never non-members, as in
+    MemberShield's released code. ``from_epoch: 20`` is that code's gate: before the round's local
+    epoch 20 the model learns without the term (h learns on). Source: Nasr, Shokri & Houmansadr (CCS
+    2018), sections 4 and 7; lambda 3 is theirs for Purchase100 and MemberShield's.
     """
 
-    private = ("prepare", "loss")  # a stratified hold-out, and a network that has learnt from all samples
+    # a stratified hold-out, and a network that has learnt from all samples
+    private = ("prepare", "loss")
 
     class Params(Params):
-        weight: float = Field(3.0, ge=0, description="lambda, weight of the members' mean log h in the loss")
-        steps: int = Field(1, ge=1, le=100, description="k, steps of the inference network in every batch")
-        rate: float = Field(0.001, gt=0, description="learning rate of the inference network's Adam")
-        from_epoch: int = Field(0, ge=0, description="first local epoch of a round with the term in its loss (released: 20)")
-        sort: bool = Field(False, description="whether h sees the probabilities in descending order")
-        of_prediction: tuple[Width, ...] = Field((1024, 512, 64), min_length=1, description="widths of h's part that reads f(x)")
-        of_label: tuple[Width, ...] = Field((512, 64), min_length=1, description="widths of h's part that reads the label")
-        shared: tuple[Width, ...] = Field((256, 64), description="widths of h's part that reads both, before its one output")
+        weight: float = Field(
+            3.0, ge=0, description="lambda, weight of the members' mean log h in the loss"
+        )
+        steps: int = Field(
+            1, ge=1, le=100, description="k, steps of the inference network in every batch"
+        )
+        rate: float = Field(
+            0.001, gt=0, description="learning rate of the inference network's Adam"
+        )
+        from_epoch: int = Field(
+            0,
+            ge=0,
+            description="first local epoch of a round with the term in its loss (released: 20)",
+        )
+        sort: bool = Field(
+            False, description="whether h sees the probabilities in descending order"
+        )
+        of_prediction: tuple[Width, ...] = Field(
+            (1024, 512, 64), min_length=1, description="widths of h's part that reads f(x)"
+        )
+        of_label: tuple[Width, ...] = Field(
+            (512, 64), min_length=1, description="widths of h's part that reads the label"
+        )
+        shared: tuple[Width, ...] = Field(
+            (256, 64), description="widths of h's part that reads both, before its one output"
+        )
         validation: float = Field(
-            0.1, gt=0, lt=1, description="share of a member's samples held out, where the setting gives it no validation part"
+            0.1,
+            gt=0,
+            lt=1,
+            description="share of a member's samples held out, where the setting gives it no "
+            "validation part",
         )
 
     def remarks(self, federation: Federation) -> Sequence[str]:
@@ -48,7 +83,10 @@ class AdvReg(Defense):
         first, epochs = self.params.from_epoch, federation.local_epochs
         if first < epochs:
             return ()
-        return [f"from_epoch {first} is not below the {epochs} local epochs of a round: the term never acts"]
+        return [
+            f"from_epoch {first} is not below the {epochs} local epochs of a round: the term never "
+            "acts"
+        ]
 
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
         return with_validation_part(data, ctx, self.params.validation, "adv-reg")
@@ -66,53 +104,76 @@ class AdvReg(Defense):
         return loss + self.params.weight * logsigmoid(network(logits.softmax(1), y)).mean()
 
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """How well the members' networks told their own samples from the reference set, over all batches of the run."""
+        """How well the members' networks told their own samples from the reference set, over all
+        batches of the run.
+        """
         games = [m["game"] for m in ctx.of_member.values() if "game" in m]
         if not games:
             return {}
         gain = sum(float(g["advantage"]) for g in games) / sum(g["steps"] for g in games)
         return {"mean advantage of the inference network": gain}
 
-    def _fresh(self, like: torch.Tensor, ctx: MemberContext) -> tuple[InferenceNetwork, torch.optim.Optimizer]:
+    def _fresh(
+        self, like: torch.Tensor, ctx: MemberContext
+    ) -> tuple[InferenceNetwork, torch.optim.Optimizer]:
         p = self.params
-        network = InferenceNetwork(like.shape[1], p.of_prediction, p.of_label, p.shared, p.sort).to(like)
+        network = InferenceNetwork(like.shape[1], p.of_prediction, p.of_label, p.shared, p.sort).to(
+            like
+        )
         network.draw(ctx.generator)
         network.requires_grad_(False)  # the model's loss goes through it and trains the model alone
         return network, torch.optim.Adam(network.parameters(), lr=p.rate)
 
-    def _learn(self, network: InferenceNetwork, optimizer: torch.optim.Optimizer, ctx: MemberContext) -> None:
+    def _learn(
+        self, network: InferenceNetwork, optimizer: torch.optim.Optimizer, ctx: MemberContext
+    ) -> None:
         """One step of the inference network."""
         data, m = ctx.data, ctx.federation.batch_size
         assert data.held_out is not None  # `prepare` has seen to it
         reference = torch.nonzero(data.held_out).reshape(-1)
-        members, others = (pool[ctx.randperm(len(pool))[:m]] for pool in (data.trainable, reference))
+        members, others = (
+            pool[ctx.randperm(len(pool))[:m]] for pool in (data.trainable, reference)
+        )
         of_members, of_others = (ctx.logits(data.x[i]).softmax(1) for i in (members, others))
         network.requires_grad_(True)
         inside, outside = network(of_members, data.y[members]), network(of_others, data.y[others])
         optimizer.zero_grad()
         loss = -(logsigmoid(inside).mean() + logsigmoid(-outside).mean())
-        for p, g in zip(network.parameters(), torch.autograd.grad(loss, list(network.parameters())), strict=True):
+        for p, g in zip(
+            network.parameters(), torch.autograd.grad(loss, list(network.parameters())), strict=True
+        ):
             p.grad = g
         optimizer.step()
         network.requires_grad_(False)
         game = ctx.memory.setdefault("game", {"steps": 0, "advantage": 0.0})
         game["steps"] += 1
-        game["advantage"] += (inside.detach() > 0).double().mean() - (outside.detach() > 0).double().mean()
+        game["advantage"] += (inside.detach() > 0).double().mean() - (
+            outside.detach() > 0
+        ).double().mean()
 
 
 class InferenceNetwork(nn.Module):
-    """h as logits [n]: one part reads the prediction [n, C], one the label, a shared one both (Nasr et al., section 7.2).
+    """h as logits [n]: one part reads the prediction [n, C], one the label, a shared one both (Nasr
+    et al., section 7.2).
 
-    ReLU between layers; weights N(0, .01^2), biases 0. The first of the widths that the paper lists, 100, is Purchase100's
-    number of classes, hence the input's.
+    ReLU between layers; weights N(0, .01^2), biases 0. The first of the widths that the paper
+    lists, 100, is Purchase100's number of classes, hence the input's.
     """
 
     def __init__(
-        self, classes: int, of_prediction: Sequence[int], of_label: Sequence[int], shared: Sequence[int], sort: bool = False
+        self,
+        classes: int,
+        of_prediction: Sequence[int],
+        of_label: Sequence[int],
+        shared: Sequence[int],
+        sort: bool = False,
     ) -> None:
         super().__init__()
         self._classes, self._sort = classes, sort
-        self.of_prediction, self.of_label = _layers(classes, of_prediction), _layers(classes, of_label)
+        self.of_prediction, self.of_label = (
+            _layers(classes, of_prediction),
+            _layers(classes, of_label),
+        )
         both = of_prediction[-1] + of_label[-1]
         self.shared = _layers(both, shared)
         self.out = _linear((both, *shared)[-1], 1)
@@ -121,7 +182,11 @@ class InferenceNetwork(nn.Module):
         """Initial weights, drawn on the CPU."""
         with torch.no_grad():
             for name, p in self.named_parameters():
-                p.copy_(0.01 * torch.randn(p.shape, generator=generator) if name.endswith("weight") else torch.zeros(p.shape))
+                p.copy_(
+                    0.01 * torch.randn(p.shape, generator=generator)
+                    if name.endswith("weight")
+                    else torch.zeros(p.shape)
+                )
 
     def forward(self, probabilities: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         if self._sort:

@@ -15,19 +15,26 @@ from fedbench.core import Batch, Defense, MemberContext, Params, Selection, User
 
 
 class Mixup(Defense):
-    """Mix each batch with a permutation of itself: x' = l x + (1-l) x[pi], targets likewise, l ~ Beta(alpha, alpha).
+    """Mix each batch with a permutation of itself: x' = l x + (1-l) x[pi], targets likewise, l ~
+    Beta(alpha, alpha).
 
     Cross-entropy is linear in the target, so the mixed target gives l CE(y) + (1-l) CE(y[pi]).
     Source: Zhang et al. (ICLR 2018), equation 1; one l and one pi per batch as in their algorithm.
-    ``inputs: unmixed`` reproduces FedMIA's code, which mixes the labels alone: at a small alpha about half of its
-    batches train on randomly permuted labels.
+    ``inputs: unmixed`` reproduces FedMIA's code, which mixes the labels alone: at a small alpha
+    about half of its batches train on randomly permuted labels.
     """
 
     private = ("transform",)  # an example acts in its partner's gradient too
 
     class Params(Params):
-        alpha: float = Field(0.01, gt=0, description="Beta(alpha, alpha): below 1 mostly one of the pair, above 1 both")
-        inputs: Literal["mixed", "unmixed"] = Field("mixed", description="whether inputs are mixed like labels")
+        alpha: float = Field(
+            0.01,
+            gt=0,
+            description="Beta(alpha, alpha): below 1 mostly one of the pair, above 1 both",
+        )
+        inputs: Literal["mixed", "unmixed"] = Field(
+            "mixed", description="whether inputs are mixed like labels"
+        )
 
     def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
         keep = float(ctx.rng.beta(self.params.alpha, self.params.alpha))
@@ -44,26 +51,38 @@ class Mixup(Defense):
 
 
 class InstaHide(Defense):
-    """Replace each sample by m * (l_1 x_1 + ... + l_k x_k) with k of the member's samples and a sign mask m.
+    """Replace each sample by m * (l_1 x_1 + ... + l_k x_k) with k of the member's samples and a
+    sign mask m.
 
-    x_1 is the sample itself, the others are distinct ones of the member's training data, every one used equally often.
-    The weights l are uniform on the simplex with no weight above ``bound``, labels are mixed with them, and m is
-    uniform in {-1, +1} for every input value. The whole client is encoded anew in every local epoch. Test and
-    audit samples reach the model as they are, which costs accuracy: the model has learnt on masked inputs.
-    Source: Huang et al. (ICML 2020), section 3 and algorithm 1, inside-dataset; FedMIA's code has k = 3, bound .65.
-    The encoding is no encryption: Carlini et al. (IEEE S&P 2021) recover images from it.
+    x_1 is the sample itself, the others are distinct ones of the member's training data, every one
+    used equally often. The weights l are uniform on the simplex with no weight above ``bound``,
+    labels are mixed with them, and m is uniform in {-1, +1} for every input value. The whole client
+    is encoded anew in every local epoch. Test and audit samples reach the model as they are, which
+    costs accuracy: the model has learnt on masked inputs. Source: Huang et al. (ICML 2020), section
+    3 and algorithm 1, inside-dataset; FedMIA's code has k = 3, bound .65. The encoding is no
+    encryption: Carlini et al. (IEEE S&P 2021) recover images from it.
     """
 
     private = ("transform",)  # an example acts in the gradients of its mixtures
 
     class Params(Params):
-        k: int = Field(3, ge=1, le=8, description="samples in a mixture, the encoded one included; 1: the mask alone")
-        bound: float = Field(0.65, gt=0, le=1, description="largest weight of one sample in a mixture (k above 1)")
+        k: int = Field(
+            3,
+            ge=1,
+            le=8,
+            description="samples in a mixture, the encoded one included; 1: the mask alone",
+        )
+        bound: float = Field(
+            0.65, gt=0, le=1, description="largest weight of one sample in a mixture (k above 1)"
+        )
 
         @model_validator(mode="after")
         def _feasible(self):
             if self.k > 1 and self.bound * self.k <= 1:
-                raise ValueError(f"{self.k} weights of at most {self.bound:g} cannot sum to 1: raise bound above 1/k")
+                raise ValueError(
+                    f"{self.k} weights of at most {self.bound:g} cannot sum to 1: raise bound "
+                    "above 1/k"
+                )
             return self
 
     def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
@@ -72,12 +91,17 @@ class InstaHide(Defense):
         partners, weights = (a[batch.index] for a in self._plan(ctx))
         weights = weights.to(batch.x)
         data, classes = ctx.data, ctx.federation.n_classes
-        each = [(batch.x, _target(batch.y, batch.soft, classes))]  # as earlier transformations left it
+        # as earlier transformations left it
+        each = [(batch.x, _target(batch.y, batch.soft, classes))]
         for o in partners.T:
             soft = None if data.soft is None else data.soft[o]
             each.append((ctx.normalise(data.x[o]), _target(data.y[o], soft, classes)))
-        x = torch.stack([_rows(weights[:, j], part) * part for j, (part, _) in enumerate(each)]).sum(0)
-        target = torch.stack([weights[:, j, None] * part for j, (_, part) in enumerate(each)]).sum(0)
+        x = torch.stack(
+            [_rows(weights[:, j], part) * part for j, (part, _) in enumerate(each)]
+        ).sum(0)
+        target = torch.stack([weights[:, j, None] * part for j, (_, part) in enumerate(each)]).sum(
+            0
+        )
         mask = 2 * torch.randint(0, 2, batch.x.shape, generator=ctx.generator, dtype=torch.int8) - 1
         return replace(batch, x=x * mask.to(batch.x), soft=target)
 
@@ -88,7 +112,8 @@ class InstaHide(Defense):
             usable = ctx.data.trainable.cpu().numpy()
             if len(usable) < self.params.k:
                 raise UserError(
-                    f"instahide: client {ctx.client} has {len(usable)} samples and cannot mix {self.params.k}; lower k"
+                    f"instahide: client {ctx.client} has {len(usable)} samples and cannot mix "
+                    f"{self.params.k}; lower k"
                 )
             drawn = draw_plan(len(ctx.data.y), usable, self.params.k, self.params.bound, ctx.rng)
             plan = tuple(torch.from_numpy(a).to(ctx.data.y.device) for a in drawn)
@@ -96,10 +121,13 @@ class InstaHide(Defense):
         return plan
 
 
-def draw_plan(n: int, usable: np.ndarray, k: int, bound: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def draw_plan(
+    n: int, usable: np.ndarray, k: int, bound: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """[n, k - 1] partners and [n, k] weights of every sample of ``usable`` [m].
 
-    Distinct partners, never the sample itself, each sample being partner k - 1 times: distinct shifts of a ring.
+    Distinct partners, never the sample itself, each sample being partner k - 1 times: distinct
+    shifts of a ring.
     """
     ring = rng.permutation(usable)
     place = np.zeros(n, np.int64)
@@ -112,8 +140,8 @@ def draw_plan(n: int, usable: np.ndarray, k: int, bound: float, rng: np.random.G
 def bounded_weights(n: int, k: int, bound: float, rng: np.random.Generator) -> np.ndarray:
     """[n, k] float64, each row uniform on the simplex with no entry above ``bound`` (> 1/k).
 
-    By rejection, from the smaller of two simplices that hold that set: all weights, or bound minus those of a simplex
-    of side k * bound - 1 (entries at most ``bound``, some perhaps negative).
+    By rejection, from the smaller of two simplices that hold that set: all weights, or bound minus
+    those of a simplex of side k * bound - 1 (entries at most ``bound``, some perhaps negative).
     """
     side = k * bound - 1
 
@@ -140,17 +168,21 @@ def _rows(weights: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 class DataSampling(Defense):
     """Stop every local epoch after floor(p * batches) of its shuffled batches, at least one.
 
-    ``at_zero: all`` is that code's counter, which never reaches 0 batches: a fraction too small for one batch trains on
-    everything.
-    Source: Zhu et al. (FedMIA, CVPR 2025), A.2.2 "data sampling", p from .1 to 1.
+    ``at_zero: all`` is that code's counter, which never reaches 0 batches: a fraction too small for
+    one batch trains on everything. Source: Zhu et al. (FedMIA, CVPR 2025), A.2.2 "data sampling", p
+    from .1 to 1.
     """
 
     private = ()  # the number of batches follows from that of samples
 
     class Params(Params):
-        fraction: float = Field(0.5, gt=0, le=1, description="p, share of an epoch's batches trained on, 0 to 1")
+        fraction: float = Field(
+            0.5, gt=0, le=1, description="p, share of an epoch's batches trained on, 0 to 1"
+        )
         at_zero: Literal["one", "all"] = Field(
-            "one", description="batches trained on where the share yields none; `all`: FedMIA's released code"
+            "one",
+            description="batches trained on where the share yields none; `all`: FedMIA's released "
+            "code",
         )
 
     def select(self, ctx: MemberContext) -> Selection | None:
@@ -163,36 +195,52 @@ class DataSampling(Defense):
 
 
 class DataAugmentation(Defense):
-    """Crop after padding, mirror, rotate, jitter brightness and contrast, in this order, anew for every image shown.
+    """Crop after padding, mirror, rotate, jitter brightness and contrast, in this order, anew for
+    every image shown.
 
-    Defined on normalised images: what comes from outside the image is black, and black is the darkest value of that
-    image's channel. Brightness scales the distance from it, contrast the distance from the channel's mean, by a factor
-    uniform in 1 -+ the parameter. So every operation commutes with a normalisation (x - mean) / std by channel, and
-    equals the usual one on pixels where an image holds a black pixel, except that nothing is cut off at 0 and 1,
-    contrast leaves each channel its own mean, and brightness always comes before contrast. A sample's draws do not
-    depend on which operations are on. Attacks measure on images as they are.
-    Source: FedMIA's defaults (Zhu et al., CVPR 2025, A.2.2; the released code's operations and strengths, for 32x32
+    Defined on normalised images: what comes from outside the image is black, and black is the
+    darkest value of that image's channel. Brightness scales the distance from it, contrast the
+    distance from the channel's mean, by a factor uniform in 1 -+ the parameter. So every operation
+    commutes with a normalisation (x - mean) / std by channel, and equals the usual one on pixels
+    where an image holds a black pixel, except that nothing is cut off at 0 and 1, contrast leaves
+    each channel its own mean, and brightness always comes before contrast. A sample's draws do not
+    depend on which operations are on. Attacks measure on images as they are. Source: FedMIA's
+    defaults (Zhu et al., CVPR 2025, A.2.2; the released code's operations and strengths, for 32x32
     images); Shorten & Khoshgoftaar (Journal of Big Data, 2019).
     """
 
     private = ()  # each image by itself
 
     class Params(Params):
-        crop: int = Field(4, ge=0, description="pixels of padding before the image is cropped to its size; 0: off")
-        hflip: bool = Field(True, description="whether images are mirrored left to right with probability 1/2")
-        vflip: bool = Field(True, description="whether images are mirrored upside down with probability 1/2")
-        rotation: float = Field(45.0, ge=0, le=180, description="largest angle, either way, in degrees; 0: off")
-        brightness: float = Field(0.25, ge=0, le=1, description="largest relative change of brightness; 0: off")
-        contrast: float = Field(0.8, ge=0, le=1, description="largest relative change of contrast; 0: off")
+        crop: int = Field(
+            4, ge=0, description="pixels of padding before the image is cropped to its size; 0: off"
+        )
+        hflip: bool = Field(
+            True, description="whether images are mirrored left to right with probability 1/2"
+        )
+        vflip: bool = Field(
+            True, description="whether images are mirrored upside down with probability 1/2"
+        )
+        rotation: float = Field(
+            45.0, ge=0, le=180, description="largest angle, either way, in degrees; 0: off"
+        )
+        brightness: float = Field(
+            0.25, ge=0, le=1, description="largest relative change of brightness; 0: off"
+        )
+        contrast: float = Field(
+            0.8, ge=0, le=1, description="largest relative change of contrast; 0: off"
+        )
 
     def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
         x, p = batch.x, self.params
         if x.ndim != 4 or not x.is_floating_point():
             raise UserError(
-                "data-augmentation: needs images [channels, height, width] of floating-point values, not "
+                "data-augmentation: needs images [channels, height, width] of floating-point "
+                "values, not "
                 f"{list(x.shape[1:])} of {str(x.dtype).removeprefix('torch.')}"
             )
-        # One row of uniform draws for each random quantity of an image, whichever operations are on.
+        # One row of uniform draws for each random quantity of an image, whichever operations are
+        # on.
         u = torch.rand(7, len(x), generator=ctx.generator).to(x.device)
         black = x.amin((2, 3), keepdim=True)
         shift = (u[:2] * (2 * p.crop + 1)).long() - p.crop
@@ -205,9 +253,15 @@ class DataAugmentation(Defense):
 
 
 def shift_and_flip(
-    x: torch.Tensor, shift: torch.Tensor, hflip: torch.Tensor, vflip: torch.Tensor, fill: torch.Tensor
+    x: torch.Tensor,
+    shift: torch.Tensor,
+    hflip: torch.Tensor,
+    vflip: torch.Tensor,
+    fill: torch.Tensor,
 ) -> torch.Tensor:
-    """[B, C, H, W] cropped at ``shift`` [2, B] (rows, columns) of the padded image, then mirrored where [B] bools say so."""
+    """[B, C, H, W] cropped at ``shift`` [2, B] (rows, columns) of the padded image, then mirrored
+    where [B] bools say so.
+    """
     rows, columns = (torch.arange(n, device=x.device).expand(len(x), n) for n in x.shape[2:])
     rows = torch.where(vflip[:, None], rows.flip(1), rows) + shift[0, :, None]
     columns = torch.where(hflip[:, None], columns.flip(1), columns) + shift[1, :, None]
@@ -216,7 +270,9 @@ def shift_and_flip(
 
 
 def rotate(x: torch.Tensor, angle: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
-    """[B, C, H, W] turned counter-clockwise by ``angle`` [B] radians about the centre; the nearest pixel is taken."""
+    """[B, C, H, W] turned counter-clockwise by ``angle`` [B] radians about the centre; the nearest
+    pixel is taken.
+    """
     down, right = (torch.arange(n, device=x.device) - (n - 1) / 2 for n in x.shape[2:])
     down, right = down[None, :, None], right[None, None, :]
     cos, sin = angle.cos()[:, None, None], angle.sin()[:, None, None]
@@ -225,16 +281,24 @@ def rotate(x: torch.Tensor, angle: torch.Tensor, fill: torch.Tensor) -> torch.Te
     return _pick(x, rows, columns, fill)
 
 
-def jitter(x: torch.Tensor, brightness: torch.Tensor, contrast: torch.Tensor, black: torch.Tensor) -> torch.Tensor:
-    """[B, C, H, W] with distances from ``black``, then from each channel's mean, scaled by factors [B]."""
+def jitter(
+    x: torch.Tensor, brightness: torch.Tensor, contrast: torch.Tensor, black: torch.Tensor
+) -> torch.Tensor:
+    """[B, C, H, W] with distances from ``black``, then from each channel's mean, scaled by factors
+    [B].
+    """
     brightness, contrast = brightness.view(-1, 1, 1, 1), contrast.view(-1, 1, 1, 1)
     x = torch.where(brightness == 1, x, black + brightness * (x - black))
     mean = x.mean((2, 3), keepdim=True)
     return torch.where(contrast == 1, x, mean + contrast * (x - mean))
 
 
-def _pick(x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
-    """[B, C, H, W]: pixel (rows, columns) [B, H, W] of each image, ``fill`` [B, C, 1, 1] where that is outside."""
+def _pick(
+    x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, fill: torch.Tensor
+) -> torch.Tensor:
+    """[B, C, H, W]: pixel (rows, columns) [B, H, W] of each image, ``fill`` [B, C, 1, 1] where that
+    is outside.
+    """
     batch, channels, height, width = x.shape
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     at = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).view(batch, 1, -1)

@@ -18,9 +18,11 @@ Accountant = Literal["gaussian", "prv", "rdp"]
 
 @dataclass(frozen=True)
 class Steps:
-    """What is composed: ``count`` noisy steps, each holding an example (or client) with probability ``rate``.
+    """What is composed: ``count`` noisy steps, each holding an example (or client) with probability
+    ``rate``.
 
-    ``gaussian``: the rate is 1. The others: accountants of batches that hold each example independently.
+    ``gaussian``: the rate is 1. The others: accountants of batches that hold each example
+    independently.
     """
 
     count: int
@@ -29,12 +31,14 @@ class Steps:
 
 
 def epsilon(sigma: float, participations: int, delta: float) -> float:
-    """The epsilon at ``delta`` after an example (or client) took part in ``participations`` noisy steps.
+    """The epsilon at ``delta`` after an example (or client) took part in ``participations`` noisy
+    steps.
 
-    Without subsampling amplification, which shuffled batches do not earn: a step is 1/sigma-Gaussian-DP when the
-    neighbour replaces the example by one without gradient, steps compose to mu = sqrt(participations)/sigma, and
-    delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) (Dong, Roth & Su, JRSS-B 2022, corollaries 2.13, 3.3).
-    By example: participations = rounds * local epochs; by client: rounds. Infinite for sigma = 0.
+    Without subsampling amplification, which shuffled batches do not earn: a step is
+    1/sigma-Gaussian-DP when the neighbour replaces the example by one without gradient, steps
+    compose to mu = sqrt(participations)/sigma, and delta(eps) = Phi(mu/2 - eps/mu) - e^eps
+    Phi(-mu/2 - eps/mu) (Dong, Roth & Su, JRSS-B 2022, corollaries 2.13, 3.3). By example:
+    participations = rounds * local epochs; by client: rounds. Infinite for sigma = 0.
     """
     from dp_accounting import get_epsilon_gaussian  # importing it takes .2 seconds
 
@@ -44,11 +48,16 @@ def epsilon(sigma: float, participations: int, delta: float) -> float:
 def accountant_used(sigma: float, steps: Steps, delta: float, replaced: bool = False) -> Accountant:
     """Return the accountant of ``epsilon_after``: ``prv`` where float64 can hold it, else ``rdp``.
 
-    ``rdp`` knows no replacement: of that ``prv``, else Gaussian composition, which is a bound at every rate.
+    ``rdp`` knows no replacement: of that ``prv``, else Gaussian composition, which is a bound at
+    every rate.
     """
     if steps.accountant == "gaussian":
         return "gaussian"
-    if sigma >= LEAST_NOISE and delta >= PRV_LEAST_DELTA and (replaced or steps.accountant == "prv"):
+    if (
+        sigma >= LEAST_NOISE
+        and delta >= PRV_LEAST_DELTA
+        and (replaced or steps.accountant == "prv")
+    ):
         return "prv"
     return "gaussian" if replaced else "rdp"
 
@@ -57,7 +66,8 @@ def accountant_used(sigma: float, steps: Steps, delta: float, replaced: bool = F
 def epsilon_after(sigma: float, steps: Steps, delta: float, replaced: bool = False) -> float:
     """Return the epsilon at ``delta`` of noise ``sigma`` in all of these steps.
 
-    ``replaced``: the neighbour has another example (or update) in that place, at up to twice the clipping norm.
+    ``replaced``: the neighbour has another example (or update) in that place, at up to twice the
+    clipping norm.
     """
     without_sampling = epsilon(sigma / 2 if replaced else sigma, steps.count, delta)
     accountant = accountant_used(sigma, steps, delta, replaced)
@@ -68,25 +78,37 @@ def epsilon_after(sigma: float, steps: Steps, delta: float, replaced: bool = Fal
 
     step = dp_accounting.PoissonSampledDpEvent(steps.rate, dp_accounting.GaussianDpEvent(sigma))
     if accountant == "rdp":
-        logging.set_verbosity(logging.ERROR)  # no word on orders that do not converge: the bound holds without them
-        return float(dp_accounting.rdp.RdpAccountant().compose(step, steps.count).get_epsilon(delta))
+        # no word on orders that do not converge: the bound holds without them
+        logging.set_verbosity(logging.ERROR)
+        return float(
+            dp_accounting.rdp.RdpAccountant().compose(step, steps.count).get_epsilon(delta)
+        )
     relations = dp_accounting.NeighboringRelation
     relation = relations.REPLACE_ONE if replaced else relations.REPLACE_SPECIAL
-    # a tenth of the deviation of a step's loss: rounding up to this grid adds less than .2 % to epsilon
-    losses = dp_accounting.pld.PLDAccountant(relation, steps.rate / sigma / 10).compose(step, steps.count)
+    # a tenth of the deviation of a step's loss: rounding up to this grid adds less than .2 % to
+    # epsilon
+    losses = dp_accounting.pld.PLDAccountant(relation, steps.rate / sigma / 10).compose(
+        step, steps.count
+    )
     return _least_epsilon(losses.get_delta, delta, without_sampling)
 
 
 @lru_cache(maxsize=1024)
 def noise_for(target: float, steps: Steps, delta: float) -> float:
-    """The noise multiplier at which all of these steps cost at most ``target`` at ``delta``: the least one, to three digits
-    for sampled batches. Raises ``UserError`` where none up to ``MOST_NOISE`` is enough."""
+    """The noise multiplier at which all of these steps cost at most ``target`` at ``delta``: the
+    least one, to three digits for sampled batches. Raises ``UserError`` where none up to
+    ``MOST_NOISE`` is enough.
+    """
     reachable = epsilon_after(MOST_NOISE, steps, delta)
     if reachable > target:
-        sampled = f", each sample in a batch with probability {steps.rate:.3g}" if steps.rate < 1 else ""
+        sampled = (
+            f", each sample in a batch with probability {steps.rate:.3g}" if steps.rate < 1 else ""
+        )
         raise UserError(
-            f"dp-sgd: no noise reaches epsilon {target:g} at delta {delta:g} after {steps.count:,} steps{sampled}: with a "
-            f"noise multiplier of {MOST_NOISE:,.0f} it is {reachable:.3g} (accountant {steps.accountant}); ask for a larger "
+            f"dp-sgd: no noise reaches epsilon {target:g} at delta {delta:g} after {steps.count:,} "
+            f"steps{sampled}: with a "
+            f"noise multiplier of {MOST_NOISE:,.0f} it is {reachable:.3g} (accountant "
+            f"{steps.accountant}); ask for a larger "
             f"epsilon or delta, or for fewer rounds or local epochs"
         )
     if steps.accountant == "gaussian":
@@ -101,13 +123,16 @@ def noise_for(target: float, steps: Steps, delta: float) -> float:
         return epsilon_after(math.exp(log_sigma), steps, delta) - target
 
     sigma = math.exp(brentq(excess, math.log(LEAST_NOISE), math.log(MOST_NOISE), xtol=1e-4))
-    while epsilon_after(sigma, steps, delta) > target:  # the search ends on either side; a promise needs the dear one
+    # the search ends on either side; a promise needs the dear one
+    while epsilon_after(sigma, steps, delta) > target:
         sigma *= 1 + 2e-4
     return sigma
 
 
 def _least_epsilon(delta_at: Callable[[float], float], delta: float, bound: float) -> float:
-    """Return where ``delta_at`` falls to ``delta``, at most ``bound``. The accountant's own search overflows from 700 on."""
+    """Return where ``delta_at`` falls to ``delta``, at most ``bound``. The accountant's own search
+    overflows from 700 on.
+    """
     from scipy.optimize import brentq
 
     if delta_at(0.0) <= delta:

@@ -26,73 +26,108 @@ from fedbench.plugins.defenses.augmentation import shift_and_flip
 from fedbench.plugins.defenses.dp_accounting import Steps, accountant_used, epsilon_after, noise_for
 
 SIGMA = 0.1  # where neither sigma nor epsilon is given
-_ACCOUNTANTS = {"gaussian": "Gaussian composition", "prv": "PLD of dp-accounting", "rdp": "RDP of dp-accounting"}
+_ACCOUNTANTS = {
+    "gaussian": "Gaussian composition",
+    "prv": "PLD of dp-accounting",
+    "rdp": "RDP of dp-accounting",
+}
 _NEIGHBOURS = {"example": "example without its gradient", "client": "client without its update"}
+
 
 class DPSGD(Defense):
     """Differentially private local training: by example in every step, or by client on the update.
 
-    ``example``: each sample's gradient is clipped to the norm C, the batch is averaged and N(0, (sigma C / B)^2) is
-    added (Abadi et al., CCS 2016, algorithm 1). With ``sampling: shuffled`` B is the batch's own size; with ``poisson``
-    a batch holds each sample independently, and B is the expected size: an empty batch is a step of noise. With
-    ``augment_multiplicity`` k > 1 a sample's gradient is the mean over k random views of it before it is clipped, so
-    its contribution is still bounded by C (De et al., 2022, section 3.2).
+    ``example``: each sample's gradient is clipped to the norm C, the batch is averaged and N(0,
+    (sigma C / B)^2) is added (Abadi et al., CCS 2016, algorithm 1). With ``sampling: shuffled`` B
+    is the batch's own size; with ``poisson`` a batch holds each sample independently, and B is the
+    expected size: an empty batch is a step of noise. With ``augment_multiplicity`` k > 1 a sample's
+    gradient is the mean over k random views of it before it is clipped, so its contribution is
+    still bounded by C (De et al., 2022, section 3.2).
 
-    ``rate`` multiplies the gradient after its noise, so it costs no epsilon: what is done to a private result without looking
-    at the data again is post-processing (Dwork & Roth 2014, proposition 2.1). Weight decay is added by the optimiser, afterwards:
-    it goes on at the federation's rate. Adam divides any such factor out again.
+    ``rate`` multiplies the gradient after its noise, so it costs no epsilon: what is done to a
+    private result without looking at the data again is post-processing (Dwork & Roth 2014,
+    proposition 2.1). Weight decay is added by the optimiser, afterwards: it goes on at the
+    federation's rate. Adam divides any such factor out again.
 
-    ``client``: the update is scaled down to the norm C_delta and N(0, (sigma C_delta)^2) is added to every parameter
-    (McMahan et al., ICLR 2018). ``clip_update: median`` takes the median norm of the member's updates in earlier
-    rounds, and in round 1, which has none, the norm of the update itself (nothing is clipped then). A bound
-    computed from private data supports no epsilon.
+    ``client``: the update is scaled down to the norm C_delta and N(0, (sigma C_delta)^2) is added
+    to every parameter (McMahan et al., ICLR 2018). ``clip_update: median`` takes the median norm of
+    the member's updates in earlier rounds, and in round 1, which has none, the norm of the update
+    itself (nothing is clipped then). A bound computed from private data supports no epsilon.
 
-    ``epsilon`` instead of ``sigma``: the noise is what that epsilon asks for over all rounds and local epochs, each
-    member's own where its number of samples counts (poisson). A client that is drawn may be drawn every time.
+    ``epsilon`` instead of ``sigma``: the noise is what that epsilon asks for over all rounds and
+    local epochs, each member's own where its number of samples counts (poisson). A client that is
+    drawn may be drawn every time.
 
-    What epsilon means: see ``dp_accounting``. It holds for one member's example (or the member) against a party that
-    reads that member's uploads, not for the coalition, and only if nothing else depends on the data: a fixed
-    clipping norm, no buffers in the model, no other defense that uses private data outside the noise
-    (``Defense.private``); by client the noise covers all of the local training. The number of samples is public.
-    The noise multipliers usual in this literature (.05 to .2) give an epsilon in the thousands: no guarantee.
+    What epsilon means: see ``dp_accounting``. It holds for one member's example (or the member)
+    against a party that reads that member's uploads, not for the coalition, and only if nothing
+    else depends on the data: a fixed clipping norm, no buffers in the model, no other defense that
+    uses private data outside the noise (``Defense.private``); by client the noise covers all of the
+    local training. The number of samples is public. The noise multipliers usual in this literature
+    (.05 to .2) give an epsilon in the thousands: no guarantee.
 
-    ``clip_unit: batch`` and ``account: one-round`` are MemberShield's released code; no epsilon is claimed with them.
+    ``clip_unit: batch`` and ``account: one-round`` are MemberShield's released code; no epsilon is
+    claimed with them.
     """
 
     class Params(Params):
         mode: Literal["example", "client"] = Field(
-            "example", description="what is clipped and hidden: an example's contribution, or a client's"
+            "example",
+            description="what is clipped and hidden: an example's contribution, or a client's",
         )
         sigma: Annotated[float, Field(ge=0)] | None = Field(
-            None, description="noise multiplier, in units of the clipping norm; .1 where no epsilon is given either"
+            None,
+            description="noise multiplier, in units of the clipping norm; .1 where no epsilon is "
+            "given either",
         )
         epsilon: Annotated[float, Field(gt=0)] | None = Field(
-            None, description="instead of sigma: the epsilon at delta that all rounds together may cost"
+            None,
+            description="instead of sigma: the epsilon at delta that all rounds together may cost",
         )
-        delta: float = Field(1e-5, gt=0, lt=1, description="the probability at which epsilon is stated")
+        delta: float = Field(
+            1e-5, gt=0, lt=1, description="the probability at which epsilon is stated"
+        )
         sampling: Literal["shuffled", "poisson"] = Field(
-            "shuffled", description="`shuffled`: each sample once an epoch; `poisson`: in each batch with probability B/n"
+            "shuffled",
+            description="`shuffled`: each sample once an epoch; `poisson`: in each batch with "
+            "probability B/n",
         )
         accountant: Literal["prv", "rdp"] = Field(
-            "prv", description="for sampling poisson (shuffled batches have Gaussian composition); all are upper bounds"
+            "prv",
+            description="for sampling poisson (shuffled batches have Gaussian composition); all "
+            "are upper bounds",
         )
-        clip: float = Field(1.0, gt=0, description="C, largest L2 norm of one example's gradient (mode example)")
+        clip: float = Field(
+            1.0, gt=0, description="C, largest L2 norm of one example's gradient (mode example)"
+        )
         clip_update: Annotated[float, Field(gt=0)] | Literal["median"] = Field(
-            1.0, description="C_delta, largest L2 norm of an update, or `median` of the past ones (mode client)"
+            1.0,
+            description="C_delta, largest L2 norm of an update, or `median` of the past ones (mode "
+            "client)",
         )
         rate: float = Field(
-            1.0, gt=0, description="factor on the federation's learning rate, of the noisy gradient alone (SGD; mode example)"
+            1.0,
+            gt=0,
+            description="factor on the federation's learning rate, of the noisy gradient alone "
+            "(SGD; mode example)",
         )
         augment_multiplicity: int = Field(
-            1, ge=1, description="views of a sample averaged before clipping; 1: the sample as it is"
+            1,
+            ge=1,
+            description="views of a sample averaged before clipping; 1: the sample as it is",
         )
         shift: int = Field(4, ge=0, description="largest shift of a view, in pixels, zero padded")
-        flip: bool = Field(False, description="whether a view is mirrored left to right with probability 1/2")
+        flip: bool = Field(
+            False, description="whether a view is mirrored left to right with probability 1/2"
+        )
         clip_unit: Literal["example", "batch"] = Field(
-            "example", description="`batch`: the whole batch's gradient is clipped, noise sigma C undivided (released code)"
+            "example",
+            description="`batch`: the whole batch's gradient is clipped, noise sigma C undivided "
+            "(released code)",
         )
         account: Literal["all", "one-round"] = Field(
-            "all", description="rounds that epsilon is calibrated for; `one-round`: the released code, nothing is claimed"
+            "all",
+            description="rounds that epsilon is calibrated for; `one-round`: the released code, "
+            "nothing is claimed",
         )
 
         @model_validator(mode="after")
@@ -100,21 +135,38 @@ class DPSGD(Defense):
             if self.epsilon is not None and self.sigma is not None:
                 raise ValueError("epsilon and sigma both set the noise: give one of them")
             if self.mode == "client" and self.epsilon is not None and self.clip_update == "median":
-                raise ValueError("a median of private norms supports no epsilon: give clip_update a number, or sigma")
+                raise ValueError(
+                    "a median of private norms supports no epsilon: give clip_update a number, or "
+                    "sigma"
+                )
             if self.mode == "client" and (self.sampling == "poisson" or self.clip_unit == "batch"):
-                raise ValueError("sampling and clip_unit are about batches: leave them out with mode client")
+                raise ValueError(
+                    "sampling and clip_unit are about batches: leave them out with mode client"
+                )
             if self.mode == "client" and self.rate != 1:
-                raise ValueError("rate is about the steps of a batch: leave it out with mode client")
+                raise ValueError(
+                    "rate is about the steps of a batch: leave it out with mode client"
+                )
             return self
 
     @property
     def covers(self) -> Collection[str]:  # type: ignore[override]
         """By client all that happens before the update is clipped."""
-        by_client = "prepare", "select", "local_train", "transform", "local_step", "loss", "after_round"
+        by_client = (
+            "prepare",
+            "select",
+            "local_train",
+            "transform",
+            "local_step",
+            "loss",
+            "after_round",
+        )
         return by_client if self.params.mode == "client" else ()
 
     def check(self, federation: Federation) -> None:
-        """An epsilon must be in reach; what depends on a member's number of samples is asked in its first round."""
+        """An epsilon must be in reach; what depends on a member's number of samples is asked in its
+        first round.
+        """
         p = self.params
         if p.epsilon is not None and p.sampling == "shuffled":
             noise_for(p.epsilon, self._steps(federation, 0), p.delta)
@@ -123,7 +175,12 @@ class DPSGD(Defense):
         """All samples, to be drawn as ``sampling`` says. The noise is kept for the report."""
         usable = ctx.data.trainable
         if self.params.mode == "example":
-            ctx.memory.update({"samples": len(usable), "noise multiplier": self._noise(ctx.federation, len(usable))})
+            ctx.memory.update(
+                {
+                    "samples": len(usable),
+                    "noise multiplier": self._noise(ctx.federation, len(usable)),
+                }
+            )
         return Selection(usable, poisson=True) if self.params.sampling == "poisson" else None
 
     def local_step(self, batch: Batch, ctx: MemberContext) -> torch.Tensor | None:
@@ -133,7 +190,8 @@ class DPSGD(Defense):
         size, samples = len(batch.hard_labels("dp-sgd")), 0
         if p.sampling == "poisson":
             samples = len(ctx.data.trainable)
-            size = min(samples, ctx.federation.batch_size)  # as expected: the size of a batch tells who is in it
+            # as expected: the size of a batch tells who is in it
+            size = min(samples, ctx.federation.batch_size)
         self._count(batch, ctx)
         sigma = self._noise(ctx.federation, samples)
         if p.clip_unit == "batch":
@@ -152,10 +210,12 @@ class DPSGD(Defense):
         return clip_to(update, bound) + (sigma * bound) * ctx.randn_like(update)
 
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """The epsilon of one example (or one client) against a party that reads that member's uploads; see ``dp_accounting``.
+        """The epsilon of one example (or one client) against a party that reads that member's
+        uploads; see ``dp_accounting``.
 
-        Nothing is claimed without noise, nor with a median bound, or where buffers go out unclipped.
-        With ``clip_unit: batch`` or ``account: one-round`` the false epsilon is called a claimed one.
+        Nothing is claimed without noise, nor with a median bound, or where buffers go out
+        unclipped. With ``clip_unit: batch`` or ``account: one-round`` the false epsilon is called a
+        claimed one.
         """
         p, memories = self.params, [ctx.of_member[k] for k in sorted(ctx.of_member)]
         seen = [m for m in memories if "noise multiplier" in m]
@@ -180,11 +240,16 @@ class DPSGD(Defense):
             facts["sampling"] = p.sampling
         facts["accountant"] = f"{accountant}, upper bound"
         at_risk = p.delta * max((m["samples"] for m in seen if "samples" in m), default=0)
-        return facts | ({"delta times samples": at_risk} if at_risk > 0.1 else {})  # publishing a sample at random has delta 1/n
+        # publishing a sample at random has delta 1/n
+        return facts | ({"delta times samples": at_risk} if at_risk > 0.1 else {})
 
-    def _claim(self, federation: Federation, seen: Sequence[Mapping[str, Any]], replaced: bool = False) -> float:
-        """The epsilon of the member that it costs most: of the steps that were planned or, where another defense trained
-        longer, of those that were taken. ``replaced``: against another example (or update) in that place."""
+    def _claim(
+        self, federation: Federation, seen: Sequence[Mapping[str, Any]], replaced: bool = False
+    ) -> float:
+        """The epsilon of the member that it costs most: of the steps that were planned or, where
+        another defense trained longer, of those that were taken. ``replaced``: against another
+        example (or update) in that place.
+        """
         target, epsilons = self.params.epsilon, []
         for memory in seen or [{}]:
             samples = memory.get("samples", 0)
@@ -193,20 +258,32 @@ class DPSGD(Defense):
             if target is not None and steps == planned and not replaced:
                 epsilons.append(target)
             else:
-                epsilons.append(epsilon_after(self._noise(federation, samples), steps, self.params.delta, replaced))
+                epsilons.append(
+                    epsilon_after(
+                        self._noise(federation, samples), steps, self.params.delta, replaced
+                    )
+                )
         return max(epsilons)
 
     def _count(self, batch: Batch, ctx: MemberContext) -> None:
-        """How often each example has been in a step: squared copies, as their noise counts; and the steps."""
+        """How often each example has been in a step: squared copies, as their noise counts; and the
+        steps.
+        """
         ctx.memory["steps"] = ctx.memory.get("steps", 0) + 1
         if self.params.sampling == "shuffled":
             copies = torch.bincount(batch.index, minlength=len(ctx.data.y)).square_()
-            ctx.memory["taken"] = ctx.memory["taken"].add_(copies) if "taken" in ctx.memory else copies
+            ctx.memory["taken"] = (
+                ctx.memory["taken"].add_(copies) if "taken" in ctx.memory else copies
+            )
 
     def _taken(self, memory: Mapping[str, Any]) -> int:
         if self.params.account == "one-round" or "steps" not in memory:
             return 0
-        return int(memory["steps"]) if self.params.sampling == "poisson" else int(memory["taken"].max())
+        return (
+            int(memory["steps"])
+            if self.params.sampling == "poisson"
+            else int(memory["taken"].max())
+        )
 
     def _rounds(self, federation: Federation) -> int:
         """A bound on a client's participations: each round draws anew, and may draw the same ones."""
@@ -218,7 +295,8 @@ class DPSGD(Defense):
         if self.params.mode == "client":
             return Steps(rounds)
         if self.params.sampling == "shuffled":
-            return Steps(rounds * federation.local_epochs)  # an example is in at most one batch of an epoch
+            # an example is in at most one batch of an epoch
+            return Steps(rounds * federation.local_epochs)
         batches = max(1, -(-samples // federation.batch_size))
         rate = min(1.0, federation.batch_size / max(1, samples))
         return Steps(rounds * federation.local_epochs * batches, rate, self.params.accountant)
@@ -242,7 +320,10 @@ class DPSGD(Defense):
         """[P]: the sum of the clipped gradients."""
         views = self.params.augment_multiplicity
         if views > 1:
-            rows = {"y": batch.y.repeat_interleave(views), "index": batch.index.repeat_interleave(views)}
+            rows = {
+                "y": batch.y.repeat_interleave(views),
+                "index": batch.index.repeat_interleave(views),
+            }
             batch = replace(batch, x=self._views(batch.x, ctx), flag=None, **rows)
         return ctx.clipped_gradient(batch, self.params.clip, views)
 
@@ -252,7 +333,9 @@ class DPSGD(Defense):
                 f"dp-sgd: augment_multiplicity shifts images [channels, height, width]; "
                 f"these samples have the shape {list(x.shape[1:])}: use augment_multiplicity 1"
             )
-        return random_views(x, self.params.augment_multiplicity, self.params.shift, self.params.flip, ctx.generator)
+        return random_views(
+            x, self.params.augment_multiplicity, self.params.shift, self.params.flip, ctx.generator
+        )
 
     def _update_bound(self, update: torch.Tensor, ctx: MemberContext) -> float:
         if self.params.clip_update != "median":
@@ -269,13 +352,20 @@ def clip_to(vector: torch.Tensor, bound: float) -> torch.Tensor:
     return vector * (bound / norm(vector).clamp_min(1e-30)).clamp_max(1)
 
 
-def random_views(x: torch.Tensor, views: int, shift: int, flip: bool, generator: torch.Generator) -> torch.Tensor:
-    """[B * views, C, H, W] from [B, C, H, W]: pad with zeros, crop at random, mirror; one sample's views adjacent.
+def random_views(
+    x: torch.Tensor, views: int, shift: int, flip: bool, generator: torch.Generator
+) -> torch.Tensor:
+    """[B * views, C, H, W] from [B, C, H, W]: pad with zeros, crop at random, mirror; one sample's
+    views adjacent.
 
     Source: pad-and-crop augmentation of He et al. (CVPR 2016, section 4.2).
     """
     n = len(x) * views
-    offset = torch.randint(0, 2 * shift + 1, (2, n, 1), generator=generator).to(x.device)[..., 0] - shift
-    mirror = (torch.randint(0, 2, (n, 1), generator=generator).to(x.device) * int(flip)).bool()[:, 0]
+    offset = (
+        torch.randint(0, 2 * shift + 1, (2, n, 1), generator=generator).to(x.device)[..., 0] - shift
+    )
+    mirror = (torch.randint(0, 2, (n, 1), generator=generator).to(x.device) * int(flip)).bool()[
+        :, 0
+    ]
     rows = x.repeat_interleave(views, 0)
     return shift_and_flip(rows, offset, mirror, torch.zeros_like(mirror), rows.new_zeros(()))

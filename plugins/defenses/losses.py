@@ -1,4 +1,6 @@
-"""Defenses in the loss or the targets of local training: regularisers, soft labels, self-distillation."""
+"""Defenses in the loss or the targets of local training: regularisers, soft labels,
+self-distillation.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,17 @@ from fedbench.core import Batch, Defense, MemberContext, MemberData, Params, Use
 class LabelSmoothing(Defense):
     """Cross-entropy against (1 - strength) one-hot + strength / C, C the number of classes.
 
-    Targets that another defense has made soft are smoothed like hard ones, so it goes with any defense that acts on the
-    batch or on the loss and knows soft targets.
-    Source: Szegedy et al. (CVPR 2016), section 7, with the uniform distribution over labels.
+    Targets that another defense has made soft are smoothed like hard ones, so it goes with any
+    defense that acts on the batch or on the loss and knows soft targets. Source: Szegedy et al.
+    (CVPR 2016), section 7, with the uniform distribution over labels.
     """
 
     private = ()  # each target by itself
 
     class Params(Params):
-        strength: float = Field(0.1, ge=0, lt=1, description="share of a target that is spread evenly over all classes")
+        strength: float = Field(
+            0.1, ge=0, lt=1, description="share of a target that is spread evenly over all classes"
+        )
 
     def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
         target = one_hot(batch.y, ctx.federation.n_classes) if batch.soft is None else batch.soft
@@ -34,16 +38,19 @@ class LabelSmoothing(Defense):
 
 
 class ConfidencePenalty(Defense):
-    """The loss is cross-entropy minus ``strength`` times the entropy of the prediction, both meaned over the batch.
+    """The loss is cross-entropy minus ``strength`` times the entropy of the prediction, both meaned
+    over the batch.
 
-    Source: Pereyra et al. (ICLR workshop 2017), section 3; neither annealed nor thresholded, which that section also
-    tries. Soft targets are honoured.
+    Source: Pereyra et al. (ICLR workshop 2017), section 3; neither annealed nor thresholded, which
+    that section also tries. Soft targets are honoured.
     """
 
     private = ()  # a mean over examples
 
     class Params(Params):
-        strength: float = Field(0.1, ge=0, description="beta, weight of the entropy (in nats) of a prediction")
+        strength: float = Field(
+            0.1, ge=0, description="beta, weight of the entropy (in nats) of a prediction"
+        )
 
     def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
         log_p = log_softmax(logits, 1)
@@ -54,18 +61,28 @@ class ConfidencePenalty(Defense):
 class HAMP(Defense):
     """Train on soft labels of entropy >= gamma ln(C), and reward the entropy of the predictions.
 
-    The loss is KL(q || p) - C alpha H(p), meaned over the batch; ``reduction: mean`` divides it by C, which is the
-    authors' code (its KL is a mean over samples and classes): the same minimiser at a C times smaller rate.
-    Source: Chen & Pattabiraman (NDSS 2024), section IV; the test phase, which replaces outputs, is not part of it.
+    The loss is KL(q || p) - C alpha H(p), meaned over the batch; ``reduction: mean`` divides it by
+    C, which is the authors' code (its KL is a mean over samples and classes): the same minimiser at
+    a C times smaller rate. Source: Chen & Pattabiraman (NDSS 2024), section IV; the test phase,
+    which replaces outputs, is not part of it.
     """
 
     private = ()  # each target by itself, and a mean over examples
 
     class Params(Params):
-        gamma: float = Field(0.5, ge=0, le=1, description="least entropy of a soft label, as a fraction of ln(classes)")
-        alpha: float = Field(0.005, ge=0, description="entropy weight as the authors state it (theirs: .001 to .01)")
+        gamma: float = Field(
+            0.5,
+            ge=0,
+            le=1,
+            description="least entropy of a soft label, as a fraction of ln(classes)",
+        )
+        alpha: float = Field(
+            0.005, ge=0, description="entropy weight as the authors state it (theirs: .001 to .01)"
+        )
         reduction: Literal["batchmean", "mean"] = Field(
-            "batchmean", description="`batchmean`: the divergence; `mean`: also divided by the number of classes"
+            "batchmean",
+            description="`batchmean`: the divergence; `mean`: also divided by the number of "
+            "classes",
         )
 
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
@@ -74,7 +91,11 @@ class HAMP(Defense):
     def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
         classes = logits.shape[1]
         log_p = log_softmax(logits, 1)
-        target = batch.soft if batch.soft is not None else soft_labels(batch.y, classes, self.params.gamma)
+        target = (
+            batch.soft
+            if batch.soft is not None
+            else soft_labels(batch.y, classes, self.params.gamma)
+        )
         kl = (torch.xlogy(target, target) - target * log_p).sum(1).mean()
         entropy = -(log_p.exp() * log_p).sum(1).mean()
         loss = kl - classes * self.params.alpha * entropy
@@ -82,7 +103,8 @@ class HAMP(Defense):
 
 
 def true_class_probability(classes: int, gamma: float) -> float:
-    """The largest multiple of .01 that gives a soft label (the rest spread evenly) of entropy >= gamma ln(classes).
+    """The largest multiple of .01 that gives a soft label (the rest spread evenly) of entropy >=
+    gamma ln(classes).
 
     At gamma near 1 no multiple may reach it; then 1/classes, the label of largest entropy.
     """
@@ -108,28 +130,37 @@ def _entropy(p: float, classes: int) -> float:
 
 
 class RelaxLoss(Defense):
-    """Keep the batch's mean cross-entropy near ``alpha``; flatten the posteriors of what is learnt too well.
+    """Keep the batch's mean cross-entropy near ``alpha``; flatten the posteriors of what is learnt
+    too well.
 
-    Even epochs: |mean CE - alpha|. Odd epochs: mean CE while it exceeds alpha, else mean[(1 - correct) CE_soft - CE]:
-    ascent on correctly classified samples, and on the others a soft target that keeps the predicted p_y (at most
-    ``upper``) and spreads the rest evenly.
-    Source: Chen, Yu & Fritz (ICLR 2022), algorithm 1. Their code lets gradients flow through the soft target
-    (``detach: false``); an epoch counter that restarts every round (``parity: local``) never leaves the even branch
-    when a round has one epoch.
+    Even epochs: |mean CE - alpha|. Odd epochs: mean CE while it exceeds alpha, else mean[(1 -
+    correct) CE_soft - CE]: ascent on correctly classified samples, and on the others a soft target
+    that keeps the predicted p_y (at most ``upper``) and spreads the rest evenly. Source: Chen, Yu &
+    Fritz (ICLR 2022), algorithm 1. Their code lets gradients flow through the soft target
+    (``detach: false``); an epoch counter that restarts every round (``parity: local``) never leaves
+    the even branch when a round has one epoch.
     """
 
     private = ("loss",)  # its branch follows from the loss of the whole batch
 
     class Params(Params):
         alpha: float = Field(1.0, ge=0, description="target of the mean training loss, in nats")
-        upper: float = Field(1.0, gt=0, le=1, description="largest true-class probability of a soft target")
-        parity: Literal["global", "local"] = Field("global", description="epochs counted over all rounds, or in each")
-        detach: bool = Field(True, description="whether soft targets are constants, without gradient")
+        upper: float = Field(
+            1.0, gt=0, le=1, description="largest true-class probability of a soft target"
+        )
+        parity: Literal["global", "local"] = Field(
+            "global", description="epochs counted over all rounds, or in each"
+        )
+        detach: bool = Field(
+            True, description="whether soft targets are constants, without gradient"
+        )
 
     def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
         log_p = log_softmax(logits, 1)
         ce = nll_loss(log_p, batch.hard_labels("relaxloss"), reduction="none")
-        epoch = ctx.epoch if self.params.parity == "global" else ctx.epoch % ctx.federation.local_epochs
+        epoch = (
+            ctx.epoch if self.params.parity == "global" else ctx.epoch % ctx.federation.local_epochs
+        )
         if epoch % 2 == 0:
             return (ce.mean() - self.params.alpha).abs()
         wrong = logits.argmax(1) != batch.y
@@ -155,18 +186,22 @@ def last_linear(model: nn.Module, count: int | None, who: str) -> list[nn.Linear
     if len(found) < (count or 1):
         has = f"only {len(found)}" if found else "none"
         raise UserError(
-            f"{who} acts on {f'the last {count}' if count else 'all'} fully connected layers (torch.nn.Linear); the model "
-            f"{type(model).__name__} has {has}: " + (f"use layers: {len(found)}" if found else "choose another model or defense")
+            f"{who} acts on {f'the last {count}' if count else 'all'} fully connected layers "
+            "(torch.nn.Linear); the model "
+            f"{type(model).__name__} has {has}: "
+            + (f"use layers: {len(found)}" if found else "choose another model or defense")
         )
     return found if count is None else found[-count:]
 
 
 class WeightDecay(Defense):
-    """Adds ``strength`` times the sum of the squared weights of the last linear layers to the loss; biases are left out.
+    """Adds ``strength`` times the sum of the squared weights of the last linear layers to the loss;
+    biases are left out.
 
-    As Keras' ``l2`` regulariser does: the gradient is 2 strength w, and an adaptive optimiser rescales it with the rest.
-    The optimiser's own ``weight_decay``, which every client of a setting shares, adds weight_decay w to all parameters.
-    Source: MemberShield, section 7.2 ("AoF"): .01 on the last one to three fully connected layers.
+    As Keras' ``l2`` regulariser does: the gradient is 2 strength w, and an adaptive optimiser
+    rescales it with the rest. The optimiser's own ``weight_decay``, which every client of a setting
+    shares, adds weight_decay w to all parameters. Source: MemberShield, section 7.2 ("AoF"): .01 on
+    the last one to three fully connected layers.
     """
 
     private = ()  # the term sees no data
@@ -179,24 +214,28 @@ class WeightDecay(Defense):
 
     def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
         count = None if self.params.layers == "all" else self.params.layers
-        penalty = torch.stack([layer.weight.square().sum() for layer in last_linear(ctx.model, count, "weight-decay")]).sum()
+        penalty = torch.stack(
+            [layer.weight.square().sum() for layer in last_linear(ctx.model, count, "weight-decay")]
+        ).sum()
         return super().loss(logits, batch, ctx) + self.params.strength * penalty
 
 
 class Dropout(Defense):
-    """Each input of the last linear layers is zeroed with probability ``rate`` in a training step, the others are divided
-    by 1 - ``rate``, so that its expectation stays.
+    """Each input of the last linear layers is zeroed with probability ``rate`` in a training step,
+    the others are divided by 1 - ``rate``, so that its expectation stays.
 
-    The model itself has no such layer: hooks stand on its layers while the member trains, and do nothing in eval mode, so
-    whatever is measured, sent or aggregated is the plain model's. Masks are drawn from the member's own generator.
-    Source: Srivastava et al. (JMLR 2014); MemberShield, section 7.2 ("AoF"): .25, .5, .75 before the last one to three
-    fully connected layers.
+    The model itself has no such layer: hooks stand on its layers while the member trains, and do
+    nothing in eval mode, so whatever is measured, sent or aggregated is the plain model's. Masks
+    are drawn from the member's own generator. Source: Srivastava et al. (JMLR 2014); MemberShield,
+    section 7.2 ("AoF"): .25, .5, .75 before the last one to three fully connected layers.
     """
 
     private = ()  # masks see no data
 
     class Params(Params):
-        rate: float = Field(0.5, ge=0, lt=1, description="probability that an input of the layer is zeroed")
+        rate: float = Field(
+            0.5, ge=0, lt=1, description="probability that an input of the layer is zeroed"
+        )
         layers: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
             1, description="before how many of the last linear layers, or `all` of them"
         )
@@ -209,7 +248,10 @@ class Dropout(Defense):
                 return None
             return (dropped(inputs[0], self.params.rate, ctx.generator), *inputs[1:])
 
-        hooks = [layer.register_forward_pre_hook(drop) for layer in last_linear(ctx.model, count, "dropout")]
+        hooks = [
+            layer.register_forward_pre_hook(drop)
+            for layer in last_linear(ctx.model, count, "dropout")
+        ]
         try:
             ctx.train()
         finally:
@@ -224,22 +266,30 @@ def dropped(x: torch.Tensor, rate: float, generator: torch.Generator) -> torch.T
 
 
 class SelfDistillation(Defense):
-    """Each round train a teacher from the received model, then a student from the received model with the teacher's help.
+    """Each round train a teacher from the received model, then a student from the received model
+    with the teacher's help.
 
-    The student's loss is (1 - alpha) CE + alpha T^2 KL(teacher || student), both softened by the temperature T, means over
-    the batch (Hinton et al. 2015, section 2). Teacher and student train all local epochs, on the same samples, each in an
-    order of its own; the student alone is uploaded. The teacher answers what the student is shown, after all transforms.
-    Source: the KD baseline of MemberShield (section 7.3), after Shejwalkar & Houmansadr, AAAI 2021; its T: 10, and 3 for
-    Purchase100. Its code hands the divergence its arguments in the other order (``divergence: student-teacher``).
+    The student's loss is (1 - alpha) CE + alpha T^2 KL(teacher || student), both softened by the
+    temperature T, means over the batch (Hinton et al. 2015, section 2). Teacher and student train
+    all local epochs, on the same samples, each in an order of its own; the student alone is
+    uploaded. The teacher answers what the student is shown, after all transforms. Source: the KD
+    baseline of MemberShield (section 7.3), after Shejwalkar & Houmansadr, AAAI 2021; its T: 10, and
+    3 for Purchase100. Its code hands the divergence its arguments in the other order (``divergence:
+    student-teacher``).
     """
 
     private = ("loss",)  # the teacher has learnt from all samples
 
     class Params(Params):
-        alpha: float = Field(0.5, ge=0, le=1, description="weight of the divergence; the cross-entropy has the rest")
-        temperature: float = Field(10.0, gt=0, description="T, by which logits are divided before the softmax")
+        alpha: float = Field(
+            0.5, ge=0, le=1, description="weight of the divergence; the cross-entropy has the rest"
+        )
+        temperature: float = Field(
+            10.0, gt=0, description="T, by which logits are divided before the softmax"
+        )
         divergence: Literal["teacher-student", "student-teacher"] = Field(
-            "teacher-student", description="KL(teacher || student), or the other way round (released code)"
+            "teacher-student",
+            description="KL(teacher || student), or the other way round (released code)",
         )
 
     def local_train(self, ctx: MemberContext) -> None:
@@ -255,7 +305,9 @@ class SelfDistillation(Defense):
         if "teacher" not in ctx.memory:
             return of_labels
         p = self.params
-        taught = distillation(logits, self._teacher(batch.x, ctx), p.temperature, p.divergence == "student-teacher")
+        taught = distillation(
+            logits, self._teacher(batch.x, ctx), p.temperature, p.divergence == "student-teacher"
+        )
         return (1 - p.alpha) * of_labels + p.alpha * taught
 
     def _teacher(self, x: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
@@ -264,16 +316,22 @@ class SelfDistillation(Defense):
         ctx.model.eval()
         try:
             with torch.no_grad():
-                answer: torch.Tensor = torch.func.functional_call(ctx.model, ctx.memory["teacher"], (x,))
+                answer: torch.Tensor = torch.func.functional_call(
+                    ctx.model, ctx.memory["teacher"], (x,)
+                )
                 return answer
         finally:
             ctx.model.train(was_training)
 
 
-def distillation(student: torch.Tensor, teacher: torch.Tensor, temperature: float, reverse: bool = False) -> torch.Tensor:
-    """T^2 KL(teacher || student) of logits [B, C], the mean over the batch; ``reverse``: T^2 KL(student || teacher).
+def distillation(
+    student: torch.Tensor, teacher: torch.Tensor, temperature: float, reverse: bool = False
+) -> torch.Tensor:
+    """T^2 KL(teacher || student) of logits [B, C], the mean over the batch; ``reverse``: T^2
+    KL(student || teacher).
 
-    The factor keeps the gradient's size as T grows (Hinton et al. 2015, section 2.1)."""
+    The factor keeps the gradient's size as T grows (Hinton et al. 2015, section 2.1).
+    """
     p, q = log_softmax(teacher / temperature, 1), log_softmax(student / temperature, 1)
     if reverse:
         p, q = q, p

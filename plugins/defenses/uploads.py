@@ -18,8 +18,9 @@ class NoDefense(Defense):
 class FreeRider(Defense):
     """Every member's update is zero: nothing of its own can leak, and nothing of it is learnt.
 
-    The floor of privacy on every board, and of the members' contribution: a defense that does no better than this in
-    accuracy protects by not taking part. The server still counts the members' weights, as it would for honest zeros.
+    The floor of privacy on every board, and of the members' contribution: a defense that does no
+    better than this in accuracy protects by not taking part. The server still counts the members'
+    weights, as it would for honest zeros.
     """
 
     private = ()  # it uses no data
@@ -29,30 +30,39 @@ class FreeRider(Defense):
 
 
 class Placebo(Defense):
-    """Plain local training with the samples in another order: what a defense that does nothing scores by chance.
+    """Plain local training with the samples in another order: what a defense that does nothing
+    scores by chance.
 
-    Its differences to the undefended federation are the noise of training, which every claimed difference must exceed.
+    Its differences to the undefended federation are the noise of training, which every claimed
+    difference must exceed.
     """
 
     private = ()  # an order drawn by chance
 
     def select(self, ctx: MemberContext) -> Selection | None:
-        """All samples that are not held out, shuffled once more before the standard loop shuffles them."""
+        """All samples that are not held out, shuffled once more before the standard loop shuffles
+        them.
+        """
         usable = ctx.data.trainable
-        return Selection(usable[torch.randperm(len(usable), generator=ctx.generator).to(usable.device)])
+        return Selection(
+            usable[torch.randperm(len(usable), generator=ctx.generator).to(usable.device)]
+        )
 
 
 class GradNoise(Defense):
     """Add N(0, sigma^2 I) to each member's update, fresh every round.
 
-    Source: CoFedMID (appendix E). The update is not clipped, so no privacy guarantee follows; FedMIA's code does the
-    same to the weights under the name of client-level differential privacy. With clipping: ``dp-sgd``, mode ``client``.
+    Source: CoFedMID (appendix E). The update is not clipped, so no privacy guarantee follows;
+    FedMIA's code does the same to the weights under the name of client-level differential privacy.
+    With clipping: ``dp-sgd``, mode ``client``.
     """
 
     private = ()  # the update alone
 
     class Params(Params):
-        sigma: float = Field(0.01, ge=0, description="standard deviation of the noise, in units of the parameters")
+        sigma: float = Field(
+            0.01, ge=0, description="standard deviation of the noise, in units of the parameters"
+        )
 
     def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
         return update + self.params.sigma * ctx.randn_like(update)
@@ -66,23 +76,32 @@ def tensors_of(update: torch.Tensor, ctx: MemberContext) -> tuple[torch.Tensor, 
 class GradSparse(Defense):
     """Zero the smallest entries of each member's update, tensor by tensor.
 
-    Source: sparse updates as in Aji & Heafield (EMNLP 2017); CoFedMID (appendix E) removes .1 and .2, FedMIA (A.2.1)
-    .1 to .99. The attacks see the sparse model, for losses too; FedMIA's code shows it to gradient attacks alone.
+    Source: sparse updates as in Aji & Heafield (EMNLP 2017); CoFedMID (appendix E) removes .1 and
+    .2, FedMIA (A.2.1) .1 to .99. The attacks see the sparse model, for losses too; FedMIA's code
+    shows it to gradient attacks alone.
     """
 
     private = ()  # the update alone
 
     class Params(Params):
-        rate: float = Field(0.2, ge=0, lt=1, description="fraction of a tensor's entries removed, 0 to 1")
-        min_elements: int = Field(1000, ge=0, description="tensors of at most this many elements stay whole")
+        rate: float = Field(
+            0.2, ge=0, lt=1, description="fraction of a tensor's entries removed, 0 to 1"
+        )
+        min_elements: int = Field(
+            1000, ge=0, description="tensors of at most this many elements stay whole"
+        )
 
     def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
         rate, least = self.params.rate, self.params.min_elements
-        return torch.cat([sparsify(t, rate) if len(t) > least else t for t in tensors_of(update, ctx)])
+        return torch.cat(
+            [sparsify(t, rate) if len(t) > least else t for t in tensors_of(update, ctx)]
+        )
 
 
 def sparsify(values: torch.Tensor, rate: float) -> torch.Tensor:
-    """[n] with the floor(rate * n) entries of smallest magnitude zeroed; of equal ones the earlier go first."""
+    """[n] with the floor(rate * n) entries of smallest magnitude zeroed; of equal ones the earlier
+    go first.
+    """
     remove = int(rate * len(values) + 1e-9)  # 0.29 * 100 is 28.999... in floating point
     if remove == 0:
         return values
@@ -98,28 +117,38 @@ Rounding = Literal["floor", "nearest", "stochastic"]
 
 
 class Quantize(Defense):
-    """Round each tensor of a member's update to at most 2^bits values between its least and its largest entry.
+    """Round each tensor of a member's update to at most 2^bits values between its least and its
+    largest entry.
 
-    ``floor``: 2^bits equal bins, an entry becomes the lower edge of its bin, as in FedMIA's released code; every entry
-    moves down, half a bin on average, so the update is biased. ``nearest`` and ``stochastic`` use 2^bits levels evenly
-    spaced from minimum to maximum; ``stochastic`` rounds up with the probability that makes it unbiased (QSGD:
-    Alistarh et al., NeurIPS 2017, section 3.1). No tensor is exempt; a constant one stays as it is.
-    Source: Zhu et al. (FedMIA, CVPR 2025), A.2.1, bits 1 to 10. The attacks see the quantised model, for losses too;
-    FedMIA's code shows it to gradient attacks alone.
+    ``floor``: 2^bits equal bins, an entry becomes the lower edge of its bin, as in FedMIA's
+    released code; every entry moves down, half a bin on average, so the update is biased.
+    ``nearest`` and ``stochastic`` use 2^bits levels evenly spaced from minimum to maximum;
+    ``stochastic`` rounds up with the probability that makes it unbiased (QSGD: Alistarh et al.,
+    NeurIPS 2017, section 3.1). No tensor is exempt; a constant one stays as it is. Source: Zhu et
+    al. (FedMIA, CVPR 2025), A.2.1, bits 1 to 10. The attacks see the quantised model, for losses
+    too; FedMIA's code shows it to gradient attacks alone.
     """
 
     private = ()  # the update alone
 
     class Params(Params):
-        bits: int = Field(4, ge=1, le=16, description="bits per entry: at most 2^bits values in a tensor")
-        rounding: Rounding = Field("floor", description="down to the bin's edge, to the nearest level, or unbiased")
+        bits: int = Field(
+            4, ge=1, le=16, description="bits per entry: at most 2^bits values in a tensor"
+        )
+        rounding: Rounding = Field(
+            "floor", description="down to the bin's edge, to the nearest level, or unbiased"
+        )
 
     def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
         p = self.params
-        return torch.cat([quantize(t, p.bits, p.rounding, ctx.generator) for t in tensors_of(update, ctx)])
+        return torch.cat(
+            [quantize(t, p.bits, p.rounding, ctx.generator) for t in tensors_of(update, ctx)]
+        )
 
 
-def quantize(values: torch.Tensor, bits: int, rounding: Rounding, generator: torch.Generator) -> torch.Tensor:
+def quantize(
+    values: torch.Tensor, bits: int, rounding: Rounding, generator: torch.Generator
+) -> torch.Tensor:
     """[n] rounded to at most 2^bits values; ``generator`` (CPU) is used by ``stochastic`` alone."""
     exact = values.double()  # in float32 an entry on a bin's edge could fall into the bin below
     low, high = exact.aminmax()
@@ -131,7 +160,10 @@ def quantize(values: torch.Tensor, bits: int, rounding: Rounding, generator: tor
     elif rounding == "nearest":
         level = position.round()
     else:
-        level = (position + torch.rand(values.shape, generator=generator, dtype=torch.float64).to(exact.device)).floor()
+        level = (
+            position
+            + torch.rand(values.shape, generator=generator, dtype=torch.float64).to(exact.device)
+        ).floor()
         level = level.clamp_max(intervals)
     return (low + level * step).to(values.dtype)
 
@@ -139,14 +171,14 @@ def quantize(values: torch.Tensor, bits: int, rounding: Rounding, generator: tor
 class Perturb(Defense):
     """Scale the update down to the L2 norm C, then add N(0, s^2) to every entry, fresh every round.
 
-    ``absolute``: s = sigma, as FedMIA states its sweep (.01 to .5); ``relative``: s = sigma C, the noise multiplier of
-    McMahan et al. (ICLR 2018). The papers give no C.
-    Source: Zhu et al. (FedMIA, CVPR 2025), A.2.1 "client-level differential privacy".
+    ``absolute``: s = sigma, as FedMIA states its sweep (.01 to .5); ``relative``: s = sigma C, the
+    noise multiplier of McMahan et al. (ICLR 2018). The papers give no C. Source: Zhu et al.
+    (FedMIA, CVPR 2025), A.2.1 "client-level differential privacy".
 
-    ``clip: none`` is FedMIA's released code: N(0, sigma^2) on the local weights and no clipping. Noise on the weights
-    and noise on the update are one thing, (w + z) - w0 = (w - w0) + z; that code also measures losses on the noisy
-    weights, and so do the attacks here, which only ever see the uploaded model w0 + update. It is then ``grad-noise``,
-    and no privacy guarantee follows.
+    ``clip: none`` is FedMIA's released code: N(0, sigma^2) on the local weights and no clipping.
+    Noise on the weights and noise on the update are one thing, (w + z) - w0 = (w - w0) + z; that
+    code also measures losses on the noisy weights, and so do the attacks here, which only ever see
+    the uploaded model w0 + update. It is then ``grad-noise``, and no privacy guarantee follows.
     """
 
     private = ()  # the update alone
@@ -155,19 +187,28 @@ class Perturb(Defense):
         clip: Annotated[float, Field(gt=0)] | Literal["none"] = Field(
             1.0, description="C, largest L2 norm of an update, or `none`: FedMIA's released code"
         )
-        sigma: float = Field(0.1, ge=0, description="standard deviation of the noise, in the units of `scale`")
+        sigma: float = Field(
+            0.1, ge=0, description="standard deviation of the noise, in the units of `scale`"
+        )
         scale: Literal["absolute", "relative"] = Field(
-            "absolute", description="`absolute`: sigma in units of the parameters; `relative`: in units of clip"
+            "absolute",
+            description="`absolute`: sigma in units of the parameters; `relative`: in units of "
+            "clip",
         )
 
         @model_validator(mode="after")
         def _consistent(self):
             if self.clip == "none" and self.scale == "relative":
-                raise ValueError("scale relative is in units of clip, and clip is none: give a clip, or scale absolute")
+                raise ValueError(
+                    "scale relative is in units of clip, and clip is none: give a clip, or scale "
+                    "absolute"
+                )
             return self
 
     def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
         p = self.params
         if p.clip == "none":
             return update + p.sigma * ctx.randn_like(update)
-        return clip_to(update, p.clip) + (p.sigma * (p.clip if p.scale == "relative" else 1.0)) * ctx.randn_like(update)
+        return clip_to(update, p.clip) + (
+            p.sigma * (p.clip if p.scale == "relative" else 1.0)
+        ) * ctx.randn_like(update)

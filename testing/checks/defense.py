@@ -30,12 +30,17 @@ def members_kept_apart(subject: Subject) -> None:
             private = [ctx, ctx.memory, ctx.data, ctx.data.x, ctx.data.y]
             for place, value in places_of(made):
                 if holds(value, private):
-                    found[f"{name} keeps client {ctx.client}'s data, memory or context in {place}"] = None
+                    found[
+                        f"{name} keeps client {ctx.client}'s data, memory or context in {place}"
+                    ] = None
         return answer
 
     train_defense(hooked(made, around))
     if found:
-        raise subject.failed(f"{next(iter(found))}; expected that it is kept in ctx.memory, which only this member sees")
+        raise subject.failed(
+            f"{next(iter(found))}; expected that it is kept in ctx.memory, which only this member "
+            "sees"
+        )
 
 
 def order_of_clients(subject: Subject) -> None:
@@ -47,9 +52,12 @@ def order_of_clients(subject: Subject) -> None:
     with patch.object(Training, "_cohort", lambda self, t: cohort(self, t)[::-1]):
         second = train_defense(subject.make(), federation={"rounds": 1})
     for i, client in enumerate(first.rows):
-        if not np.array_equal(first.signals["loss"][:, i], second.signals["loss"][:, second.rows.index(client)]):
+        if not np.array_equal(
+            first.signals["loss"][:, i], second.signals["loss"][:, second.rows.index(client)]
+        ):
             raise subject.failed(
-                f"the upload of client {client} in round 1 changes where the clients train in another order; expected the same "
+                f"the upload of client {client} in round 1 changes where the clients train in "
+                "another order; expected the same "
                 "bits: draw from ctx, keep what a member learns in ctx.memory, not on self"
             )
 
@@ -72,7 +80,9 @@ FEDERATIONS: dict[str, dict[str, Any]] = {
 
 
 def refuses_with_a_reason(subject: Subject) -> None:
-    """Unusual federations: it serves them or raises UserError (`check`) or SkipCell with a reason, no other exception."""
+    """Unusual federations: it serves them or raises UserError (`check`) or SkipCell with a reason,
+    no other exception.
+    """
     for what, changes in FEDERATIONS.items():
         work: Any = partial(train_defense, subject.make(), **changes)
         result_or_reason(subject, what, work)

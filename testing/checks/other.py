@@ -11,7 +11,7 @@ from fedbench.core.run.checks import repeated_share, trained_on
 from fedbench.testing.subject import Subject, Warned
 from fedbench.testing.trials import built, loaded, measure, samples
 
-# --- data sets --------------------------------------------------------------------------------------------------------
+# --- data sets ------------------------------------------------------------------------------------
 
 
 def splits_disjoint(subject: Subject) -> None:
@@ -20,16 +20,26 @@ def splits_disjoint(subject: Subject) -> None:
     if (share := repeated_share(data, subject.name)) > 0.01:
         raise Warned(f"{share:.1%} of its hold-out samples are training samples too")
     if (share := trained_on(data, data.test_x, data.test_y) / len(data.test_y)) > 0.01:
-        raise Warned(f"{share:.1%} of its test samples are training samples too: test accuracy would be partly that of training")
+        raise Warned(
+            f"{share:.1%} of its test samples are training samples too: test accuracy would be "
+            "partly that of training"
+        )
 
 
 def other_seed_other_split(subject: Subject) -> None:
-    """Another seed gives other training samples, or the same where the split is fixed; the classes stay."""
+    """Another seed gives other training samples, or the same where the split is fixed; the classes
+    stay.
+    """
     one, two = loaded(subject, subject.make()), loaded(subject, subject.make(), seed=1)
     if one.n_classes != two.n_classes or one.input_shape != two.input_shape:
-        raise subject.failed("seed 1 gives other classes or samples of another shape than seed 0; expected the same")
+        raise subject.failed(
+            "seed 1 gives other classes or samples of another shape than seed 0; expected the same"
+        )
     if one.digest() == two.digest():
-        raise Warned("seeds 0 and 1 give the same splits: intervals over seeds do not cover the choice of data")
+        raise Warned(
+            "seeds 0 and 1 give the same splits: intervals over seeds do not cover the choice of "
+            "data"
+        )
 
 
 def licence_stated(subject: Subject) -> None:
@@ -39,34 +49,54 @@ def licence_stated(subject: Subject) -> None:
         raise subject.failed(f"its licence is {cls.licence!r}; expected its name, or a contact")
     missing = [name for name in ("citation", "home") if not getattr(cls, name)]
     if missing and cls.size_mb is not None:  # None: the user's own data
-        raise Warned(f"it states no {' and no '.join(missing)}: a board's reader cannot find the data")
+        raise Warned(
+            f"it states no {' and no '.join(missing)}: a board's reader cannot find the data"
+        )
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
+# --- models ---------------------------------------------------------------------------------------
 
 
 def answers_logits(subject: Subject) -> None:
-    """[B, *input] -> float32 logits [B, n_classes], also of one sample; finite at the start, in eval mode the same each time."""
+    """[B, *input] -> float32 logits [B, n_classes], also of one sample; finite at the start, in
+    eval mode the same each time.
+    """
     made: Model = subject.make()
     x, classes = samples(subject, made)
     module = built(made, x, classes).eval()
     for n in (1, len(x)):
         with torch.no_grad():
             out = module(x[:n])
-        if not isinstance(out, torch.Tensor) or tuple(out.shape) != (n, classes) or out.dtype != torch.float32:
-            found = f"{out.dtype} {list(out.shape)}" if isinstance(out, torch.Tensor) else type(out).__name__
-            raise subject.failed(f"it answers {n} samples with {found}; expected torch.float32 [{n}, {classes}]")
+        if (
+            not isinstance(out, torch.Tensor)
+            or tuple(out.shape) != (n, classes)
+            or out.dtype != torch.float32
+        ):
+            found = (
+                f"{out.dtype} {list(out.shape)}"
+                if isinstance(out, torch.Tensor)
+                else type(out).__name__
+            )
+            raise subject.failed(
+                f"it answers {n} samples with {found}; expected torch.float32 [{n}, {classes}]"
+            )
         if not bool(torch.isfinite(out).all()):
-            raise subject.failed("its logits are not finite before any training; expected finite ones")
+            raise subject.failed(
+                "its logits are not finite before any training; expected finite ones"
+            )
     with torch.no_grad():
         again = module(x)
     if not torch.allclose(out, again, rtol=1e-3, atol=1e-4):
         raise subject.failed(
-            "in eval mode the same samples get other logits each time; expected the same: nn.Dropout, or dropout(..., "
+            "in eval mode the same samples get other logits each time; expected the same: "
+            "nn.Dropout, or dropout(..., "
             "training=self.training)"
         )
     if bool((out >= 0).all()) and torch.allclose(out.sum(1), torch.ones(len(x)), atol=1e-5):
-        raise Warned("its rows sum to 1: they are probabilities, and cross-entropy takes logits; leave the softmax out")
+        raise Warned(
+            "its rows sum to 1: they are probabilities, and cross-entropy takes logits; leave the "
+            "softmax out"
+        )
 
 
 def samples_first(subject: Subject) -> None:
@@ -79,7 +109,8 @@ def samples_first(subject: Subject) -> None:
         plain, moved = module(x)[order], module(x[order])
     if not torch.allclose(plain, moved, rtol=1e-3, atol=1e-4):
         raise subject.failed(
-            "samples in another order get other logits; expected that the first axis is the samples' (batch_first=True in "
+            "samples in another order get other logits; expected that the first axis is the "
+            "samples' (batch_first=True in "
             "recurrent layers), and that no sample sees another in eval mode"
         )
 
@@ -92,12 +123,13 @@ def gradient_of_every_parameter(subject: Subject) -> None:
     cross_entropy(module(x), torch.arange(len(x)) % classes).backward()
     if without := [n for n, p in module.named_parameters() if p.requires_grad and p.grad is None]:
         raise subject.failed(
-            f"parameters of its module without a gradient: {', '.join(without)}; expected that the forward pass uses each, or "
+            f"parameters of its module without a gradient: {', '.join(without)}; expected that the "
+            "forward pass uses each, or "
             "requires_grad=False"
         )
 
 
-# --- signals ----------------------------------------------------------------------------------------------------------
+# --- signals --------------------------------------------------------------------------------------
 
 
 def chunk_independent(subject: Subject) -> None:
@@ -106,6 +138,7 @@ def chunk_independent(subject: Subject) -> None:
     whole, parts = (measure(subject, made, chunk)["the numbers"] for chunk in (23, 5))
     if not torch.allclose(whole, parts, rtol=1e-4, atol=1e-5, equal_nan=True):
         raise subject.failed(
-            "measured in chunks of 5 its numbers differ from those of all samples at once; expected the same: no mean, rank or "
+            "measured in chunks of 5 its numbers differ from those of all samples at once; "
+            "expected the same: no mean, rank or "
             "norm over the batch"
         )

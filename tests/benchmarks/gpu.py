@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""What a GPU gives, in at most eight minutes: python tests/benchmarks/gpu.py --output DIR (docs/gpu.md).
+"""What a GPU gives, in at most eight minutes: python tests/benchmarks/gpu.py --output DIR
+(docs/gpu.md).
 
-Sections, each written to DIR as soon as it has something: ``steps`` (steps/s of ours and of a bare loop, by
-precision and memory format, with peak memory), ``side_by_side`` (several runs on one card), ``audit`` (its share of a training),
-``toys`` (every suite's toy version twice on the device, once on the CPU). ``--paper`` runs the paper's recipe instead; the
-same command goes on where it was cut off. Without a CUDA device it ends with status 2; ``--device cpu --tiny`` runs the code of
-every section at toy size.
+Sections, each written to DIR as soon as it has something: ``steps`` (steps/s of ours and of a bare
+loop, by precision and memory format, with peak memory), ``side_by_side`` (several runs on one
+card), ``audit`` (its share of a training), ``toys`` (every suite's toy version twice on the device,
+once on the CPU). ``--paper`` runs the paper's recipe instead; the same command goes on where it was
+cut off. Without a CUDA device it ends with status 2; ``--device cpu --tiny`` runs the code of every
+section at toy size.
 """
 
 from __future__ import annotations
@@ -73,7 +75,10 @@ def side_by_side(args, left):
     for n in (1, 2) if args.tiny else (1, 2, 4, 8):
         if found and left() < 0:
             return
-        children = [subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(n)]
+        children = [
+            subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(n)
+        ]
         try:
             for c in children:
                 json.loads(c.stdout.readline())  # it is ready
@@ -81,7 +86,10 @@ def side_by_side(args, left):
                 print("go", file=c.stdin, flush=True)
             said = [json.loads(c.stdout.readline()) for c in children]
             rate = sum(s["steps"] / s["seconds"] for s in said)
-            found[str(n)] = {"steps_per_s": rate, "peak_memory_gib_each": max(s["peak_gib"] for s in said)}
+            found[str(n)] = {
+                "steps_per_s": rate,
+                "peak_memory_gib_each": max(s["peak_gib"] for s in said),
+            }
         except (OSError, ValueError):
             found[str(n)] = {"failed": "a process ended early: out of memory?"}
         finally:
@@ -109,11 +117,14 @@ def child(args):
         return now(device) - began
 
     seconds(1)
-    n = math.ceil((0.2 if args.tiny else 6.0) / seconds(1))  # alone: about so many seconds; side by side each takes longer
+    # alone: about so many seconds; side by side each takes longer
+    n = math.ceil((0.2 if args.tiny else 6.0) / seconds(1))
     print(json.dumps("ready"), flush=True)
     sys.stdin.readline()
     took = seconds(n)
-    print(json.dumps({"steps": n * work.steps, "seconds": took, "peak_gib": peak(device)}), flush=True)
+    print(
+        json.dumps({"steps": n * work.steps, "seconds": took, "peak_gib": peak(device)}), flush=True
+    )
 
 
 def audit(args, left):
@@ -142,10 +153,18 @@ def audit(args, left):
     took = [b - a for a, b in pairwise(marks)]
     plain = statistics.median(took[i] for i in (1, 3, 4))  # the first one warms up
     extra, every = statistics.median(took[i] - plain for i in (2, 5)), 10
-    write(args, "audit", {
-        "round_s": plain, "audit_s": extra, "every": every, "audit_over_training": extra / (every * plain), "n": 2,
-        "suite": name,
-    })  # fmt: skip
+    write(
+        args,
+        "audit",
+        {
+            "round_s": plain,
+            "audit_s": extra,
+            "every": every,
+            "audit_over_training": extra / (every * plain),
+            "n": 2,
+            "suite": name,
+        },
+    )
 
 
 def toys(args, left):
@@ -158,7 +177,9 @@ def toys(args, left):
 
     folder, found = args.output / "toys", {}
     (folder / "images").mkdir(parents=True, exist_ok=True)
-    images = folder / "images" if any((folder / "images").iterdir()) else images_in(folder / "images")
+    images = (
+        folder / "images" if any((folder / "images").iterdir()) else images_in(folder / "images")
+    )
     names = ["tiny"] if args.tiny else sorted(shipped_suites(), key=lambda n: ("/" in n, n))
     for name in names:
         path = suite(folder) if args.tiny else toy(name, images, folder)
@@ -168,7 +189,12 @@ def toys(args, left):
             return
 
 
-SECTIONS = {"steps": (steps, 0.35), "side_by_side": (side_by_side, 0.15), "audit": (audit, 0.15), "toys": (toys, 0.35)}
+SECTIONS = {
+    "steps": (steps, 0.35),
+    "side_by_side": (side_by_side, 0.15),
+    "audit": (audit, 0.15),
+    "toys": (toys, 0.35),
+}
 """with their shares of the budget; what one leaves, the next has"""
 
 
@@ -179,30 +205,42 @@ def again(args, *more):
 
 
 def run(args, sections):
-    """The sections in turn, each in a process of its own, as CUDA, once started, is lost in the processes that planning forks.
-    One that fails is told, and the next one runs; 1 if one failed."""
+    """The sections in turn, each in a process of its own, as CUDA, once started, is lost in the
+    processes that planning forks. One that fails is told, and the next one runs; 1 if one failed.
+    """
     end, failed = time.monotonic() + args.budget, 0
     for i, name in enumerate(sections):
         left = end - time.monotonic()
         mine = left * SECTIONS[name][1] / sum(SECTIONS[n][1] for n in sections[i:])
         try:
-            status = subprocess.run(again(args, "--section", name, "--budget", str(mine)), timeout=max(left, 1.0)).returncode
+            status = subprocess.run(
+                again(args, "--section", name, "--budget", str(mine)), timeout=max(left, 1.0)
+            ).returncode
         except subprocess.TimeoutExpired:
             status = "the budget ended"
         failed += status != 0
-        print(f"{name}: ended with {status}" if status else f"{name}: {args.output / name}.json", flush=True)
+        print(
+            f"{name}: ended with {status}" if status else f"{name}: {args.output / name}.json",
+            flush=True,
+        )
     return 1 if failed else 0
 
 
 def main():
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, required=True, help="folder of the results")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--budget", type=float, default=450.0, help="seconds for all sections")
-    parser.add_argument("--only", choices=SECTIONS, action="append", help="a section; several add up")
+    parser.add_argument(
+        "--only", choices=SECTIONS, action="append", help="a section; several add up"
+    )
     parser.add_argument("--tiny", action="store_true", help="toy size")
-    parser.add_argument("--paper", action="store_true", help="the paper's recipe instead, with its board")
+    parser.add_argument(
+        "--paper", action="store_true", help="the paper's recipe instead, with its board"
+    )
     parser.add_argument("--section", help=argparse.SUPPRESS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -213,12 +251,30 @@ def main():
     if args.section or args.child:
         end = time.monotonic() + args.budget
         torch.set_num_threads(1)
-        return child(args) if args.child else SECTIONS[args.section][0](args, lambda: end - time.monotonic())
+        return (
+            child(args)
+            if args.child
+            else SECTIONS[args.section][0](args, lambda: end - time.monotonic())
+        )
     if args.device.startswith("cuda") and not torch.cuda.is_available():
-        print("no CUDA device on this machine: nothing was measured (--device cpu --tiny tries the script)", file=sys.stderr)
+        print(
+            "no CUDA device on this machine: nothing was measured (--device cpu --tiny tries the "
+            "script)",
+            file=sys.stderr,
+        )
         return 2
     if args.paper:  # again, it goes on from the runs that are done
-        words = [sys.executable, "-m", "fedbench.core.cli.main", "run", SUITE, "--set", "seeds=[0]", "--device", args.device]
+        words = [
+            sys.executable,
+            "-m",
+            "fedbench.core.cli.main",
+            "run",
+            SUITE,
+            "--set",
+            "seeds=[0]",
+            "--device",
+            args.device,
+        ]
         return subprocess.run([*words, "--results", args.output / SUITE]).returncode
     return run(args, args.only or list(SECTIONS))
 

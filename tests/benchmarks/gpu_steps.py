@@ -18,16 +18,25 @@ MEAN, STD = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)
 
 
 class Workload:
-    """The paper's scale (ten clients, 50,000 images, batches of 100, ResNet18 with 100 classes), or a toy of it."""
+    """The paper's scale (ten clients, 50,000 images, batches of 100, ResNet18 with 100 classes), or
+    a toy of it.
+    """
 
     def __init__(self, device, tiny, precision="fp32", memory_format="contiguous"):
-        self.device, self.settings = device, {"precision": precision, "memory_format": memory_format}
-        clients, self.samples, self.batch, side, self.classes = (2, 24, 8, 8, 4) if tiny else (10, 5000, 100, 32, 100)
+        self.device, self.settings = (
+            device,
+            {"precision": precision, "memory_format": memory_format},
+        )
+        clients, self.samples, self.batch, side, self.classes = (
+            (2, 24, 8, 8, 4) if tiny else (10, 5000, 100, 32, 100)
+        )
         self._model, self._shape = SmallCNN() if tiny else ResNet18(), (3, side, side)
         g = torch.Generator().manual_seed(0)
         self.data = [
             MemberData(
-                torch.randint(0, 256, (self.samples, *self._shape), generator=g, dtype=torch.uint8).to(device),
+                torch.randint(
+                    0, 256, (self.samples, *self._shape), generator=g, dtype=torch.uint8
+                ).to(device),
                 torch.randint(0, self.classes, (self.samples,), generator=g).to(device),
             )
             for _ in range(clients)
@@ -37,16 +46,28 @@ class Workload:
     def module(self):
         """As the engine trains it."""
         torch.manual_seed(0)
-        built = in_precision(self._model.build(self._shape, self.classes), self.settings["precision"])
-        return Normalised(in_memory_format(built, self.settings["memory_format"]), MEAN, STD).to(self.device).train()
+        built = in_precision(
+            self._model.build(self._shape, self.classes), self.settings["precision"]
+        )
+        return (
+            Normalised(in_memory_format(built, self.settings["memory_format"]), MEAN, STD)
+            .to(self.device)
+            .train()
+        )
 
 
 def ours(work):
     """Our round loop without a defense, and its rounds."""
     training = training_of(
-        work.module(), work.data, 100_000, classes=work.classes, device=work.device, batch_size=work.batch, optimizer=OPTIMIZER,
+        work.module(),
+        work.data,
+        100_000,
+        classes=work.classes,
+        device=work.device,
+        batch_size=work.batch,
+        optimizer=OPTIMIZER,
         **work.settings,
-    )  # fmt: skip
+    )
     return training, training.rounds()
 
 
@@ -73,7 +94,9 @@ def now(device):
 
 
 def deterministic(way):
-    """In torch's deterministic mode, as every run of fedbench is; a loop written by hand has it off."""
+    """In torch's deterministic mode, as every run of fedbench is; a loop written by hand has it
+    off.
+    """
 
     def under():
         torch.set_deterministic_debug_mode("error")
@@ -86,7 +109,9 @@ def deterministic(way):
 
 
 def measured(work, repeats, enough):
-    """Steps a second of the two loops, timed in turn in this process, and the ratio of the same turn: median, range and n."""
+    """Steps a second of the two loops, timed in turn in this process, and the ratio of the same
+    turn: median, range and n.
+    """
     _, rounds = ours(work)
     loops = {"ours": deterministic(lambda: next(rounds)), "bare": bare(work)}
     times = in_turn(loops, repeats, clock=lambda: now(work.device), enough=enough)

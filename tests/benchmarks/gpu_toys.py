@@ -1,4 +1,6 @@
-"""A suite's toy version on a device and on the CPU: whether scores repeat bit by bit, and how far the AUCs are apart."""
+"""A suite's toy version on a device and on the CPU: whether scores repeat bit by bit, and how far
+the AUCs are apart.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from fedbench.core.store.reading import load_records
 
 
 def compared(path, folder, device, left):
-    """Twice on the device, once on the CPU, each with its log beside the results. ``left``: seconds until it is cut off."""
+    """Twice on the device, once on the CPU, each with its log beside the results. ``left``: seconds
+    until it is cut off.
+    """
     ended, found = [], []
     for which, where in (("one", device), ("two", device), ("cpu", "cpu")):
         results = folder / f"{path.stem}-{which}"
@@ -27,16 +31,24 @@ def compared(path, folder, device, left):
         ]
         with open(f"{results}.log", "w") as log:
             try:
-                ended.append(subprocess.run(words, stdout=log, stderr=log, timeout=max(1.0, left())).returncode)
+                ended.append(
+                    subprocess.run(
+                        words, stdout=log, stderr=log, timeout=max(1.0, left())
+                    ).returncode
+                )
             except subprocess.TimeoutExpired:
                 ended.append("cut off")
         found.append(scores(results))
     one, two, cpu = found
     aucs = [(one[cell]["auc"], cpu[cell]["auc"]) for cell in one.keys() & cpu.keys()]
     return {
-        "ended": ended, "cells": len(one), "bit_equal": bool(one) and one == two,
-        "auc_apart": max((abs(a - b) for a, b in aucs if a is not None and b is not None), default=None),
-    }  # fmt: skip
+        "ended": ended,
+        "cells": len(one),
+        "bit_equal": bool(one) and one == two,
+        "auc_apart": max(
+            (abs(a - b) for a, b in aucs if a is not None and b is not None), default=None
+        ),
+    }
 
 
 def scores(results):
@@ -45,7 +57,8 @@ def scores(results):
     for r in (loaded.record.model_dump(mode="json") for loaded in load_records(results)):
         name = r["setting"], r["coalition"], r["defense"]["label"], r["attack"]["label"], r["seed"]
         found[name] = {
-            "scores": r["digests"].get("scores"), "outcome": r["outcome"],
+            "scores": r["digests"].get("scores"),
+            "outcome": r["outcome"],
             "auc": r["pooled"]["mix"]["values"]["auc"]["value"] if "mix" in r["pooled"] else None,
-        }  # fmt: skip
+        }
     return found

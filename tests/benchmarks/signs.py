@@ -1,7 +1,8 @@
 """Coverage of an AUC with a sign chosen on few seeds: the table of docs/method.md.
 
-``python tests/benchmarks/signs.py`` prints it. One target a seed with 90 members and 500 non-members; the AUC of a
-training is normal around the true one. The truth is the AUC of an adversary who knows the sign.
+``python tests/benchmarks/signs.py`` prints it. One target a seed with 90 members and 500
+non-members; the AUC of a training is normal around the true one. The truth is the AUC of an
+adversary who knows the sign.
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ from fedbench.leaderboard.statistics.scores import part_of
 from fedbench.leaderboard.statistics.verdict import Comparison
 
 KIND, REPETITIONS = np.repeat([MEMBER, OFL], [90, 500]), 2000
-CASES = ((1, 0.0), (2, 0.0), (3, 0.0), (4, 0.0), (5, 0.0), (2, 0.03), (3, 0.03), (4, 0.03), (5, 0.03), (10, 0.03))
+CASES = (
+    (1, 0.0),
+    (2, 0.0),
+    (3, 0.0),
+    (4, 0.0),
+    (5, 0.0),
+    (2, 0.03),
+    (3, 0.03),
+    (4, 0.03),
+    (5, 0.03),
+    (10, 0.03),
+)
 """seeds, standard deviation of the AUC from training to training"""
 AUCS = (0.5, 0.48, 0.45, 0.4, 0.2)
 
@@ -30,7 +42,10 @@ def compared(seeds: int, deviation: float, auc: float, rng: np.random.Generator)
     found.parts = []
     for seed in range(seeds):
         shift = np.sqrt(2) * norm.ppf(auc + deviation * rng.standard_normal())
-        scores, nothing = rng.standard_normal(len(KIND)) + shift * (KIND == MEMBER), np.zeros(len(KIND), bool)
+        scores, nothing = (
+            rng.standard_normal(len(KIND)) + shift * (KIND == MEMBER),
+            np.zeros(len(KIND), bool),
+        )
         candidates = Candidates(scores, KIND, np.arange(len(KIND)), ~nothing, nothing)
         even = np.arange(len(KIND)) % 2 == 0
         for fold, where in {0: even, 1: ~even}.items() if seeds == 1 else [(seed, ~nothing)]:
@@ -43,7 +58,10 @@ def row(seeds: int, deviation: float, auc: float, repetitions: int) -> str:
     rng = numpy_rng(0, f"simulation of signs/{seeds}/{deviation}/{auc}")
     made = [compared(seeds, deviation, auc, rng) for _ in range(repetitions)]
     found = [(i, c.settled("row", "attack")) for c in made if (i := c.signed("row", "attack"))]
-    covered, below = np.mean([i.low <= 1 - auc <= i.high for i, _ in found]), np.mean([i.mean < 0.5 for i, _ in found])
+    covered, below = (
+        np.mean([i.low <= 1 - auc <= i.high for i, _ in found]),
+        np.mean([i.mean < 0.5 for i, _ in found]),
+    )
     settled, width = np.mean([s for _, s in found]), np.median([i.high - i.low for i, _ in found])
     return f"| {seeds} | {deviation:g} | {auc:g} | {100 * below:.0f} | {100 * settled:.0f} | {width:.3f} | {100 * covered:.1f} |"
 

@@ -34,7 +34,9 @@ def test_maxima_with_the_channels_first_over_channels_last(backward):
     def pooled(x):
         out, where = torch.ops.aten.max_pool2d_with_indices(x, [2, 2], [2, 2])
         if backward:
-            torch.ops.aten.max_pool2d_with_indices_backward(out, x, [2, 2], [2, 2], [0, 0], [1, 1], False, where)
+            torch.ops.aten.max_pool2d_with_indices_backward(
+                out, x, [2, 2], [2, 2], [0, 0], [1, 1], False, where
+            )
 
     last = first.to(memory_format=torch.channels_last)
     what = f"maxima of {BATCH} x 16 x 32 x 32, {'forward and backward' if backward else 'forward'}, channels first / last"
@@ -53,7 +55,11 @@ def test_convolutions_of_ten_clients_one_by_one_over_one_of_ten_groups(backward)
             torch.ops.aten.convolution_backward(out, x, w, *options)
 
     what = f"convolutions of ten clients, {'forward and backward' if backward else 'forward'}, one by one / as groups"
-    report(what, lambda: [convolved(a, b) for a, b in zip(x, w, strict=True)], lambda: convolved(*side, groups=10))
+    report(
+        what,
+        lambda: [convolved(a, b) for a, b in zip(x, w, strict=True)],
+        lambda: convolved(*side, groups=10),
+    )
 
 
 def test_forward_passes_of_ten_models_one_by_one_over_all_at_once():

@@ -2,7 +2,8 @@
 
     pytest -m benchmark tests/benchmarks/test_bench_dp.py -s
 
-CPU time of whole trainings in which everybody is a member, guards and noise included, in turn within one process; one thread.
+CPU time of whole trainings in which everybody is a member, guards and noise included, in turn
+within one process; one thread.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ from fedbench.plugins.defenses.dp_sgd import DPSGD
 pytestmark = pytest.mark.benchmark
 
 
-@pytest.mark.parametrize(("name", "samples", "rounds", "turns"), [("mlp", 100, 4, 15), ("cnn-small", 40, 1, 9)])
+@pytest.mark.parametrize(
+    ("name", "samples", "rounds", "turns"), [("mlp", 100, 4, 15), ("cnn-small", 40, 1, 9)]
+)
 def test_step_of_dp_sgd_over_plain_step(name, samples, rounds, turns):
     model, shape = MODELS[name]
     clients = clients_of(shape, samples)
 
     def way(defense):
         members = tuple(range(CLIENTS)) if isinstance(defense, DPSGD) else ()
-        return lambda: [*training_of(model.build(shape, 10), clients, rounds, defense, members, local_epochs=3).rounds()]
+        return lambda: [
+            *training_of(
+                model.build(shape, 10), clients, rounds, defense, members, local_epochs=3
+            ).rounds()
+        ]
 
     ways = {"plain": way(Defense()), "now": way(DPSGD(sigma=0.1))}
     taken = in_turn(ways, turns, clock=time.process_time)

@@ -1,4 +1,6 @@
-"""Gradient features of all clients at once next to the published way: per client, a Python loop per sample. Reported."""
+"""Gradient features of all clients at once next to the published way: per client, a Python loop per
+sample. Reported.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,16 @@ SAMPLES = 64
 
 
 def naive(model, x, y, updates):
-    """<g_i, u_k>: for every client, one backward pass a sample, as the released code's loop over batches does."""
+    """<g_i, u_k>: for every client, one backward pass a sample, as the released code's loop over
+    batches does.
+    """
     out = torch.empty(len(updates), len(x))
     parameters = list(model.parameters())
     for k, update in enumerate(updates):
         for i in range(len(x)):
-            grads = torch.autograd.grad(cross_entropy(model(x[i : i + 1]), y[i : i + 1]), parameters)
+            grads = torch.autograd.grad(
+                cross_entropy(model(x[i : i + 1]), y[i : i + 1]), parameters
+            )
             out[k, i] = torch.cat([g.reshape(-1) for g in grads]) @ update
     return out
 
@@ -34,5 +40,7 @@ def test_features_next_to_the_naive_loop(name):
     updates = torch.randn(CLIENTS, sum(p.numel() for p in module.parameters()), generator=g)
     work = module, x, y, updates
     torch.testing.assert_close(gradient_features(*work).dot, naive(*work), rtol=1e-3, atol=1e-3)
-    taken = in_turn({"naive": lambda: naive(*work), "features": lambda: gradient_features(*work)}, 5)
+    taken = in_turn(
+        {"naive": lambda: naive(*work), "features": lambda: gradient_features(*work)}, 5
+    )
     print(f"\n{name}, a naive loop / features: {ratio(taken['naive'], taken['features'])}")

@@ -1,13 +1,16 @@
-"""pfl-research's published CIFAR-10 workload: our steps per second next to its own and a bare PyTorch loop's. Reported only.
+"""pfl-research's published CIFAR-10 workload: our steps per second next to its own and a bare
+PyTorch loop's. Reported only.
 
     pytest -m benchmark -s tests/benchmarks/test_bench_pfl.py
 
-pfl-research runs where it is installed: ``pip install pfl``, which pins older packages, so in an environment of its own.
+pfl-research runs where it is installed: ``pip install pfl``, which pins older packages, so in an
+environment of its own.
 
-Granqvist et al., NeurIPS 2024 (datasets and benchmarks), Table 1: 1,000 clients of 50 samples, IID, 50 a round, batches
-of 10, 1 local epoch, SGD of learning rate 0.1, their two-convolution network. Here 10 rounds, on random images of
-CIFAR-10's shape: the arithmetic is the same. The bare loop takes our batches in our order and nothing else:
-no model is sent, collected or averaged. pfl-research draws a cohort of its own and takes samples in their order.
+Granqvist et al., NeurIPS 2024 (datasets and benchmarks), Table 1: 1,000 clients of 50 samples, IID,
+50 a round, batches of 10, 1 local epoch, SGD of learning rate 0.1, their two-convolution network.
+Here 10 rounds, on random images of CIFAR-10's shape: the arithmetic is the same. The bare loop
+takes our batches in our order and nothing else: no model is sent, collected or averaged.
+pfl-research draws a cohort of its own and takes samples in their order.
 """
 
 from __future__ import annotations
@@ -31,28 +34,50 @@ CLIENTS, SAMPLES, COHORT, BATCH, ROUNDS, LR = 1000, 50, 50, 10, 10, 0.1
 
 
 def network():
-    """Two 3x3 convolutions without padding, 2x2 max-pool, a hidden layer, dropout: 1,626,442 parameters."""
+    """Two 3x3 convolutions without padding, 2x2 max-pool, a hidden layer, dropout: 1,626,442
+    parameters.
+    """
     return nn.Sequential(
-        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Dropout(0.25), nn.Flatten(), nn.Linear(64 * 14 * 14, 128), nn.ReLU(),
-        nn.Dropout(0.5), nn.Linear(128, 10),
-    )  # fmt: skip
+        nn.Conv2d(3, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(64 * 14 * 14, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, 10),
+    )
 
 
 def federation(rounds):
     data = clients_of((3, 32, 32), SAMPLES, CLIENTS)
-    return training_of(network(), data, rounds, batch_size=BATCH, optimizer={"lr": LR}, participation=COHORT / CLIENTS)
+    return training_of(
+        network(),
+        data,
+        rounds,
+        batch_size=BATCH,
+        optimizer={"lr": LR},
+        participation=COHORT / CLIENTS,
+    )
 
 
 def by_hand(module, f, t, cohort):
     """One round of these clients in plain PyTorch, with batches in the order of the harness."""
     orders = [torch.Generator().manual_seed(key_for(0, "shuffle", t, k) >> 1) for k in cohort]
-    visits = [(f.setup.clients[k], [torch.randperm(SAMPLES, generator=g)]) for k, g in zip(cohort, orders, strict=True)]
+    visits = [
+        (f.setup.clients[k], [torch.randperm(SAMPLES, generator=g)])
+        for k, g in zip(cohort, orders, strict=True)
+    ]
     bare(module, visits, f.setup.config)
 
 
 def of_pfl(module, clients):
-    """What trains one more round by pfl-research at each call; the first one evaluates, too. None where it is not installed."""
+    """What trains one more round by pfl-research at each call; the first one evaluates, too. None
+    where it is not installed.
+    """
     if find_spec("pfl") is None:
         return None
     from pfl.aggregate.simulate import SimulatedBackend
@@ -67,7 +92,10 @@ def of_pfl(module, clients):
     module.loss, module.metrics = (lambda x, y: cross_entropy(module(x), y)), (lambda x, y: {})
     data = {k: (own.x, own.y) for k, own in enumerate(clients)}
     users = FederatedDataset.from_slices(data, get_user_sampler("random", range(len(clients))))
-    backend, algorithm = SimulatedBackend(users, users, postprocessors=[WeightByUser()]), FederatedAveraging()
+    backend, algorithm = (
+        SimulatedBackend(users, users, postprocessors=[WeightByUser()]),
+        FederatedAveraging(),
+    )
     model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), 1.0))
     local = NNTrainHyperParams(local_learning_rate=LR, local_num_epochs=1, local_batch_size=BATCH)
     whole = {"evaluation_frequency": 1_000, "train_cohort_size": COHORT, "val_cohort_size": 0}
@@ -81,18 +109,26 @@ def of_pfl(module, clients):
 
 
 def measure(function, *args):
-    """(wall, CPU) seconds: CPU time leaves out what other programs on the machine take; wall time is what a user waits."""
+    """(wall, CPU) seconds: CPU time leaves out what other programs on the machine take; wall time
+    is what a user waits.
+    """
     wall, cpu = time.perf_counter(), time.process_time()
     function(*args)
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def rounds_in_turn(wait=lambda: None, beside=lambda module, clients: None):
-    """Way -> what a round of it took, round by round; the first one warms up. ``wait``: before each of them."""
+    """Way -> what a round of it took, round by round; the first one warms up. ``wait``: before each
+    of them.
+    """
     f, module = federation(ROUNDS + 1), network()
     rounds, theirs = f.rounds(), beside(network(), f.setup.clients)
     for t in range(1, ROUNDS + 2):
-        ways = {"a bare loop": (by_hand, module, f, t, f._cohort(t)), "pfl-research": (theirs,), "ours": (next, rounds)}
+        ways = {
+            "a bare loop": (by_hand, module, f, t, f._cohort(t)),
+            "pfl-research": (theirs,),
+            "ours": (next, rounds),
+        }
         found = {}
         for name, way in ways.items():
             if way[0] is not None:
@@ -107,7 +143,10 @@ def report(title, taken):
     for name in (name for name in taken[0] if name != "ours"):
         for at, clock in enumerate(("wall", "CPU")):
             found = ratio(*([of[way][at] for of in taken] for way in (name, "ours")))
-            print(f"\npfl workload, {title}, our steps per second over those of {name}, {clock} time: {found}")
+            print(
+                f"\npfl workload, {title}, our steps per second over those of {name}, {clock} "
+                f"time: {found}"
+            )
 
 
 def test_both_loops_take_the_same_steps():
@@ -147,8 +186,9 @@ def _worker(barrier, taken):
 
 
 def test_two_processes_side_by_side():
-    """All cores of a two-core machine: two federations at once, one thread each; the slower of the two counts. Without
-    pfl-research, which trains in main processes alone."""
+    """All cores of a two-core machine: two federations at once, one thread each; the slower of the
+    two counts. Without pfl-research, which trains in main processes alone.
+    """
     context = multiprocessing.get_context("spawn")
     barrier, queues = context.Barrier(2), [context.Queue() for _ in range(2)]
     workers = [context.Process(target=_worker, args=(barrier, q)) for q in queues]
@@ -157,5 +197,8 @@ def test_two_processes_side_by_side():
     of_both = [[q.get(timeout=600) for _ in range(ROUNDS)] for q in queues]
     for w in workers:
         w.join()
-    slower = [{way: tuple(map(max, one[way], other[way])) for way in one} for one, other in zip(*of_both, strict=True)]
+    slower = [
+        {way: tuple(map(max, one[way], other[way])) for way in one}
+        for one, other in zip(*of_both, strict=True)
+    ]
     report("two processes of one thread", slower)

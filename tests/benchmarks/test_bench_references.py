@@ -1,4 +1,5 @@
-"""FedMIA's AUC beside ``audit.references``: 100 clients, ten targets, three seeds. Reported, not asserted.
+"""FedMIA's AUC beside ``audit.references``: 100 clients, ten targets, three seeds. Reported, not
+asserted.
 
     FEDBENCH_DATA=FOLDER pytest -m benchmark -s tests/benchmarks/test_bench_references.py
 
@@ -19,7 +20,13 @@ pytestmark = pytest.mark.benchmark
 SETTING = {
     "dataset": {"name": "mnist", "params": {"train": 10_000, "test": 1000, "label_noise": 0.2}},
     "model": {"name": "mlp", "params": {"hidden": [64]}},
-    "federation": {"clients": 100, "rounds": 12, "local_epochs": 3, "batch_size": 20, "optimizer": {"lr": 0.1}},
+    "federation": {
+        "clients": 100,
+        "rounds": 12,
+        "local_epochs": 3,
+        "batch_size": 20,
+        "optimizer": {"lr": 0.1},
+    },
 }
 AUDIT = {"every": 3, "nonmembers": 200, "outside": 300, "targets": [*range(10)]}
 NUMBERS, ATTACKS = (8, 16, 32, 64, "all"), ("fedmia-i", "fedmia-ii")
@@ -27,7 +34,9 @@ NUMBERS, ATTACKS = (8, 16, 32, 64, "all"), ("fedmia-i", "fedmia-ii")
 
 def test_auc_by_number_of_references(tmp_path):
     settings = [SETTING | {"name": f"of-{n}", "audit": AUDIT | {"references": n}} for n in NUMBERS]
-    path = suite(tmp_path, settings=settings, seeds=[0, 1, 2], attacks=[*ATTACKS], coalitions=["none"])
+    path = suite(
+        tmp_path, settings=settings, seeds=[0, 1, 2], attacks=[*ATTACKS], coalitions=["none"]
+    )
     invoke(path, "--results", tmp_path / "r", "--no-plots", "--workers", "1")
     rows = {s.setting: s.rows[0] for s in build_sections(load_records(tmp_path / "r"))}
     for attack in ATTACKS:
@@ -35,6 +44,12 @@ def test_auc_by_number_of_references(tmp_path):
         for n in NUMBERS:
             entry = rows[f"of-{n}"].entries[attack]
             mine = entry.units("ofl")
-            less = {u: Measured(mine[u].value("auc") - every[u].value("auc"), float("nan")) for u in every}
-            shown = (f"{i.mean:.4f} +- {i.half_width:.4f}" for i in (entry.interval("auc", "ofl"), over_units(less)))
+            less = {
+                u: Measured(mine[u].value("auc") - every[u].value("auc"), float("nan"))
+                for u in every
+            }
+            shown = (
+                f"{i.mean:.4f} +- {i.half_width:.4f}"
+                for i in (entry.interval("auc", "ofl"), over_units(less))
+            )
             print(f"\n{attack}, {n} references: AUC {', minus that with all '.join(shown)}")

@@ -20,17 +20,22 @@ from fedbench.core.spec.resolve import load_and_check
 
 CLIENTS, BATCH = 10, 20
 CONFIG = {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}
-MODELS = {"mlp": (MLP(hidden=(256, 128)), (1, 8, 8)), "cnn-small": (SmallCNN(), (3, 32, 32))}  # with the shape of its images
+# with the shape of its images
+MODELS = {"mlp": (MLP(hidden=(256, 128)), (1, 8, 8)), "cnn-small": (SmallCNN(), (3, 32, 32))}
 
 
-SUITES = {  # suite, setting -> shape of a sample, classes, samples that a client trains on, what is less than there
+# suite, setting -> shape of a sample, classes, samples that a client trains on, what is less than
+# there
+SUITES = {
     ("partial_defense", "digits"): ((1, 8, 8), 10, 90, {}),
     ("partial_defense_cifar10", "cifar10"): ((3, 32, 32), 10, 120, {}),
     ("partial_defense_location30", "location30"): ((446,), 30, 300, {}),
     ("poisoning", "location30"): ((446,), 30, 250, {}),
-    ("papers/fedpoisonmia_table2", "texas100-iid"): ((6169,), 100, 200, {}),  # one batch a round, of however many samples
+    # one batch a round, of however many samples
+    ("papers/fedpoisonmia_table2", "texas100-iid"): ((6169,), 100, 200, {}),
     ("overfitting", "location30"): ((446,), 30, 526, {}),
-    ("papers/membershield_purchase100", "mlp4-beta1"): ((600,), 100, 1000, {"local_epochs": 2}),  # of 26,000, and of 10
+    # of 26,000, and of 10
+    ("papers/membershield_purchase100", "mlp4-beta1"): ((600,), 100, 1000, {"local_epochs": 2}),
 }
 
 
@@ -45,11 +50,15 @@ class Work(NamedTuple):
 
     def training(self, rounds, defense=None, members=()):
         module = self.model.build(self.shape, self.classes)
-        return training_of(module, self.clients, rounds, defense, members, self.classes, **self.federation)
+        return training_of(
+            module, self.clients, rounds, defense, members, self.classes, **self.federation
+        )
 
 
 def of_suite(suite, setting):
-    """A suite's model, optimiser, batches and number of clients, with random samples of its data's shape."""
+    """A suite's model, optimiser, batches and number of clients, with random samples of its data's
+    shape.
+    """
     shape, classes, samples, less = SUITES[suite, setting]
     _, resolved = load_and_check(suite, Registry.discover())
     found = next(s for s in resolved.settings if s.spec.name == setting)
@@ -60,22 +69,36 @@ def of_suite(suite, setting):
 
 def clients_of(shape, samples, clients=CLIENTS, classes=10):
     g = torch.Generator().manual_seed(0)
-    x, y = torch.rand(clients * samples, *shape, generator=g), torch.randint(0, classes, (clients * samples,), generator=g)
+    x, y = (
+        torch.rand(clients * samples, *shape, generator=g),
+        torch.randint(0, classes, (clients * samples,), generator=g),
+    )
     return [MemberData(*own) for own in zip(x.split(samples), y.split(samples), strict=True)]
 
 
-def training_of(module, clients, rounds, defense=None, members=(), classes=10, device="cpu", **config):
+def training_of(
+    module, clients, rounds, defense=None, members=(), classes=10, device="cpu", **config
+):
     flat = FlatModel(module, torch.device(device))
     config = {"local_epochs": 1, "batch_size": BATCH, "optimizer": CONFIG} | config
-    return Training(Setup(
-        config=FederationSpec(clients=len(clients), rounds=rounds, **config), seed=0, flat=flat, clients=clients,
-        n_classes=classes, defense=defense or Defense(), members=members, initial=flat.params[None].clone(),
-    ))  # fmt: skip
+    return Training(
+        Setup(
+            config=FederationSpec(clients=len(clients), rounds=rounds, **config),
+            seed=0,
+            flat=flat,
+            clients=clients,
+            n_classes=classes,
+            defense=defense or Defense(),
+            members=members,
+            initial=flat.params[None].clone(),
+        )
+    )
 
 
 def bare(module, visits, config):
-    """What one would write by hand. ``visits``: (a client's data, the orders of its samples, one an epoch); each has a new
-    optimiser, unless its state is kept."""
+    """What one would write by hand. ``visits``: (a client's data, the orders of its samples, one an
+    epoch); each has a new optimiser, unless its state is kept.
+    """
     kept = {}
     for data, orders in visits:
         steps = kept.get(id(data)) or optimiser(module, config.optimizer)
@@ -95,8 +118,9 @@ def optimiser(module, of):
 
 
 def in_turn(ways, n, times=1, clock=time.perf_counter, enough=lambda: False):
-    """name -> n durations, fewer where it is enough: all ways in each turn, so that a drift of the machine's speed meets all.
-    A first turn warms up."""
+    """name -> n durations, fewer where it is enough: all ways in each turn, so that a drift of the
+    machine's speed meets all. A first turn warms up.
+    """
     found = {name: [] for name in ways}
     for turn in range(n + 1):
         if turn > 1 and enough():

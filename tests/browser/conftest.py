@@ -17,11 +17,14 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 @pytest.fixture(scope="session")
 def browser():
     """Debian's Chromium, driven by Playwright; the tests are skipped where either is missing."""
-    sync = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'fedbench-privacy[test]'")
+    sync = pytest.importorskip(
+        "playwright.sync_api", reason="needs Playwright: pip install 'fedbench-privacy[test]'"
+    )
     program = next((found for name in PROGRAMS if (found := shutil.which(name))), None)
     if program is None:
         pytest.skip("needs Chromium: apt-get install chromium")
-    root = ["--no-sandbox"] if os.geteuid() == 0 else []  # its sandbox refuses root, the user of containers
+    # its sandbox refuses root, the user of containers
+    root = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync.sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=program, args=root)
         yield opened
@@ -30,7 +33,9 @@ def browser():
 
 @pytest.fixture
 def visit(browser):
-    """Opens pages: ``visit(path, hash, **context)``; at the end nothing may have gone wrong on any of them."""
+    """Opens pages: ``visit(path, hash, **context)``; at the end nothing may have gone wrong on any
+    of them.
+    """
     visits = []
 
     def opened(path, state="", **context):
@@ -48,7 +53,12 @@ def shown(tmp_path_factory):
     """A site of one board: two settings, five defenses (one a floor), two attacks, three seeds."""
     root = tmp_path_factory.mktemp("shown")
     rows = {label: (leak, 0.8 - 0.05 * leak) for label, leak in LEAK.items()}
-    folder = Cells(root / "demo", {"iid": rows, "skewed": rows}, attacks=("fedmia-ii", "loss-series"), seeds=range(3))
+    folder = Cells(
+        root / "demo",
+        {"iid": rows, "skewed": rows},
+        attacks=("fedmia-ii", "loss-series"),
+        seeds=range(3),
+    )
     site(root / "site", marked(folder))
     return root / "site"
 

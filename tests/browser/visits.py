@@ -16,7 +16,9 @@ _SPOT = """([id, x, y]) => {
 
 
 class Visit:
-    """``problems``: errors and warnings (of the policy, too), exceptions, dialogs, requests that leave the disk."""
+    """``problems``: errors and warnings (of the policy, too), exceptions, dialogs, requests that
+    leave the disk.
+    """
 
     def __init__(self, browser, path, state, context):
         self.problems = []
@@ -24,10 +26,25 @@ class Visit:
         self.context = browser.new_context(**context)
         self.context.set_default_timeout(PATIENCE_MS)
         self.page = self.context.new_page()
-        self.page.on("console", lambda m: self.problems.append(f"{m.type}: {m.text}") if m.type in ("error", "warning") else None)
+        self.page.on(
+            "console",
+            lambda m: (
+                self.problems.append(f"{m.type}: {m.text}")
+                if m.type in ("error", "warning")
+                else None
+            ),
+        )
         self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
-        self.page.on("request", lambda r: None if r.url.startswith("file://") else self.problems.append(f"request: {r.url}"))
-        self.page.on("dialog", lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on(
+            "request",
+            lambda r: (
+                None if r.url.startswith("file://") else self.problems.append(f"request: {r.url}")
+            ),
+        )
+        self.page.on(
+            "dialog",
+            lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+        )
         self.page.goto(f"{path.as_uri()}#{state}")
         self.ready()
 
@@ -52,7 +69,12 @@ class Visit:
     def rows(self, key="defense"):
         """The shown rows' text in that column; of a defense the name alone."""
         what = "button.open" if key == "defense" else f"[data-key={key}] .mean"
-        return [text.strip() for text in self.page.locator(f"#ranking tbody tr:not([hidden]) {what}").all_inner_texts()]
+        return [
+            text.strip()
+            for text in self.page.locator(
+                f"#ranking tbody tr:not([hidden]) {what}"
+            ).all_inner_texts()
+        ]
 
     def board(self):
         """The page's data."""
@@ -66,7 +88,9 @@ class Visit:
         """A change of the page in JavaScript, and a wait until its figures were drawn again."""
         before = self.page.locator("html").get_attribute("data-figures")
         self.page.evaluate(change, *args)
-        self.page.wait_for_function("before => document.documentElement.dataset.figures !== before", arg=before)
+        self.page.wait_for_function(
+            "before => document.documentElement.dataset.figures !== before", arg=before
+        )
 
     def point_at(self, figure, x, y):
         """What the tooltips say when the pointer rests on that point of a figure."""

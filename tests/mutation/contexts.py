@@ -1,4 +1,6 @@
-"""A pytest plugin: coverage notes the test that runs a line. Forked and started processes learn it from PYTEST_CURRENT_TEST."""
+"""A pytest plugin: coverage notes the test that runs a line. Forked and started processes learn it
+from PYTEST_CURRENT_TEST.
+"""
 
 import coverage
 import pytest

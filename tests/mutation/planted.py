@@ -1,4 +1,5 @@
-"""Plant each bug of the oracle's and the gate's tests, run the quick tests that cover its line, and print whether they find it.
+"""Plant each bug of the oracle's and the gate's tests, run the quick tests that cover its line, and
+print whether they find it.
 
 ``COVERAGE_LINES=FILE python tests/mutation/planted.py``, in a checkout without changes.
 """

@@ -1,7 +1,8 @@
-"""Keep a random sample of a cosmic-ray session, ``sample.py SESSION N [SEED]``, or print how it ended, ``sample.py SESSION``.
+"""Keep a random sample of a cosmic-ray session, ``sample.py SESSION N [SEED]``, or print how it
+ended, ``sample.py SESSION``.
 
-The sample has as many mutants from each folder; of operators those that resemble a programmer's mistake, one at a position;
-none in annotations.
+The sample has as many mutants from each folder; of operators those that resemble a programmer's
+mistake, one at a position; none in annotations.
 """
 
 from __future__ import annotations
@@ -37,11 +38,20 @@ def keep(session: str, n: int, seed: int = 0) -> None:
     places: dict[str, dict[tuple[str, int, int], list[str]]] = {}
     for job, path, operator, row, column in sorted(rows, key=lambda r: r[1:] + r[:1]):
         if not UNLIKELY.search(operator) and (row, column) not in outside[path]:
-            places.setdefault("/".join(path.split("/")[:2]), {}).setdefault((path, row, column), []).append(job)
+            places.setdefault("/".join(path.split("/")[:2]), {}).setdefault(
+                (path, row, column), []
+            ).append(job)
     rng = random.Random(seed)
     each = -(-n // len(places))
-    kept = [rng.choice(found[place]) for found in places.values() for place in rng.sample(sorted(found), min(each, len(found)))]
-    database.execute("create temp table kept as select value as job_id from json_each(?)", [str(kept).replace("'", '"')])
+    kept = [
+        rng.choice(found[place])
+        for found in places.values()
+        for place in rng.sample(sorted(found), min(each, len(found)))
+    ]
+    database.execute(
+        "create temp table kept as select value as job_id from json_each(?)",
+        [str(kept).replace("'", '"')],
+    )
     for table in ("mutation_specs", "work_items"):
         database.execute(f"delete from {table} where job_id not in (select job_id from kept)")
     database.commit()
@@ -51,10 +61,18 @@ def keep(session: str, n: int, seed: int = 0) -> None:
 def report(session: str) -> None:
     """Print each mutant that survived, and the share that was killed."""
     columns = "test_outcome, module_path, operator_name, start_pos_row, diff"
-    rows = sqlite3.connect(session).execute(f"select {columns} from work_results natural join mutation_specs").fetchall()
+    rows = (
+        sqlite3.connect(session)
+        .execute(f"select {columns} from work_results natural join mutation_specs")
+        .fetchall()
+    )
     survived = [row for row in rows if row[0] == "SURVIVED"]
     for _, path, operator, line, diff in sorted(survived):
-        print(f"{path}:{line} {operator}", *(part for part in diff.splitlines() if re.match(r"[-+](?![-+])", part)), sep="\n    ")
+        print(
+            f"{path}:{line} {operator}",
+            *(part for part in diff.splitlines() if re.match(r"[-+](?![-+])", part)),
+            sep="\n    ",
+        )
     print(f"{len(rows) - len(survived)} of {len(rows)} mutants killed")
 
 

@@ -1,4 +1,6 @@
-"""`pytest tests/oracle` checks every number against `oracle.json`; `--renew` writes the file anew and prints what moved."""
+"""`pytest tests/oracle` checks every number against `oracle.json`; `--renew` writes the file anew
+and prints what moved.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ from fedbench.leaderboard.claims.papers import shipped_papers
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--renew``."""
-    parser.addoption("--renew", action="store_true", help="write tests/oracle/oracle.json anew and print what moved")
+    parser.addoption(
+        "--renew",
+        action="store_true",
+        help="write tests/oracle/oracle.json anew and print what moved",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,7 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[PARTS] = tempfile.mkdtemp()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """Put the parts together, once all workers have ended, and say what moved."""
     if not config.getoption("--renew") or hasattr(config, "workerinput"):
         return
@@ -50,12 +58,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.section("oracle renewed")
     terminalreporter.write_line("\n".join(moved[:200]) or "nothing moved")
     counts = Counter(line.split(": ")[0] for line in moved)
-    terminalreporter.write_line(f"{len(moved)} kinds of numbers moved in {len(counts)} suites: {dict(counts)}")
+    terminalreporter.write_line(
+        f"{len(moved)} kinds of numbers moved in {len(counts)} suites: {dict(counts)}"
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
 def loaded() -> None:
-    """Load what processes forked from this one would load anew for each suite: modules of plugins, claims of papers."""
+    """Load what processes forked from this one would load anew for each suite: modules of plugins,
+    claims of papers.
+    """
     for module in pkgutil.walk_packages(fedbench.plugins.__path__, "fedbench.plugins."):
         importlib.import_module(module.name)
     shipped_papers()

@@ -11,18 +11,21 @@ from typing import Any
 
 from oracle.reading import Numbers
 
-PARTS = "FEDBENCH_ORACLE_PARTS"  # names the folder where the workers of pytest-xdist leave what they found
+# names the folder where the workers of pytest-xdist leave what they found
+PARTS = "FEDBENCH_ORACLE_PARTS"
 FILE = Path(__file__).parent / "oracle.json"
 # Between CPU types: rounding grows in training, and a changed order moves an AUC by one pair.
 RELATIVE, ABSOLUTE = 0.02, 0.005
-# Rounding also changes which update is the median or which model a client joins, and then all numbers of that run; with AVX2 in
-# place of AVX-512 up to a tenth of a suite's numbers.
+# Rounding also changes which update is the median or which model a client joins, and then all
+# numbers of that run; with AVX2 in place of AVX-512 up to a tenth of a suite's numbers.
 SHARE = 0.15
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A component with other numbers than the oracle's; ``by``: the largest difference of its values, None of words or sizes."""
+    """A component with other numbers than the oracle's; ``by``: the largest difference of its
+    values, None of words or sizes.
+    """
 
     component: str
     kind: str
@@ -31,20 +34,28 @@ class Moved:
 
     def __str__(self) -> str:
         apart = "is new, gone or of another size" if self.by is None else f"by {self.by:.3g}"
-        return f"{self.component}: {self.kind} " + ("other bits, the same values" if self.by == 0 else apart)
+        return f"{self.component}: {self.kind} " + (
+            "other bits, the same values" if self.by == 0 else apart
+        )
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """Suite -> ``made`` (CPU type and versions) and ``numbers`` (component -> kind -> digest and values)."""
+    """Suite -> ``made`` (CPU type and versions) and ``numbers`` (component -> kind -> digest and
+    values).
+    """
     return json.loads(FILE.read_text()) if FILE.exists() else {}
 
 
 def save(content: dict[str, dict[str, Any]]) -> None:
-    """Write the file, one line a component, so that a change of numbers is readable as a change of lines."""
+    """Write the file, one line a component, so that a change of numbers is readable as a change of
+    lines.
+    """
     suites = []
     for suite in sorted(content):
         made, numbers = json.dumps(content[suite]["made"]), content[suite]["numbers"]
-        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(parts)}" for name, parts in sorted(numbers.items()))
+        lines = ",\n".join(
+            f"{json.dumps(name)}: {json.dumps(parts)}" for name, parts in sorted(numbers.items())
+        )
         suites.append(f'{json.dumps(suite)}: {{"made": {made}, "numbers": {{\n{lines}\n}}}}')
     FILE.write_text("{\n" + ",\n".join(suites) + "\n}\n")
 
@@ -52,7 +63,9 @@ def save(content: dict[str, dict[str, Any]]) -> None:
 def as_json(made: dict[str, str], found: Numbers) -> dict[str, Any]:
     """One suite's entry."""
     entries = {
-        name: {kind: [part.digest, *(f"{v:.6g}" for v in part.values)] for kind, part in parts.items()}
+        name: {
+            kind: [part.digest, *(f"{v:.6g}" for v in part.values)] for kind, part in parts.items()
+        }
         for name, parts in found.items()
     }
     return {"made": made, "numbers": entries}
@@ -61,7 +74,8 @@ def as_json(made: dict[str, str], found: Numbers) -> dict[str, Any]:
 def moved(stored: dict[str, Any], made: dict[str, str], found: Numbers) -> list[Moved]:
     """What differs: bit by bit where CPU type and versions are those of the oracle.
 
-    Elsewhere beyond the tolerance, and nothing where that is no more than :data:`SHARE` of the suite's numbers.
+    Elsewhere beyond the tolerance, and nothing where that is no more than :data:`SHARE` of the
+    suite's numbers.
     """
     same_bits = stored["made"] == made
     apart = list(_moved(stored["numbers"], as_json(made, found)["numbers"], same_bits))
@@ -81,7 +95,11 @@ def _moved(stored: dict[str, Any], found: dict[str, Any], same_bits: bool) -> It
 
 def difference(old: list[str], new: list[str]) -> float | None:
     """The largest absolute difference of two lists of values; None where they are not as many."""
-    return max((abs(float(a) - float(b)) for a, b in zip(old, new, strict=True)), default=0.0) if len(old) == len(new) else None
+    return (
+        max((abs(float(a) - float(b)) for a, b in zip(old, new, strict=True)), default=0.0)
+        if len(old) == len(new)
+        else None
+    )
 
 
 def beyond(old: list[str], new: list[str]) -> bool:

@@ -1,4 +1,6 @@
-"""The oracle moves for each planted bug, in the cells that the bug is about, and stands still without one."""
+"""The oracle moves for each planted bug, in the cells that the bug is about, and stands still
+without one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ from planted_bugs import EVERY_ATTACK, EVERYTHING, OF_THE_ORACLE
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 ROOT = Path(__file__).parents[2]
 SUITE = "partial_defense"
-KEPT = {"coalition": ["none", "pair"], "defense": sorted(EVERYTHING), "attack": sorted(EVERY_ATTACK)}
+KEPT = {
+    "coalition": ["none", "pair"],
+    "defense": sorted(EVERYTHING),
+    "attack": sorted(EVERY_ATTACK),
+}
 ONLY = ",".join(f"{kind}={name}" for kind, names in KEPT.items() for name in names)
 
 
@@ -32,19 +38,39 @@ def results(folder: Path, images: Path, bug: tuple | None) -> Path:
         text = (package / file).read_text()
         assert text.count(old) == 1, f"{file} no longer says: {old}"
         (package / file).write_text(text.replace(old, new))
-    command = ["run", toy(SUITE, images, folder), "--results", folder / "results", "--no-plots", "--only", ONLY]
+    command = [
+        "run",
+        toy(SUITE, images, folder),
+        "--results",
+        folder / "results",
+        "--no-plots",
+        "--only",
+        ONLY,
+    ]
     env = {**os.environ, "PYTHONPATH": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
-    subprocess.run([sys.executable, "-m", "fedbench.core.cli.main", *map(str, command)], env=env, cwd=folder, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "fedbench.core.cli.main", *map(str, command)],
+        env=env,
+        cwd=folder,
+        check=True,
+    )
     return folder / "results"
 
 
 def changes(folder: Path) -> set[tuple[str, str]]:
-    """(component, kind of numbers) of what moved, among the cells that were run; board tables depend on all cells."""
+    """(component, kind of numbers) of what moved, among the cells that were run; board tables
+    depend on all cells.
+    """
     made, found = read(folder)
     stored = load()[SUITE]
-    kept = {"made": stored["made"], "numbers": {name: parts for name, parts in stored["numbers"].items() if name in found}}
+    kept = {
+        "made": stored["made"],
+        "numbers": {name: parts for name, parts in stored["numbers"].items() if name in found},
+    }
     found = {name: parts for name, parts in found.items() if not name.startswith("board")}
-    kept["numbers"] = {name: parts for name, parts in kept["numbers"].items() if not name.startswith("board")}
+    kept["numbers"] = {
+        name: parts for name, parts in kept["numbers"].items() if not name.startswith("board")
+    }
     return {(part.component, part.kind) for part in moved(kept, made, found)}
 
 
@@ -60,4 +86,6 @@ def test_the_oracle_moves_for_a_bug(name: str, tmp_path: Path, images: Path) -> 
     assert {parts[2] for parts in other_scores} == (defenses if attacks else set())
     assert {parts[4] for parts in other_scores} == attacks
     if not attacks:
-        assert {component.split("/")[2] for component, kind in found if kind == "history"} == defenses
+        assert {
+            component.split("/")[2] for component, kind in found if kind == "history"
+        } == defenses

@@ -26,19 +26,26 @@ def test_no_series_is_in_two_splits_and_classes_are_balanced():
     data = ControlCharts(train=120, other=60).load(0)
     every = np.concatenate([data.train_x, data.test_x, data.holdout_x])
     assert every.shape == (240, 1, 60) and len(np.unique(every, axis=0)) == 240
-    assert np.bincount(data.train_y).tolist() == [20] * 6 and np.bincount(data.test_y).tolist() == [10] * 6
+    assert (
+        np.bincount(data.train_y).tolist() == [20] * 6
+        and np.bincount(data.test_y).tolist() == [10] * 6
+    )
 
 
 def test_normal_ones_stay_within_three_spreads_of_the_mean():
     normal = of("normal")
     assert np.abs(normal - 30).max() <= 6.001
-    assert normal.mean() == pytest.approx(30, abs=0.2) and normal.std() == pytest.approx(2 * 3**0.5, rel=0.02)
+    assert normal.mean() == pytest.approx(30, abs=0.2) and normal.std() == pytest.approx(
+        2 * 3**0.5, rel=0.02
+    )
 
 
 @pytest.mark.parametrize(("name", "sign"), [("increasing", 1), ("decreasing", -1)])
 def test_trends_have_the_slopes_of_the_equations(name, sign):
     slopes = sign * np.polyfit(np.arange(60), of(name).T, 1)[0]
-    assert slopes.min() > 0.1 and slopes.max() < 0.6 and slopes.mean() == pytest.approx(0.35, abs=0.02)
+    assert (
+        slopes.min() > 0.1 and slopes.max() < 0.6 and slopes.mean() == pytest.approx(0.35, abs=0.02)
+    )
 
 
 @pytest.mark.parametrize(("name", "sign"), [("upward shift", 1), ("downward shift", -1)])
@@ -57,11 +64,19 @@ def test_cycles_have_periods_of_ten_to_fifteen_points():
 
 def test_canaries_are_mislabelled_and_nothing_else_is():
     clean, noisy = (ControlCharts(label_noise=noise).load(0) for noise in (0.0, 0.3))
-    assert np.array_equal(clean.train_x, noisy.train_x) and np.array_equal(clean.test_y, noisy.test_y)
-    assert np.array_equal(noisy.train_canary, clean.train_y != noisy.train_y) and noisy.train_canary.sum() == 360
+    assert np.array_equal(clean.train_x, noisy.train_x) and np.array_equal(
+        clean.test_y, noisy.test_y
+    )
+    assert (
+        np.array_equal(noisy.train_canary, clean.train_y != noisy.train_y)
+        and noisy.train_canary.sum() == 360
+    )
     assert noisy.holdout_canary.sum() == 180 and not clean.train_canary.any()
 
 
 def test_a_longer_series_rises_as_high():
-    rise = {n: np.polyfit(np.arange(n), of("increasing", length=n).T, 1)[0].mean() * n for n in (60, 240)}
+    rise = {
+        n: np.polyfit(np.arange(n), of("increasing", length=n).T, 1)[0].mean() * n
+        for n in (60, 240)
+    }
     assert rise[240] == pytest.approx(rise[60], rel=0.1)

@@ -8,7 +8,9 @@ from fedbench_memory_top_k.memory_top_k import MemoryTopK
 
 
 def member(seed=0):
-    """As much of a member's context as the method uses; one for all rounds, so that its memory stays."""
+    """As much of a member's context as the method uses; one for all rounds, so that its memory
+    stays.
+    """
     generator = torch.Generator().manual_seed(seed)
     return SimpleNamespace(memory={}, randperm=lambda n: torch.randperm(n, generator=generator))
 
@@ -22,7 +24,12 @@ def test_two_rounds_by_hand():
     defense, ctx = MemoryTopK(share=0.5), member()
     assert defense.protect(torch.tensor([4.0, -1.0, 3.0, 0.5]), ctx).tolist() == [4, 0, 3, 0]
     assert ctx.memory["left"].tolist() == [0, -1, 0, 0.5]
-    assert defense.protect(torch.tensor([0.5, -1.0, 0.2, 0.1]), ctx).tolist() == [0, -2, 0, 0.6000000238418579]
+    assert defense.protect(torch.tensor([0.5, -1.0, 0.2, 0.1]), ctx).tolist() == [
+        0,
+        -2,
+        0,
+        0.6000000238418579,
+    ]
     assert ctx.memory["left"].tolist() == pytest.approx([0.5, 0, 0.2, 0])
 
 
@@ -51,7 +58,10 @@ def test_a_share_of_one_is_no_defense():
 
 
 def test_it_reports_what_was_sent_and_what_is_left():
-    facts = MemoryTopK(share=0.1).report(SimpleNamespace(
-        federation=SimpleNamespace(n_params=40), of_member={0: {"left": torch.tensor([3.0, 4.0])}, 1: {}},
-    ))  # fmt: skip
+    facts = MemoryTopK(share=0.1).report(
+        SimpleNamespace(
+            federation=SimpleNamespace(n_params=40),
+            of_member={0: {"left": torch.tensor([3.0, 4.0])}, 1: {}},
+        )
+    )
     assert facts == {"entries sent": 4, "held back": 5.0}

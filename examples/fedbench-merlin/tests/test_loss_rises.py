@@ -19,7 +19,9 @@ def measured(x, y, model=None, **params):
     """The signal at these inputs."""
     model, y = model or Valley(), torch.tensor(y)
     with torch.no_grad():
-        return LossRises(**params).measure(Probe(model=model, update=torch.zeros(1), x=x, y=y, logits=model(x)))
+        return LossRises(**params).measure(
+            Probe(model=model, update=torch.zeros(1), x=x, y=y, logits=model(x))
+        )
 
 
 def test_in_a_minimum_the_loss_always_rises_and_in_a_maximum_never():

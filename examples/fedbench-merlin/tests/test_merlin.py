@@ -13,10 +13,16 @@ def score(ratios, **params):
     """Scores of a target with these ratios, a list a round."""
     ratios = np.array(ratios, dtype=np.float32)
     observed = Observations(
-        view="server", rounds=np.arange(len(ratios)), clients=np.array([2]), target=0, signals={"loss-rises": ratios[:, None]}
+        view="server",
+        rounds=np.arange(len(ratios)),
+        clients=np.array([2]),
+        target=0,
+        signals={"loss-rises": ratios[:, None]},
     )
     ids = np.arange(ratios.shape[1])
-    audit = Audit(key=0, device=torch.device("cpu"), ids=ids, y=0 * ids, n_classes=2, target_client=2)
+    audit = Audit(
+        key=0, device=torch.device("cpu"), ids=ids, y=0 * ids, n_classes=2, target_client=2
+    )
     return Merlin(**params).score(observed, audit)
 
 

@@ -1,1 +1,3 @@
-"""Active attacks: malicious clients poison the training so that the model itself tells members from non-members."""
+"""Active attacks: malicious clients poison the training so that the model itself tells members from
+non-members.
+"""

@@ -1,4 +1,6 @@
-"""What poisoning attacks share (labels, rows, how they infer), the passive baselines and gradient ascent."""
+"""What poisoning attacks share (labels, rows, how they infer), the passive baselines and gradient
+ascent.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,28 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from fedbench.core import ActiveAttack, Attack, Audit, Knowledge, Observations, Params, UserError, norm
+from fedbench.core import (
+    ActiveAttack,
+    Attack,
+    Audit,
+    Knowledge,
+    Observations,
+    Params,
+    UserError,
+    norm,
+)
 from fedbench.plugins.attacks.measures import last_seen
 
 
 class Correctness(Attack):
-    """Score = logit margin of the true label on the global model of the last audited round; member iff it is > 0.
+    """Score = logit margin of the true label on the global model of the last audited round; member
+    iff it is > 0.
 
-    The sign is the papers' decision (argmax = true label), the size ranks the candidates for AUC and TPR.
-    A participant's view: one model for all targets, so it can only tell samples of the federation from outsiders'.
-    The papers report the best of 800 rounds, picked on the answers: that is the metric ``best_round``.
-    Source: Mo et al. (FedPoisonMIA), ICCV 2025, appendix C (passive attack), after Yeom et al. (CSF 2018).
+    The sign is the papers' decision (argmax = true label), the size ranks the candidates for AUC
+    and TPR. A participant's view: one model for all targets, so it can only tell samples of the
+    federation from outsiders'. The papers report the best of 800 rounds, picked on the answers:
+    that is the metric ``best_round``. Source: Mo et al. (FedPoisonMIA), ICCV 2025, appendix C
+    (passive attack), after Yeom et al. (CSF 2018).
     """
 
     needs = frozenset({"margin"})
@@ -39,22 +52,28 @@ class Poisoning(Correctness, ActiveAttack):
 
 Draw = Literal["uniform", "permuted"]
 ABOUT_DRAW = (
-    "wrong labels: uniform over all other classes, or permuted as in the released code (the true labels permuted, "
+    "wrong labels: uniform over all other classes, or permuted as in the released code (the true "
+    "labels permuted, "
     "collisions drawn again below the highest label)"
 )
 
 
 def wrong_labels(knowledge: Knowledge, draw: Draw = "uniform") -> torch.Tensor:
-    """[n] int64: a wrong label for every sample of the attack set, drawn in the first round and kept.
+    """[n] int64: a wrong label for every sample of the attack set, drawn in the first round and
+    kept.
 
-    Source: Mo et al. (FedPoisonMIA), ICCV 2025, section 4.2, step I ("randomly chosen from the remaining available labels").
-    Raises ``UserError`` for fewer than two classes.
+    Source: Mo et al. (FedPoisonMIA), ICCV 2025, section 4.2, step I ("randomly chosen from the
+    remaining available labels"). Raises ``UserError`` for fewer than two classes.
     """
     if "wrong-labels" not in knowledge.memory:
         true, classes = knowledge.y.cpu().numpy(), knowledge.federation.n_classes
         if classes < 2:
             raise UserError("an attack that mislabels its samples needs at least two classes")
-        drawn = uniform(true, classes, knowledge.rng) if draw == "uniform" else permuted(true, knowledge.rng)
+        drawn = (
+            uniform(true, classes, knowledge.rng)
+            if draw == "uniform"
+            else permuted(true, knowledge.rng)
+        )
         knowledge.memory["wrong-labels"] = torch.from_numpy(drawn).to(knowledge.y)
     wrong: torch.Tensor = knowledge.memory["wrong-labels"]
     return wrong
@@ -66,13 +85,16 @@ def uniform(true: np.ndarray, n_classes: int, rng: np.random.Generator) -> np.nd
 
 
 def permuted(true: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """[n]: the labels permuted; where that hits the true one, drawn again from 0..max-1, so never the highest label.
+    """[n]: the labels permuted; where that hits the true one, drawn again from 0..max-1, so never
+    the highest label.
 
-    With labels 0 and 1 a zero has no such label left and becomes 1 (the released code would draw for ever).
+    With labels 0 and 1 a zero has no such label left and becomes 1 (the released code would draw
+    for ever).
     """
     wrong, top = rng.permutation(true), int(true.max(initial=0))
     hit = wrong == true
-    # "drawn until it differs" is a uniform draw among the labels below the highest, the true one left out
+    # "drawn until it differs" is a uniform draw among the labels below the highest, the true one
+    # left out
     open_labels = np.where(true == top, top, top - 1)
     again = rng.integers(0, np.maximum(open_labels, 1))
     again += again >= true
@@ -83,15 +105,18 @@ class Jitter(Params):
     """Parameters of every attack that submits one vector in the name of several clients."""
 
     jitter: float = Field(
-        0.0, ge=0, description="Gaussian noise on each submitted row, its norm in units of the row's own; 0: identical rows"
+        0.0,
+        ge=0,
+        description="Gaussian noise on each submitted row, its norm in units of the row's own; 0: "
+        "identical rows",
     )
 
 
 def copies(row: torch.Tensor, knowledge: Knowledge, jitter: float) -> torch.Tensor:
     """[m, P]: ``row`` [P] once for every malicious client that takes part.
 
-    The released code of FedPoisonMIA sends one row, multiplied by the number of clients: a rule that looks at rows then
-    faces one outlier instead of a group.
+    The released code of FedPoisonMIA sends one row, multiplied by the number of clients: a rule
+    that looks at rows then faces one outlier instead of a group.
     """
     rows = row.repeat(len(knowledge.clients), 1)
     if jitter:
@@ -101,30 +126,38 @@ def copies(row: torch.Tensor, knowledge: Knowledge, jitter: float) -> torch.Tens
 
 
 def benign_rows(knowledge: Knowledge) -> torch.Tensor:
-    """[n, P]: what the attacker takes for benign: the other clients' rows, or with partial knowledge its own honest ones.
+    """[n, P]: what the attacker takes for benign: the other clients' rows, or with partial
+    knowledge its own honest ones.
 
-    Where only one other client takes part, its own honest rows join it: a distance between benign rows needs two.
-    Source: Mo et al. (FedPoisonMIA), ICCV 2025, table 1 (full and partial knowledge).
+    Where only one other client takes part, its own honest rows join it: a distance between benign
+    rows needs two. Source: Mo et al. (FedPoisonMIA), ICCV 2025, table 1 (full and partial
+    knowledge).
     """
-    own = knowledge.start.new_zeros(0, len(knowledge.start)) if knowledge.own is None else knowledge.own
+    own = (
+        knowledge.start.new_zeros(0, len(knowledge.start))
+        if knowledge.own is None
+        else knowledge.own
+    )
     if knowledge.honest is None:
         return own
     return knowledge.honest if len(knowledge.honest) > 1 else torch.cat([knowledge.honest, own])
 
 
 class Passive(Correctness):
-    """No poisoning: the malicious client is an honest participant that looks at the model it receives.
+    """No poisoning: the malicious client is an honest participant that looks at the model it
+    receives.
 
-    Source: Mo et al. (FedPoisonMIA), ICCV 2025, appendix C, after Yeom et al. (CSF 2018). Its code runs
-    ``passive-trained``.
+    Source: Mo et al. (FedPoisonMIA), ICCV 2025, appendix C, after Yeom et al. (CSF 2018). Its code
+    runs ``passive-trained``.
     """
 
 
 class PassiveTrained(Poisoning):
-    """As ``passive``, but its clients send an honest step on the attack set, non-members and all, with true labels.
+    """As ``passive``, but its clients send an honest step on the attack set, non-members and all,
+    with true labels.
 
-    So the released code of FedPoisonMIA runs its passive baseline: non-members are trained on as well, and the gap to
-    the members shrinks. It flatters whatever is compared with it.
+    So the released code of FedPoisonMIA runs its passive baseline: non-members are trained on as
+    well, and the gap to the members shrinks. It flatters whatever is compared with it.
     """
 
     class Params(Jitter):
@@ -140,9 +173,10 @@ class PassiveTrained(Poisoning):
 class GradientAscent(Poisoning):
     """Every malicious client sends minus one optimiser step on the attack set with its true labels.
 
-    The attack set's loss rises; the clients that hold a sample pull it back down, no client does so for a non-member.
-    Each step starts from a fresh optimiser (the released code lets Adam's state gather the descent it then reverses).
-    Source: Nasr et al. (S&P 2019), as Mo et al. (FedPoisonMIA, ICCV 2025, appendix C) use it.
+    The attack set's loss rises; the clients that hold a sample pull it back down, no client does so
+    for a non-member. Each step starts from a fresh optimiser (the released code lets Adam's state
+    gather the descent it then reverses). Source: Nasr et al. (S&P 2019), as Mo et al.
+    (FedPoisonMIA, ICCV 2025, appendix C) use it.
     """
 
     class Params(Jitter):

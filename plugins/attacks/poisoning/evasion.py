@@ -9,7 +9,15 @@ import torch
 from pydantic import Field
 
 from fedbench.core import Knowledge, norms
-from fedbench.plugins.attacks.poisoning.base import ABOUT_DRAW, Draw, Jitter, Poisoning, benign_rows, copies, wrong_labels
+from fedbench.plugins.attacks.poisoning.base import (
+    ABOUT_DRAW,
+    Draw,
+    Jitter,
+    Poisoning,
+    benign_rows,
+    copies,
+    wrong_labels,
+)
 
 _COLUMNS = 2**14
 
@@ -23,7 +31,8 @@ def unit_rows(rows: torch.Tensor) -> torch.Tensor:
 def products(a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
     """[m, n]: inner products of the rows of ``a`` [m, P] and ``b`` [n, P].
 
-    Some columns at a time, summed in float64: in float32 a vector of 11 million entries is a thousandth too short.
+    Some columns at a time, summed in float64: in float32 a vector of 11 million entries is a
+    thousandth too short.
     """
     if a.shape[1] <= _COLUMNS:
         return (a @ b.T).double().cpu().numpy()
@@ -34,7 +43,8 @@ def products(a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
 
 
 def cosines(dots: np.ndarray, squared: np.ndarray) -> np.ndarray:
-    """[..., n]: cosines of vectors with unit vectors, given ``dots`` [..., n] and ``squared`` norms [...].
+    """[..., n]: cosines of vectors with unit vectors, given ``dots`` [..., n] and ``squared`` norms
+    [...].
 
     0 where either vector is zero: no direction is a right angle to every other.
     """
@@ -44,12 +54,16 @@ def cosines(dots: np.ndarray, squared: np.ndarray) -> np.ndarray:
 
 
 def least_cosine(unit_gram: np.ndarray) -> float:
-    """Cosine of the largest angle between two of n >= 2 unit vectors with these inner products [n, n]."""
+    """Cosine of the largest angle between two of n >= 2 unit vectors with these inner products [n,
+    n].
+    """
     return float(np.clip(unit_gram[np.triu_indices(len(unit_gram), 1)].min(), -1.0, 1.0))
 
 
 def angles(gram: np.ndarray) -> np.ndarray:
-    """[n, n]: angles in radians between vectors with these inner products [n, n]; 0 of each with itself."""
+    """[n, n]: angles in radians between vectors with these inner products [n, n]; 0 of each with
+    itself.
+    """
     lengths = np.sqrt(np.maximum(np.diag(gram), 0.0))
     outer = lengths[:, None] * lengths
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -59,17 +73,20 @@ def angles(gram: np.ndarray) -> np.ndarray:
 
 
 class AGREvader(Poisoning):
-    """Sends ``cover`` c + v if that is no further from a benign row than two benign rows are apart, else c alone.
+    """Sends ``cover`` c + v if that is no further from a benign row than two benign rows are apart,
+    else c alone.
 
-    c: one pass over the mask set; v: one step on the attack set with wrong labels; distances are Euclidean.
-    With fewer than two benign rows in sight nothing is close enough, and c alone is sent.
-    Source: Zhang et al. (CCS 2023), who send the sum unconditionally (``always``); the condition is that of
-    Mo et al. (FedPoisonMIA), ICCV 2025, appendix C.
+    c: one pass over the mask set; v: one step on the attack set with wrong labels; distances are
+    Euclidean. With fewer than two benign rows in sight nothing is close enough, and c alone is
+    sent. Source: Zhang et al. (CCS 2023), who send the sum unconditionally (``always``); the
+    condition is that of Mo et al. (FedPoisonMIA), ICCV 2025, appendix C.
     """
 
     class Params(Jitter):
         cover: float = Field(0.5, ge=0, description="weight of the cover update, no unit")
-        always: bool = Field(False, description="send the sum whatever its distance, as AGREvader's own code does")
+        always: bool = Field(
+            False, description="send the sum whatever its distance, as AGREvader's own code does"
+        )
         labels: Draw = Field("uniform", description=ABOUT_DRAW)
 
     @property
@@ -87,7 +104,9 @@ class AGREvader(Poisoning):
 
 
 def is_close(row: torch.Tensor, benign: torch.Tensor) -> bool:
-    """Whether ``row`` [P] is no further from any of ``benign`` [n, P] than two of those are apart; False for n < 2."""
+    """Whether ``row`` [P] is no further from any of ``benign`` [n, P] than two of those are apart;
+    False for n < 2.
+    """
     if len(benign) < 2:
         return False
     apart = max(float(norms(benign[i + 1 :] - benign[i]).amax()) for i in range(len(benign) - 1))
@@ -95,17 +114,21 @@ def is_close(row: torch.Tensor, benign: torch.Tensor) -> bool:
 
 
 class AdaptiveATM(Poisoning):
-    """Every malicious client sends the poison, averaged with benign rows until its mean angle is not among the largest.
+    """Every malicious client sends the poison, averaged with benign rows until its mean angle is
+    not among the largest.
 
-    ``trim`` is how many rows it expects angular trimming to remove. The loop of algorithm 3 need not end: it is cut off
-    after ``most`` steps. The released code computes this row and then never sends it.
-    With no benign row in sight its clients send the poison as it is.
-    Source: Mo et al. (FedPoisonMIA), ICCV 2025, appendix C, algorithm 3.
+    ``trim`` is how many rows it expects angular trimming to remove. The loop of algorithm 3 need
+    not end: it is cut off after ``most`` steps. The released code computes this row and then never
+    sends it. With no benign row in sight its clients send the poison as it is. Source: Mo et al.
+    (FedPoisonMIA), ICCV 2025, appendix C, algorithm 3.
     """
 
     class Params(Jitter):
         trim: int | None = Field(
-            None, ge=1, description="rows it expects to be trimmed; null: two for each of its clients that takes part"
+            None,
+            ge=1,
+            description="rows it expects to be trimmed; null: two for each of its clients that "
+            "takes part",
         )
         most: int = Field(50, ge=0, description="steps towards the benign rows at most")
         labels: Draw = Field("uniform", description=ABOUT_DRAW)
@@ -123,10 +146,12 @@ class AdaptiveATM(Poisoning):
 
 
 def blend(gram: np.ndarray, copies: int, trim: int, most: int) -> np.ndarray:
-    """[1 + n] weights of the poison and n benign rows in what is sent, from their inner products [1 + n, 1 + n].
+    """[1 + n] weights of the poison and n benign rows in what is sent, from their inner products [1
+    + n, 1 + n].
 
-    Start a = poison. While its mean angle to all rows (``copies`` of a among them, and itself as 0) is no less than the
-    ``trim``-th largest mean angle: a <- (a + h) / 2 with h the benign row at the largest angle to a; ``most`` times at most.
+    Start a = poison. While its mean angle to all rows (``copies`` of a among them, and itself as 0)
+    is no less than the ``trim``-th largest mean angle: a <- (a + h) / 2 with h the benign row at
+    the largest angle to a; ``most`` times at most.
     """
     n = len(gram) - 1
     weights = np.eye(n + 1)[0]

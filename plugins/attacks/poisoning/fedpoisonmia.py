@@ -1,4 +1,6 @@
-"""FedPoisonMIA: wrong labels behind samples chosen so that the malicious row stays near the honest ones by angle."""
+"""FedPoisonMIA: wrong labels behind samples chosen so that the malicious row stays near the honest
+ones by angle.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ import torch
 from pydantic import Field
 
 from fedbench.core import Knowledge, SkipCell, norms
-from fedbench.plugins.attacks.poisoning.base import ABOUT_DRAW, Draw, Jitter, Poisoning, benign_rows, copies, wrong_labels
+from fedbench.plugins.attacks.poisoning.base import (
+    ABOUT_DRAW,
+    Draw,
+    Jitter,
+    Poisoning,
+    benign_rows,
+    copies,
+    wrong_labels,
+)
 from fedbench.plugins.attacks.poisoning.evasion import cosines, least_cosine, products, unit_rows
 
 Objective = Literal["angle", "norm"]
@@ -22,9 +32,11 @@ SLACK = 1e-9  # of a cosine: float64 rounding at a point that lies on the bound
 
 @dataclass(frozen=True)
 class Segment:
-    """The candidates a(s) = s m + v, 0 <= s <= 1, seen through inner products with n unit benign rows.
+    """The candidates a(s) = s m + v, 0 <= s <= 1, seen through inner products with n unit benign
+    rows.
 
-    ``mask``: [n] m's, ``poison``: [n] v's; ``mask_sq`` |m|^2, ``cross`` <m, v>, ``poison_sq`` |v|^2.
+    ``mask``: [n] m's, ``poison``: [n] v's; ``mask_sq`` |m|^2, ``cross`` <m, v>, ``poison_sq``
+    |v|^2.
     """
 
     mask: np.ndarray
@@ -42,18 +54,22 @@ class Segment:
         return cosines(s[:, None] * self.mask + self.poison, self.squared(s)).min(axis=1)
 
     def value(self, s: np.ndarray, objective: Objective) -> np.ndarray:
-        """[k]: what is maximised: the largest angle to a benign row (as minus its cosine), or the squared norm."""
+        """[k]: what is maximised: the largest angle to a benign row (as minus its cosine), or the
+        squared norm.
+        """
         return -self.least_cosine(s) if objective == "angle" else self.squared(s)
 
 
 def optimal_scale(segment: Segment, bound: float, objective: Objective) -> float | None:
-    """The s in [0, 1] with the largest objective among those with all cosines >= ``bound``; None if there is none.
+    """The s in [0, 1] with the largest objective among those with all cosines >= ``bound``; None if
+    there is none.
 
-    No search: a cosine along a segment, (p s + q) / sqrt(A s^2 + 2 B s + C), has one stationary point and meets the bound
-    at the roots of a quadratic. The allowed s are intervals between such roots, 0 and 1; within one, the largest
-    angle is attained at an end or a stationary point, the norm (convex) at an end. Of equal optima the smallest s is
-    taken: more of what is sent is poison then.
-    Source: Mo et al. (FedPoisonMIA), ICCV 2025, equation 6 (the released code's call of SLSQP for it is commented out).
+    No search: a cosine along a segment, (p s + q) / sqrt(A s^2 + 2 B s + C), has one stationary
+    point and meets the bound at the roots of a quadratic. The allowed s are intervals between such
+    roots, 0 and 1; within one, the largest angle is attained at an end or a stationary point, the
+    norm (convex) at an end. Of equal optima the smallest s is taken: more of what is sent is poison
+    then. Source: Mo et al. (FedPoisonMIA), ICCV 2025, equation 6 (the released code's call of SLSQP
+    for it is commented out).
     """
     s = _candidates(segment, bound)
     s = s[segment.least_cosine(s) >= bound - SLACK]
@@ -64,9 +80,11 @@ def optimal_scale(segment: Segment, bound: float, objective: Objective) -> float
 
 
 def closest_scale(segment: Segment) -> float:
-    """The s in [0, 1] of the smallest largest angle to a benign row, for where the bound cannot be kept.
+    """The s in [0, 1] of the smallest largest angle to a benign row, for where the bound cannot be
+    kept.
 
-    The least of several cosines is largest at 0 or 1, where one of them is stationary, or where two of them cross.
+    The least of several cosines is largest at 0 or 1, where one of them is stationary, or where two
+    of them cross.
     """
     p, q = segment.mask, segment.poison
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -76,22 +94,29 @@ def closest_scale(segment: Segment) -> float:
 
 
 def _candidates(segment: Segment, bound: float) -> np.ndarray:
-    """[k]: 0, 1, and within them every stationary point of a cosine and every point where one meets the bound."""
+    """[k]: 0, 1, and within them every stationary point of a cosine and every point where one meets
+    the bound.
+    """
     p, q = segment.mask, segment.poison
     a, b, c = segment.mask_sq, segment.cross, segment.poison_sq
-    # (p s + q)^2 = bound^2 (a s^2 + 2 b s + c); roots of the other sign are not feasible and drop out
+    # (p s + q)^2 = bound^2 (a s^2 + 2 b s + c); roots of the other sign are not feasible and drop
+    # out
     square, half, rest = p * p - bound**2 * a, p * q - bound**2 * b, q * q - bound**2 * c
     with np.errstate(divide="ignore", invalid="ignore"):
-        # half^2 - square rest, its factor bound^2 taken out by hand: near a right angle it would drown in rounding
+        # half^2 - square rest, its factor bound^2 taken out by hand: near a right angle it would
+        # drown in rounding
         inner = p * p * c - 2 * p * q * b + q * q * a - bound**2 * (a * c - b * b)
         root = abs(bound) * np.sqrt(np.maximum(inner, 0.0))
-        large = -(half + np.where(half < 0, -root, root))  # a sum without cancellation; the other root follows from it
+        # a sum without cancellation; the other root follows from it
+        large = -(half + np.where(half < 0, -root, root))
         roots = np.concatenate([large / square, rest / large])
     return _within(np.concatenate([[0.0, 1.0], _stationary(segment), roots]))
 
 
 def _stationary(segment: Segment) -> np.ndarray:
-    """[n]: where the cosine (p s + q) / sqrt(A s^2 + 2 B s + C) with each benign row has slope 0; not finite if nowhere."""
+    """[n]: where the cosine (p s + q) / sqrt(A s^2 + 2 B s + C) with each benign row has slope 0;
+    not finite if nowhere.
+    """
     p, q, b = segment.mask, segment.poison, segment.cross
     with np.errstate(divide="ignore", invalid="ignore"):
         return (q * b - p * segment.poison_sq) / (p * b - q * segment.mask_sq)
@@ -109,8 +134,9 @@ Search = Literal["full", "best"]
 class Masks:
     """Inner products of the mask samples' updates g_1..g_N, the poison v and n unit benign rows.
 
-    ``squared``: [N] |g_i|^2; ``poison``: [N] <g_i, v>; ``benign``: [N, n]; ``poison_benign``: [n]; ``poison_sq`` |v|^2.
-    ``row(i)``: [N] <g_i, g_j>, computed when sample i is chosen: the whole [N, N] costs as much as N / chosen rounds.
+    ``squared``: [N] |g_i|^2; ``poison``: [N] <g_i, v>; ``benign``: [N, n]; ``poison_benign``: [n];
+    ``poison_sq`` |v|^2. ``row(i)``: [N] <g_i, g_j>, computed when sample i is chosen: the whole [N,
+    N] costs as much as N / chosen rounds.
     """
 
     squared: np.ndarray
@@ -124,14 +150,21 @@ class Masks:
     def of(cls, updates: torch.Tensor, poison: torch.Tensor, benign: torch.Tensor) -> Masks:
         """From the updates [N, P], the poison [P] and the unit benign rows [n, P]."""
         others = torch.cat([poison[None], benign])
-        dots, among = products(others, updates).T, products(others[:1], others)[0]  # few rows first: half the time
+        # few rows first: half the time
+        dots, among = products(others, updates).T, products(others[:1], others)[0]
         return cls(
-            squared=norms(updates).square().cpu().numpy(), poison=dots[:, 0], benign=dots[:, 1:], poison_benign=among[1:],
-            poison_sq=float(among[0]), row=cache(lambda i: products(updates[i : i + 1], updates)[0]),
-        )  # fmt: skip
+            squared=norms(updates).square().cpu().numpy(),
+            poison=dots[:, 0],
+            benign=dots[:, 1:],
+            poison_benign=among[1:],
+            poison_sq=float(among[0]),
+            row=cache(lambda i: products(updates[i : i + 1], updates)[0]),
+        )
 
     def sums(self, chosen: list[int]) -> tuple[np.ndarray, float, np.ndarray]:
-        """Of the chosen updates' sum c: its products with the benign rows [n], |c|^2, and its products with all g_j [N]."""
+        """Of the chosen updates' sum c: its products with the benign rows [n], |c|^2, and its
+        products with all g_j [N].
+        """
         squared, row = 0.0, np.zeros(len(self.poison))
         for i in chosen:
             squared += 2 * float(row[i]) + float(self.squared[i])
@@ -139,7 +172,9 @@ class Masks:
         return self.benign[chosen].sum(axis=0), squared, row
 
     def extended(self, chosen: list[int], scale: float) -> tuple[np.ndarray, np.ndarray]:
-        """(least cosine [N] to a benign row, squared norm [N]) of scale m + v, m the mean of the chosen and one more each."""
+        """(least cosine [N] to a benign row, squared norm [N]) of scale m + v, m the mean of the
+        chosen and one more each.
+        """
         benign, length, row = self.sums(chosen)
         share = scale / (len(chosen) + 1)
         dots = share * (benign + self.benign) + self.poison_benign
@@ -155,14 +190,17 @@ class Masks:
         return Segment(benign / k, self.poison_benign, length / k**2, cross, self.poison_sq)
 
 
-def greedy(masks: Masks, bound: float, count: int, scale: float, objective: Objective, search: Search) -> list[int]:
+def greedy(
+    masks: Masks, bound: float, count: int, scale: float, objective: Objective, search: Search
+) -> list[int]:
     """Positions of the chosen mask samples, in the order of choice.
 
-    Starting from none, the sample joins that makes the objective of scale m + v largest (m: the mean of the chosen
-    updates) among those that keep every cosine to a benign row >= ``bound``. The paper does not say what follows when no
-    sample does: ``full`` takes the one that comes closest, so that ``count`` samples are chosen in any case; ``best``
-    stops there, and of the sets on the way returns the one with the largest objective (the released code).
-    Source: Mo et al. (FedPoisonMIA), ICCV 2025, equation 5 and algorithm 1.
+    Starting from none, the sample joins that makes the objective of scale m + v largest (m: the
+    mean of the chosen updates) among those that keep every cosine to a benign row >= ``bound``. The
+    paper does not say what follows when no sample does: ``full`` takes the one that comes closest,
+    so that ``count`` samples are chosen in any case; ``best`` stops there, and of the sets on the
+    way returns the one with the largest objective (the released code). Source: Mo et al.
+    (FedPoisonMIA), ICCV 2025, equation 5 and algorithm 1.
     """
     chosen: list[int] = []
     free = np.ones(len(masks.poison), bool)
@@ -183,38 +221,61 @@ def greedy(masks: Masks, bound: float, count: int, scale: float, objective: Obje
 
 
 class FedPoisonMIA(Poisoning):
-    """Every malicious client sends s m + v (equation 3), as deviant as benign updates are from each other, no more.
+    """Every malicious client sends s m + v (equation 3), as deviant as benign updates are from each
+    other, no more.
 
-    v: one step on the attack set with wrong labels. m: the mean of one-step updates on single mask samples, chosen
-    greedily (equation 5). s: the best scale in [0, 1] for that m (equation 6). Objective: the largest angle to a benign
-    row, which must not exceed the largest angle between two benign rows. Benign rows: the other clients' with full
-    knowledge, its own clients' honest ones with partial knowledge; in a round with fewer than two in sight there is no
-    bound to keep, and its clients send what they honestly would.
-    The paper does not say what is sent where the bound cannot be kept, which is common once the model fits its data. By
-    default that is all of the poison, with as much of the mask as makes it deviate least.
-    The released code instead maximises the norm, with at most five samples and s = 1, and sends v bare where nothing is
-    allowed: ``objective: norm, mask_count: 5, scaling: fixed, search: best, infeasible: poison``. Its random ablation:
-    ``selection: random, random_count: 30, scaling: fixed, infeasible: cover``.
+    v: one step on the attack set with wrong labels. m: the mean of one-step updates on single mask
+    samples, chosen greedily (equation 5). s: the best scale in [0, 1] for that m (equation 6).
+    Objective: the largest angle to a benign row, which must not exceed the largest angle between
+    two benign rows. Benign rows: the other clients' with full knowledge, its own clients' honest
+    ones with partial knowledge; in a round with fewer than two in sight there is no bound to keep,
+    and its clients send what they honestly would. The paper does not say what is sent where the
+    bound cannot be kept, which is common once the model fits its data. By default that is all of
+    the poison, with as much of the mask as makes it deviate least. The released code instead
+    maximises the norm, with at most five samples and s = 1, and sends v bare where nothing is
+    allowed: ``objective: norm, mask_count: 5, scaling: fixed, search: best, infeasible: poison``.
+    Its random ablation: ``selection: random, random_count: 30, scaling: fixed, infeasible: cover``.
     Source: Mo et al. (FedPoisonMIA), ICCV 2025, sections 4.1 and 4.2; algorithm 1.
     """
 
     class Params(Jitter):
         objective: Objective = Field(
-            "angle", description="what is maximised under the bound: angle to a benign row (paper), or norm (released code)"
+            "angle",
+            description="what is maximised under the bound: angle to a benign row (paper), or norm "
+            "(released code)",
         )
-        selection: Literal["greedy", "random"] = Field("greedy", description="how mask samples are chosen (random: the ablation)")
-        mask_count: int | None = Field(None, ge=1, description="mask samples to choose; null: ceil(ratio x mask set)")
-        ratio: float = Field(0.1, gt=0, le=1, description="share of the mask set to choose, where mask_count is null")
-        random_count: int | None = Field(None, ge=1, description="mask samples of the random selection; null: as greedy's")
+        selection: Literal["greedy", "random"] = Field(
+            "greedy", description="how mask samples are chosen (random: the ablation)"
+        )
+        mask_count: int | None = Field(
+            None, ge=1, description="mask samples to choose; null: ceil(ratio x mask set)"
+        )
+        ratio: float = Field(
+            0.1, gt=0, le=1, description="share of the mask set to choose, where mask_count is null"
+        )
+        random_count: int | None = Field(
+            None, ge=1, description="mask samples of the random selection; null: as greedy's"
+        )
         search: Search = Field(
-            "full", description="greedy where no sample is allowed: full takes the closest one, best stops (released code)"
+            "full",
+            description="greedy where no sample is allowed: full takes the closest one, best stops "
+            "(released code)",
         )
-        scaling: Literal["optimised", "fixed"] = Field("optimised", description="the mask's: equation 6, or `scale` as it is")
-        scale: float = Field(1.0, ge=0, le=1, description="scale of the mask while selecting, and after it if fixed; no unit")
+        scaling: Literal["optimised", "fixed"] = Field(
+            "optimised", description="the mask's: equation 6, or `scale` as it is"
+        )
+        scale: float = Field(
+            1.0,
+            ge=0,
+            le=1,
+            description="scale of the mask while selecting, and after it if fixed; no unit",
+        )
         infeasible: Literal["closest", "poison", "cover", "skip"] = Field(
             "closest",
-            description="what to send where the bound cannot be kept: the least deviant scale of the mask with the poison, "
-            "the poison bare (released code), the mask alone (its random ablation), or honest updates",
+            description="what to send where the bound cannot be kept: the least deviant scale of "
+            "the mask with the poison, "
+            "the poison bare (released code), the mask alone (its random ablation), or honest "
+            "updates",
         )
         labels: Draw = Field("uniform", description=ABOUT_DRAW)
 
@@ -239,16 +300,26 @@ class FedPoisonMIA(Poisoning):
         if scale is None and infeasible == "cover":
             return copies(cover, knowledge, self.params.jitter)
         if scale is None:
-            closest = closest_scale(segment) if self.params.scaling == "optimised" else self.params.scale
+            closest = (
+                closest_scale(segment) if self.params.scaling == "optimised" else self.params.scale
+            )
             scale = 0.0 if infeasible == "poison" else closest
         return copies(scale * cover + poison, knowledge, self.params.jitter)
 
     @staticmethod
     def _no_bound(knowledge: Knowledge, honest: torch.Tensor) -> torch.Tensor:
-        """[m, P] ``honest``; raises ``SkipCell`` where no round had a bound or ever will: nothing would be poisoned."""
-        hopeless = knowledge.federation.participation >= 1 or knowledge.round == knowledge.federation.rounds
+        """[m, P] ``honest``; raises ``SkipCell`` where no round had a bound or ever will: nothing
+        would be poisoned.
+        """
+        hopeless = (
+            knowledge.federation.participation >= 1
+            or knowledge.round == knowledge.federation.rounds
+        )
         if hopeless and "bounded" not in knowledge.memory:
-            raise SkipCell("it needs two benign rows to compare: more malicious clients, or full knowledge of more others")
+            raise SkipCell(
+                "it needs two benign rows to compare: more malicious clients, or full knowledge of "
+                "more others"
+            )
         return honest
 
     def _select(self, masks: Masks, bound: float, rng: np.random.Generator) -> list[int]:

@@ -1,1 +1,3 @@
-"""CoFedMID: a coalition trains on class subsets, recycles some excluded samples and adds noise that cancels."""
+"""CoFedMID: a coalition trains on class subsets, recycles some excluded samples and adds noise that
+cancels.
+"""

@@ -30,30 +30,37 @@ from fedbench.plugins.defenses.early_stopping import hold_out
 class CoFedMID(Defense):
     """Collaborative membership-inference defense of a coalition, in three modules.
 
-    1. partition: each round every member trains on a few classes, few of them shared, fewer as rounds go by.
-    2. compensation: from round ``recycle_from`` it adds some excluded samples of one loss interval, picked by a bandit
-       that is paid in validation loss, with a penalty on confidence.
-    3. perturbation: one scalar a member and round, added to its last parameters; the weighted sum is zero.
+    1. partition: each round every member trains on a few classes, few of them shared, fewer as
+       rounds go by.
+    2. compensation: from round ``recycle_from`` it adds some excluded samples of one loss interval,
+       picked by a bandit that is paid in validation loss, with a penalty on confidence.
+    3. perturbation: one scalar a member and round, added to its last parameters; the weighted sum
+       is zero.
 
-    ``mode: independent`` is the paper's comparison (section 2.3, Figure 3): each member draws its classes and its noise by
-    itself. The paper does not say what becomes of the noise there. Projected, a coalition of one has none; ``raw`` leaves
-    each member its N(0, sigma^2), which is not cancelled, and ``none`` takes it away.
+    ``mode: independent`` is the paper's comparison (section 2.3, Figure 3): each member draws its
+    classes and its noise by itself. The paper does not say what becomes of the noise there.
+    Projected, a coalition of one has none; ``raw`` leaves each member its N(0, sigma^2), which is
+    not cancelled, and ``none`` takes it away.
 
-    The noise cancels only if all members take part and the server takes the mean, by data volume or with equal weights
-    (C20): under client sampling it raises ``UserError`` (``allow_absent``); that, shuffled weights and any other rule leave
-    noise in the model, which ``remarks`` says before and the fact ``remarks`` after the training. A scalar on a whole final
-    linear layer shifts all logits alike and changes no prediction; the effect is that of the entries before it (C19).
-    Members that hardly own samples of their assigned classes train on recycled samples or not at all (C22).
+    The noise cancels only if all members take part and the server takes the mean, by data volume or
+    with equal weights (C20): under client sampling it raises ``UserError`` (``allow_absent``);
+    that, shuffled weights and any other rule leave noise in the model, which ``remarks`` says
+    before and the fact ``remarks`` after the training. A scalar on a whole final linear layer
+    shifts all logits alike and changes no prediction; the effect is that of the entries before it
+    (C19). Members that hardly own samples of their assigned classes train on recycled samples or
+    not at all (C22).
 
-    Not for a defense to settle: which client is attacked and by which others' models (C23), that samples of classes never
-    assigned count as members (C24), that rivals defend the same coalition (C26). Every member validates on data of its own
-    (C6): what other members or a public split hold, no context tells, so there is no ``val: shared``.
-    Source: Bai et al., "United We Defend" (CoFedMID), sections 4.1 to 4.3, algorithms 1 to 4. What is open in it is
-    numbered C1 to C26, each settled where it is implemented. Defaults are the paper's for CIFAR-100 (Table 1);
+    Not for a defense to settle: which client is attacked and by which others' models (C23), that
+    samples of classes never assigned count as members (C24), that rivals defend the same coalition
+    (C26). Every member validates on data of its own (C6): what other members or a public split
+    hold, no context tells, so there is no ``val: shared``. Source: Bai et al., "United We Defend"
+    (CoFedMID), sections 4.1 to 4.3, algorithms 1 to 4. What is open in it is numbered C1 to C26,
+    each settled where it is implemented. Defaults are the paper's for CIFAR-100 (Table 1);
     TinyImageNet (Table 19): m_max 1, ratio .3; CIFAR-10 (Table 17): m_max 1, sigma .01, ratio .01.
     """
 
-    private = ("prepare", "select")  # a stratified hold-out; losses, validation and class sizes choose samples
+    # a stratified hold-out; losses, validation and class sizes choose samples
+    private = ("prepare", "select")
 
     Params = CoFedMIDParams
     params: CoFedMIDParams
@@ -61,7 +68,9 @@ class CoFedMID(Defense):
 
     @property
     def least_members(self) -> int:  # type: ignore[override]
-        """One member has no other to share classes with, and its noise cancels to nothing: that is the independent mode."""
+        """One member has no other to share classes with, and its noise cancels to nothing: that is
+        the independent mode.
+        """
         return 2 if self.params.mode == "collaborative" else 1
 
     def check(self, federation: Federation) -> None:
@@ -73,8 +82,10 @@ class CoFedMID(Defense):
             planning.first_recycling(p, federation.rounds)
         if reports.shared_noise(p) and federation.participation < 1 and not p.allow_absent:
             raise UserError(
-                f"cofedmid: with participation {federation.participation:g} members can be absent, and the "
-                "noise of the others does not cancel: set participation 1, perturbation false or allow_absent true"
+                f"cofedmid: with participation {federation.participation:g} members can be absent, "
+                "and the "
+                "noise of the others does not cancel: set participation 1, perturbation false or "
+                "allow_absent true"
             )
 
     def remarks(self, federation: Federation) -> Sequence[str]:
@@ -95,14 +106,17 @@ class CoFedMID(Defense):
 
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
         p, n = self.params, len(data.y)
-        ctx.memory["final layer"] = planning.in_final_layer(ctx.model, planning.tail(p.ratio, ctx.federation.n_params))
+        ctx.memory["final layer"] = planning.in_final_layer(
+            ctx.model, planning.tail(p.ratio, ctx.federation.n_params)
+        )
         if p.compensation and data.held_out is None:  # else a validation part is there already
             count = min(max(round(p.val_fraction * n), p.val_min), n // 5)
             held = hold_out(data.y.cpu().numpy(), count, ctx.rng)
             data = replace(data, held_out=torch.from_numpy(held).to(data.y.device))
         if p.partition and n and not len(data.trainable):
             raise UserError(
-                f"cofedmid: all {n} samples of client {ctx.client} are held out to validate on and none is left to train on: "
+                f"cofedmid: all {n} samples of client {ctx.client} are held out to validate on and "
+                "none is left to train on: "
                 "lower the validation part of the federation, or of the defense that holds them out"
             )
         return data
@@ -117,16 +131,23 @@ class CoFedMID(Defense):
         usable = np.isin(np.arange(len(y)), ctx.data.trainable.cpu().numpy())
         assigned = usable & self._classes_of(ctx)[y]
         recycled = np.zeros_like(usable)
-        if p.compensation and usable.any() and ctx.round >= planning.first_recycling(p, ctx.federation.rounds):
+        if (
+            p.compensation
+            and usable.any()
+            and ctx.round >= planning.first_recycling(p, ctx.federation.rounds)
+        ):
             recycled = Recycler.of(p, ctx).choose(p, ctx, usable, assigned)
-        if assigned.sum() < reports.fewest(p, ctx.federation):  # C22: a step or two on a handful is not what was assigned
+        # C22: a step or two on a handful is not what was assigned
+        if assigned.sum() < reports.fewest(p, ctx.federation):
             assigned = np.zeros_like(assigned)
             reports.count(ctx.memory, "missed")
         index = np.flatnonzero(assigned | recycled)
         reports.count(ctx.memory, "asked")
         reports.count(ctx.memory, "idle", by=not len(index))
         device = ctx.data.y.device
-        return Selection(torch.from_numpy(index).to(device), torch.from_numpy(recycled[index]).to(device))
+        return Selection(
+            torch.from_numpy(index).to(device), torch.from_numpy(recycled[index]).to(device)
+        )
 
     def _classes_of(self, ctx: MemberContext) -> np.ndarray:
         """[N] bool: this round's, as the coordinator planned, or drawn by the member alone."""
@@ -137,12 +158,16 @@ class CoFedMID(Defense):
         return planning.assign_random(ctx.federation.n_classes, 1, m, ctx.rng)[0]
 
     def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        """C16: assigned and recycled samples come in the same shuffled batches: [sum CE + sum over recycled CR] / B."""
+        """C16: assigned and recycled samples come in the same shuffled batches: [sum CE + sum over
+        recycled CR] / B.
+        """
         loss = cross_entropy(logits, batch.hard_labels("cofedmid"))
         if batch.flag is None or not self.params.confidence:
             return loss
         p = self.params
-        extra = recycling.confidence_regulariser(logits, batch.y, p.mu, p.detach_soft, p.kl_reduction)
+        extra = recycling.confidence_regulariser(
+            logits, batch.y, p.mu, p.detach_soft, p.kl_reduction
+        )
         return loss + (extra * batch.flag).sum() / len(batch.y)
 
     def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
@@ -173,23 +198,34 @@ class CoFedMID(Defense):
     def _shared_noise(self, ctx: CoalitionContext) -> torch.Tensor:
         """[d, 1] or [d, P']: every member's, present or not, since all were planned together.
 
-        C18: a scalar a member, fresh every round, as the paper's two numbers a member and round have room for; ``noise:
-        vector`` and ``noise_resample: false`` are the other readings of "N(0, sigma^2 I)" and "precompute".
+        C18: a scalar a member, fresh every round, as the paper's two numbers a member and round
+        have room for; ``noise: vector`` and ``noise_resample: false`` are the other readings of
+        "N(0, sigma^2 I)" and "precompute".
         """
-        raw = planning.draw(self.params.sigma, len(ctx.members), self._columns(ctx.federation), ctx.generator)
+        raw = planning.draw(
+            self.params.sigma, len(ctx.members), self._columns(ctx.federation), ctx.generator
+        )
         return planning.project(raw, torch.tensor(ctx.weights, dtype=torch.float64))
 
     def _columns(self, federation: Federation) -> int:
-        return 1 if self.params.noise == "scalar" else planning.tail(self.params.ratio, federation.n_params)
+        return (
+            1
+            if self.params.noise == "scalar"
+            else planning.tail(self.params.ratio, federation.n_params)
+        )
 
     def _perturbed(self, updates: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """[n, P]: with ``noise`` [n, 1] or [n, P'] on the last P' parameters."""
         perturbed = updates.clone()
-        perturbed[:, updates.shape[1] - planning.tail(self.params.ratio, updates.shape[1]) :] += noise.to(updates)
+        perturbed[:, updates.shape[1] - planning.tail(self.params.ratio, updates.shape[1]) :] += (
+            noise.to(updates)
+        )
         return perturbed
 
     # after the last round
 
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """What the bandits drew early and late, what was recycled, sent and left out, and what a reader must know."""
+        """What the bandits drew early and late, what was recycled, sent and left out, and what a
+        reader must know.
+        """
         return reports.facts_of(self.params, self.classes, ctx)

@@ -1,4 +1,6 @@
-"""CoFedMID's compensation: loss intervals, the bandit that picks one, and the penalty on confidence."""
+"""CoFedMID's compensation: loss intervals, the bandit that picks one, and the penalty on
+confidence.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +35,30 @@ def limit(mask: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def confidence_regulariser(
-    logits: torch.Tensor, y: torch.Tensor, mu: float, detach: bool, kl_reduction: Literal["sum", "mean"]
+    logits: torch.Tensor,
+    y: torch.Tensor,
+    mu: float,
+    detach: bool,
+    kl_reduction: Literal["sum", "mean"],
 ) -> torch.Tensor:
-    """[B]: KL(soft || p) - mu H(p), the soft label keeping p_y on the true class and spreading 1 - p_y evenly.
+    """[B]: KL(soft || p) - mu H(p), the soft label keeping p_y on the true class and spreading 1 -
+    p_y evenly.
 
-    ``logits`` [B, N]. C13: written KL(log p || soft) in the paper, the argument order of ``kl_div``; ``kl_reduction``: over
-    classes. C14: ``detach``: the soft label is a label, a constant. C17: then the divergence has no gradient at the true
-    logit and p_i - (1 - p_y)/(N - 1) at the others: it only levels the wrong classes. C15: ``mu`` is as printed, while
-    HAMP's .005 went with a divergence divided by the number of classes.
-    Source: CoFedMID section 4.2.2.
+    ``logits`` [B, N]. C13: written KL(log p || soft) in the paper, the argument order of
+    ``kl_div``; ``kl_reduction``: over classes. C14: ``detach``: the soft label is a label, a
+    constant. C17: then the divergence has no gradient at the true logit and p_i - (1 - p_y)/(N - 1)
+    at the others: it only levels the wrong classes. C15: ``mu`` is as printed, while HAMP's .005
+    went with a divergence divided by the number of classes. Source: CoFedMID section 4.2.2.
     """
     log_p = log_softmax(logits, 1)
     p_true = log_p.gather(1, y[:, None]).exp()
     rest = (1 - p_true) / (logits.shape[1] - 1)
     # Above zero, where the logarithm has no finite gradient.
-    soft = rest.expand_as(log_p).scatter(1, y[:, None], p_true).clamp_min(torch.finfo(logits.dtype).tiny)
+    soft = (
+        rest.expand_as(log_p)
+        .scatter(1, y[:, None], p_true)
+        .clamp_min(torch.finfo(logits.dtype).tiny)
+    )
     if detach:
         soft = soft.detach()
     divergence = torch.xlogy(soft, soft) - soft * log_p
@@ -62,10 +73,11 @@ _REWARDS_BEFORE_SCALING = 5
 class Exp3:
     """One member's bandit over loss intervals (CoFedMID section 4.2.1, steps 2 and 3).
 
-    ``log_weights``: [M], 0 at first, logarithms so that no run is too long for them; ``gamma``: share of uniform exploration;
-    ``step``: s, how fast weights follow rewards; ``rewards``: raw ones, oldest first. The paper names neither. Auer et al.'s
-    Exp3 is ``step == gamma`` (C10): at .1 an arm that is always best has come to .15 after 51 rounds, to .20 after 91, and
-    the paper's Figure 5 shows intervals that differ.
+    ``log_weights``: [M], 0 at first, logarithms so that no run is too long for them; ``gamma``:
+    share of uniform exploration; ``step``: s, how fast weights follow rewards; ``rewards``: raw
+    ones, oldest first. The paper names neither. Auer et al.'s Exp3 is ``step == gamma`` (C10): at
+    .1 an arm that is always best has come to .15 after 51 rounds, to .20 after 91, and the paper's
+    Figure 5 shows intervals that differ.
     """
 
     gamma: float
@@ -86,13 +98,17 @@ class Exp3:
         """w_arm *= exp(step r / (p_arm M)), r being the reward on the scale of the earlier ones."""
         scaled = scale_reward(reward, self.rewards)
         self.rewards.append(reward)
-        self.log_weights[arm] += self.step * scaled / (self.probabilities()[arm] * len(self.log_weights))
+        self.log_weights[arm] += (
+            self.step * scaled / (self.probabilities()[arm] * len(self.log_weights))
+        )
 
 
 def best_step(arms: int, rounds: int) -> float:
-    """min(1, sqrt(M ln M / ((e - 1) n))): what bounds the regret of M ``arms`` over n ``rounds`` best when no reward exceeds 1.
+    """min(1, sqrt(M ln M / ((e - 1) n))): what bounds the regret of M ``arms`` over n ``rounds``
+    best when no reward exceeds 1.
 
-    .38 for 10 arms and 91 rounds. Source: Auer et al. 2002, corollary 3.2, there for exploration and step in one.
+    .38 for 10 arms and 91 rounds. Source: Auer et al. 2002, corollary 3.2, there for exploration
+    and step in one.
     """
     return min(1.0, math.sqrt(arms * math.log(arms) / ((math.e - 1) * max(1, rounds))))
 
@@ -100,8 +116,8 @@ def best_step(arms: int, rounds: int) -> float:
 def scale_reward(reward: float, history: list[float]) -> float:
     """clip(2 (r - r20) / (r80 - r20) - 1, -1, 1) with the 20th and 80th percentile of ``history``.
 
-    C11: 0 with fewer than five earlier rewards, or if the percentiles coincide; all earlier ones of the member count.
-    Source: CoFedMID section 4.2.1, step 2.
+    C11: 0 with fewer than five earlier rewards, or if the percentiles coincide; all earlier ones of
+    the member count. Source: CoFedMID section 4.2.1, step 2.
     """
     if len(history) < _REWARDS_BEFORE_SCALING:
         return 0.0
@@ -113,8 +129,10 @@ def scale_reward(reward: float, history: list[float]) -> float:
 
 @dataclass(frozen=True)
 class Recycled:
-    """One round of one member. ``share``: recycled samples per training sample. By the bandit also: the interval drawn
-    (``arm``), the ``probabilities`` [M] it was drawn with, and the ``proportions`` [M] of the training samples in each."""
+    """One round of one member. ``share``: recycled samples per training sample. By the bandit also:
+    the interval drawn (``arm``), the ``probabilities`` [M] it was drawn with, and the
+    ``proportions`` [M] of the training samples in each.
+    """
 
     round: int
     share: float
@@ -125,8 +143,10 @@ class Recycled:
 
 @dataclass
 class Recycler:
-    """A member's memory of its recycling. ``bounds``: [M-1] of the intervals, from the first time on; ``place``: where the
-    sequential strategy goes on in the order of losses; ``drawn``: round, arm and validation loss before training."""
+    """A member's memory of its recycling. ``bounds``: [M-1] of the intervals, from the first time
+    on; ``place``: where the sequential strategy goes on in the order of losses; ``drawn``: round,
+    arm and validation loss before training.
+    """
 
     bandit: Exp3
     bounds: np.ndarray | None = None
@@ -144,14 +164,17 @@ class Recycler:
         found: Recycler = ctx.memory["recycler"]
         return found
 
-    def choose(self, p: CoFedMIDParams, ctx: MemberContext, usable: np.ndarray, assigned: np.ndarray) -> np.ndarray:
+    def choose(
+        self, p: CoFedMIDParams, ctx: MemberContext, usable: np.ndarray, assigned: np.ndarray
+    ) -> np.ndarray:
         """[n] bool: of the ``usable`` samples those to recycle, outside the ``assigned`` ones.
 
-        C8: intervals are cut over all training samples, assigned or not. C9: r_l is a share of all training samples, .1
-        unless told. Table 8's rivals take just as many every round, as far as there are so many: ``random`` any;
-        ``sequential``, which the paper describes as "in order of their loss values, from low to high", the next ones in the
-        order of the losses that the received model gives in that round, where the last round stopped, and from the lowest
-        again after the highest.
+        C8: intervals are cut over all training samples, assigned or not. C9: r_l is a share of all
+        training samples, .1 unless told. Table 8's rivals take just as many every round, as far as
+        there are so many: ``random`` any; ``sequential``, which the paper describes as "in order of
+        their loss values, from low to high", the next ones in the order of the losses that the
+        received model gives in that round, where the last round stopped, and from the lowest again
+        after the highest.
         """
         most = int(p.recycle_limit * usable.sum() + 1e-9)
         drawn: Sequence[Any] = ()
@@ -167,12 +190,15 @@ class Recycler:
         self.rounds.append(Recycled(ctx.round, float(recycled.sum() / usable.sum()), *drawn))
         return recycled
 
-    def _draw(self, p: CoFedMIDParams, ctx: MemberContext, losses: np.ndarray, usable: np.ndarray) -> tuple[Any, ...]:
-        """[n] bool, which samples lie in the interval of the received model's losses that the bandit picks; as of ``Recycled``,
-        that interval, the probabilities and the proportions.
+    def _draw(
+        self, p: CoFedMIDParams, ctx: MemberContext, losses: np.ndarray, usable: np.ndarray
+    ) -> tuple[Any, ...]:
+        """[n] bool, which samples lie in the interval of the received model's losses that the
+        bandit picks; as of ``Recycled``, that interval, the probabilities and the proportions.
 
-        C7: its bounds are set in round t' and kept in units of the normalised loss, so that intervals grow and shrink as in
-        Figure 5; ``requantile`` cuts equal ones every round. The outer ones take what lies beyond.
+        C7: its bounds are set in round t' and kept in units of the normalised loss, so that
+        intervals grow and shrink as in Figure 5; ``requantile`` cuts equal ones every round. The
+        outer ones take what lies beyond.
         """
         normalised = normalise(losses[usable])
         if self.bounds is None or p.intervals == "requantile":
@@ -185,7 +211,9 @@ class Recycler:
         inside[usable] = where == arm
         return inside, arm, chances, np.bincount(where, minlength=p.n_intervals) / len(where)
 
-    def _next(self, losses: np.ndarray, usable: np.ndarray, assigned: np.ndarray, most: int) -> np.ndarray:
+    def _next(
+        self, losses: np.ndarray, usable: np.ndarray, assigned: np.ndarray, most: int
+    ) -> np.ndarray:
         candidates = np.flatnonzero(usable)
         order = np.roll(candidates[np.argsort(losses[candidates], kind="stable")], -self.place)
         taken = np.flatnonzero(~assigned[order])[:most]
@@ -202,4 +230,6 @@ class Recycler:
         _, arm, before = self.drawn
         held = ctx.data.held_out
         assert held is not None  # there was a loss on it before
-        self.bandit.learn(arm, before - ctx.losses(ctx.data.x[held], ctx.data.y[held]).double().mean().item())
+        self.bandit.learn(
+            arm, before - ctx.losses(ctx.data.x[held], ctx.data.y[held]).double().mean().item()
+        )

@@ -20,7 +20,9 @@ def shared_noise(p: CoFedMIDParams) -> bool:
 
 def own_noise(p: CoFedMIDParams) -> bool:
     """Whether every member adds noise that does not cancel."""
-    return p.perturbation and p.sigma > 0 and p.mode == "independent" and p.independent_noise == "raw"
+    return (
+        p.perturbation and p.sigma > 0 and p.mode == "independent" and p.independent_noise == "raw"
+    )
 
 
 def before(p: CoFedMIDParams, federation: Federation) -> Iterator[str]:
@@ -28,7 +30,8 @@ def before(p: CoFedMIDParams, federation: Federation) -> Iterator[str]:
     yield from not_cancelling(p, federation)
     if shared_noise(p) and federation.participation < 1:
         yield (
-            f"With participation {federation.participation:g} members can be absent: in such a round the noise of the others "
+            f"With participation {federation.participation:g} members can be absent: in such a "
+            "round the noise of the others "
             "does not cancel and stays in the global model."
         )
 
@@ -40,14 +43,18 @@ def not_cancelling(p: CoFedMIDParams, federation: Federation) -> Iterator[str]:
         yield f"In the independent mode a member's {noise} does not cancel: it stays in the global model, by the member's weight."
     if shared_noise(p) and federation.aggregation != "mean":
         yield (
-            f"The coalition's {noise} cancels in the weighted mean alone: whatever else the server's rule "
-            f"{federation.aggregation} makes of the updates leaves some of it in the global model, in each of "
+            f"The coalition's {noise} cancels in the weighted mean alone: whatever else the "
+            "server's rule "
+            f"{federation.aggregation} makes of the updates leaves some of it in the global model, "
+            "in each of "
             f"{federation.rounds} rounds."
         )
     if shared_noise(p) and federation.weights == "shuffled":
         yield (
-            f"The server weighs each client by another one's number of samples, which the coalition does not know: unless all "
-            f"clients have equally many, its {noise} does not cancel in any of {federation.rounds} rounds."
+            "The server weighs each client by another one's number of samples, which the "
+            "coalition does not know: unless all "
+            f"clients have equally many, its {noise} does not cancel in any of {federation.rounds} "
+            "rounds."
         )
 
 
@@ -61,8 +68,12 @@ def fewest(p: CoFedMIDParams, federation: Federation) -> int:
     return federation.batch_size if p.min_assigned is None else p.min_assigned
 
 
-def facts_of(p: CoFedMIDParams, classes: np.ndarray | None, ctx: ReportContext) -> dict[str, FactValue]:
-    """All facts of a finished run; ``classes`` [T, d, N] bool: the coalition's plan, where it has one."""
+def facts_of(
+    p: CoFedMIDParams, classes: np.ndarray | None, ctx: ReportContext
+) -> dict[str, FactValue]:
+    """All facts of a finished run; ``classes`` [T, d, N] bool: the coalition's plan, where it has
+    one.
+    """
     found: dict[str, FactValue] = {}
     if p.partition:
         sizes = planning.sizes(p, ctx.federation)
@@ -85,7 +96,9 @@ def _total(ctx: ReportContext, name: str) -> int:
 
 
 def _final_layer(ctx: ReportContext) -> tuple[int, int]:
-    found: Iterator[tuple[int, int]] = (m["final layer"] for m in ctx.of_member.values() if "final layer" in m)
+    found: Iterator[tuple[int, int]] = (
+        m["final layer"] for m in ctx.of_member.values() if "final layer" in m
+    )
     return next(found, (0, 0))
 
 
@@ -93,29 +106,49 @@ def _final_layer(ctx: ReportContext) -> tuple[int, int]:
 
 
 def _recycling(p: CoFedMIDParams, ctx: ReportContext) -> dict[str, FactValue]:
-    """Over the members, with the first and the last third of the rounds that recycle apart (Figure 5)."""
-    by_member = [memory["recycler"].rounds for memory in ctx.of_member.values() if "recycler" in memory]
+    """Over the members, with the first and the last third of the rounds that recycle apart (Figure
+    5).
+    """
+    by_member = [
+        memory["recycler"].rounds for memory in ctx.of_member.values() if "recycler" in memory
+    ]
     found: dict[str, FactValue] = {}
     if p.recycle == "mab":
-        found["draws of each loss interval"] = _draws(p, [r for rounds in by_member for r in rounds])
-    for when, third in zip(("early", "late"), planning.thirds(p, ctx.federation.rounds), strict=True):
+        found["draws of each loss interval"] = _draws(
+            p, [r for rounds in by_member for r in rounds]
+        )
+    for when, third in zip(
+        ("early", "late"), planning.thirds(p, ctx.federation.rounds), strict=True
+    ):
         apart = [[r for r in rounds if r.round in third] for rounds in by_member]
         some = [r for rounds in apart for r in rounds]
         if p.recycle == "mab":
             found[f"{when} draws of each loss interval"] = _draws(p, some)
         if some and p.recycle == "mab":
-            found[f"{when} probabilities of the loss intervals"] = np.mean([r.probabilities for r in some], axis=0).tolist()
+            found[f"{when} probabilities of the loss intervals"] = np.mean(
+                [r.probabilities for r in some], axis=0
+            ).tolist()
             # members that learn need not agree: their mean may be even where each has its interval
-            favourites = [np.mean([r.probabilities for r in rounds], axis=0).max() for rounds in apart if rounds]
-            found[f"{when} probability of a member's likeliest interval"] = float(np.mean(favourites))
-            found[f"{when} proportions of the loss intervals"] = np.mean([r.proportions for r in some], axis=0).tolist()
+            favourites = [
+                np.mean([r.probabilities for r in rounds], axis=0).max()
+                for rounds in apart
+                if rounds
+            ]
+            found[f"{when} probability of a member's likeliest interval"] = float(
+                np.mean(favourites)
+            )
+            found[f"{when} proportions of the loss intervals"] = np.mean(
+                [r.proportions for r in some], axis=0
+            ).tolist()
         if some:
             found[f"recycled share {when}"] = float(np.mean([r.share for r in some]))
     return found
 
 
 def _draws(p: CoFedMIDParams, rounds: Sequence[Recycled]) -> list[int]:
-    drawn: list[int] = np.bincount([r.arm for r in rounds if r.arm is not None], minlength=p.n_intervals).tolist()
+    drawn: list[int] = np.bincount(
+        [r.arm for r in rounds if r.arm is not None], minlength=p.n_intervals
+    ).tolist()
     return drawn
 
 
@@ -123,9 +156,11 @@ def _draws(p: CoFedMIDParams, rounds: Sequence[Recycled]) -> list[int]:
 
 
 def _overhead(p: CoFedMIDParams, federation: Federation) -> dict[str, FactValue]:
-    """What the coordinator sends one member before training: the classes it is assigned, its noise and r_p, round by round.
+    """What the coordinator sends one member before training: the classes it is assigned, its noise
+    and r_p, round by round.
 
-    Counted as section 5.5 does, one byte an item; its bound is (N + 2) T: "up to N class labels along with two scalars".
+    Counted as section 5.5 does, one byte an item; its bound is (N + 2) T: "up to N class labels
+    along with two scalars".
     """
     if p.mode == "independent":
         return {"bytes from the coordinator a member": 0}
@@ -134,7 +169,8 @@ def _overhead(p: CoFedMIDParams, federation: Federation) -> dict[str, FactValue]
     noise = (numbers + 1) * (federation.rounds if p.noise_resample else 1) if p.perturbation else 0
     return {
         "bytes from the coordinator a member": labels + noise,
-        "bytes from the coordinator a member, (N + 2) T of section 5.5": (federation.n_classes + 2) * federation.rounds,
+        "bytes from the coordinator a member, (N + 2) T of section 5.5": (federation.n_classes + 2)
+        * federation.rounds,
     }
 
 
@@ -145,14 +181,19 @@ def _on_noise(p: CoFedMIDParams, ctx: ReportContext) -> Iterator[str]:
     yield from not_cancelling(p, ctx.federation)
     if absent := ctx.coalition.get("absent", 0):
         yield (
-            f"In {absent} of {ctx.federation.rounds} rounds some members did not take part: the noise of the others did not "
+            f"In {absent} of {ctx.federation.rounds} rounds some members did not take part: the "
+            "noise of the others did not "
             "cancel and stayed in the global model."
         )
     n_perturbed, (within, size) = planning.tail(p.ratio, ctx.federation.n_params), _final_layer(ctx)
     if p.perturbation and not n_perturbed:
         yield f"ratio {p.ratio:g} of {ctx.federation.n_params} parameters is not one of them: nothing was perturbed."
     elif p.perturbation and within == n_perturbed:
-        scalar = ", where one number on all of them changes no prediction" if within == size and p.noise == "scalar" else ""
+        scalar = (
+            ", where one number on all of them changes no prediction"
+            if within == size and p.noise == "scalar"
+            else ""
+        )
         yield f"All {n_perturbed} perturbed parameters lie in the final linear layer, which has {size}{scalar}."
 
 
@@ -164,8 +205,10 @@ def _on_classes(classes: np.ndarray | None, ctx: ReportContext) -> Iterator[str]
     if len(short):
         d = len(ctx.members)
         yield (
-            f"In {len(short)} of {ctx.federation.rounds} rounds, the first of them round {short[0] + 1}, the "
-            f"{'one member was' if d == 1 else f'{d} members were'} assigned fewer than all {n} classes, "
+            f"In {len(short)} of {ctx.federation.rounds} rounds, the first of them round "
+            f"{short[0] + 1}, the "
+            f"{'one member was' if d == 1 else f'{d} members were'} assigned fewer than all {n} "
+            "classes, "
             f"{covered.min()} at the least: the coalition left the others out."
         )
 
@@ -174,8 +217,10 @@ def _on_members(p: CoFedMIDParams, ctx: ReportContext) -> Iterator[str]:
     asked, missed, idle = (_total(ctx, name) for name in ("asked", "missed", "idle"))
     if missed:
         yield (
-            f"{missed} of {asked} times (members x rounds) a member had fewer than {fewest(p, ctx.federation)} samples of its "
-            f"assigned classes and left them out; {idle} times it had nothing to train on and uploaded what it had received."
+            f"{missed} of {asked} times (members x rounds) a member had fewer than "
+            f"{fewest(p, ctx.federation)} samples of its "
+            f"assigned classes and left them out; {idle} times it had nothing to train on and "
+            "uploaded what it had received."
         )
     recyclers = [memory["recycler"] for memory in ctx.of_member.values() if "recycler" in memory]
     blind = sum(r.drawn is None for r in recyclers) if p.recycle == "mab" else 0

@@ -1,1 +1,3 @@
-"""Aggregation rules: what a server computes from the rows it receives, each a plain function on [K, P]."""
+"""Aggregation rules: what a server computes from the rows it receives, each a plain function on [K,
+P].
+"""

@@ -12,16 +12,28 @@ from fedbench.core import Federation, Params, ServerContext, UserError
 class ExpectsMalicious(Params):
     """Params of a rule that is told how many rows may be malicious."""
 
-    f: int | None = Field(None, ge=0, description="malicious rows to expect a round; null: as many as the federation assumes")
+    f: int | None = Field(
+        None,
+        ge=0,
+        description="malicious rows to expect a round; null: as many as the federation assumes",
+    )
 
 
 def expected(
-    rule: str, f: int | None, known: Federation | ServerContext, rows: int, a: int, b: int, name: str = "f"
-) -> int:  # fmt: skip
-    """``f``, the malicious rows to expect, or where it is None what the server was told: the federation's number.
+    rule: str,
+    f: int | None,
+    known: Federation | ServerContext,
+    rows: int,
+    a: int,
+    b: int,
+    name: str = "f",
+) -> int:
+    """``f``, the malicious rows to expect, or where it is None what the server was told: the
+    federation's number.
 
-    In a round less its rejected rows: they were among those to expect, and sending rows that are not finite must not leave a
-    rule with too few to work on. Raises ``UserError``, which calls f ``name``, unless ``rows`` >= a f + b.
+    In a round less its rejected rows: they were among those to expect, and sending rows that are
+    not finite must not leave a rule with too few to work on. Raises ``UserError``, which calls f
+    ``name``, unless ``rows`` >= a f + b.
     """
     if f is None:
         f = known.assumed_malicious
@@ -29,7 +41,8 @@ def expected(
         f = max(0, f - known.federation.assumed_malicious + known.assumed_malicious)
     if rows < a * f + b:
         raise UserError(
-            f"{rule} with {name.strip()} = {f} needs at least {a if a > 1 else ''}{name} + {b} = {a * f + b} rows a round and "
+            f"{rule} with {name.strip()} = {f} needs at least {a if a > 1 else ''}{name} + {b} = "
+            f"{a * f + b} rows a round and "
             f"has {rows}: expect fewer malicious clients, or let more clients take part"
         )
     return f
@@ -40,7 +53,8 @@ def require_majority(rule: str, known: Federation) -> None:
     f = known.assumed_malicious
     if f and 2 * f >= known.cohort:
         raise UserError(
-            f"{rule} needs more honest than malicious rows, and {f} of {known.cohort} rows a round are assumed malicious: "
+            f"{rule} needs more honest than malicious rows, and {f} of {known.cohort} rows a round "
+            "are assumed malicious: "
             "lower adversary.assumed, or let more clients take part"
         )
 
@@ -58,17 +72,22 @@ def gram(updates: torch.Tensor) -> np.ndarray:
 
 
 def squared_distances(updates: torch.Tensor) -> np.ndarray:
-    """[K, K] squared Euclidean distances of the rows: symmetric to the last bit, zero on the diagonal."""
+    """[K, K] squared Euclidean distances of the rows: symmetric to the last bit, zero on the
+    diagonal.
+    """
     products = gram(updates)
     square = np.diag(products)
     distances = np.maximum(square[:, None] + square - 2 * products, 0)
-    distances = np.minimum(distances, distances.T)  # the two differ by rounding, and mutual neighbours must tie exactly
+    # the two differ by rounding, and mutual neighbours must tie exactly
+    distances = np.minimum(distances, distances.T)
     np.fill_diagonal(distances, 0)
     return distances
 
 
 def cosines(updates: torch.Tensor) -> np.ndarray:
-    """[K, K] cosines between the rows; a zero row has no direction and counts as orthogonal to every other row."""
+    """[K, K] cosines between the rows; a zero row has no direction and counts as orthogonal to
+    every other row.
+    """
     products = gram(updates)
     norms = np.sqrt(np.diag(products))
     safe = np.where(norms > 0, norms, 1)
@@ -89,7 +108,9 @@ def sorted_columns(updates: torch.Tensor) -> torch.Tensor:
 
 
 def clipped_mean(updates: torch.Tensor, lengths: torch.Tensor, bound: float) -> torch.Tensor:
-    """[P]: the mean of the rows after those longer than ``bound`` are scaled down to it; ``lengths``: their norms [K]."""
+    """[P]: the mean of the rows after those longer than ``bound`` are scaled down to it;
+    ``lengths``: their norms [K].
+    """
     scales = (bound / lengths.clamp_min(1e-300)).clamp_max(1)
     return (scales / len(updates)).to(updates) @ updates
 

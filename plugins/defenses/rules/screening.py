@@ -11,18 +11,34 @@ from pydantic import Field
 from sklearn.cluster import HDBSCAN
 from torch.nn.functional import cross_entropy, log_softmax
 
-from fedbench.core import Defense, FactValue, Federation, Params, ReportContext, ServerContext, UserError, norms
-from fedbench.plugins.defenses.rules.geometry import ExpectsMalicious, clipped_mean, cosines, expected, require_majority
+from fedbench.core import (
+    Defense,
+    FactValue,
+    Federation,
+    Params,
+    ReportContext,
+    ServerContext,
+    UserError,
+    norms,
+)
+from fedbench.plugins.defenses.rules.geometry import (
+    ExpectsMalicious,
+    clipped_mean,
+    cosines,
+    expected,
+    require_majority,
+)
 
 Reject = Literal["err", "lfr", "union"]
-WORST = 1e30  # what a loss that is not finite counts as: leaving its cause out is an improvement, not NaN
+# what a loss that is not finite counts as: leaving its cause out is an improvement, not NaN
+WORST = 1e30
 
 
 def leave_one_out(updates: torch.Tensor) -> Iterator[torch.Tensor]:
     """K vectors [P]: the mean of all rows [K, P] but the k-th; K >= 2.
 
-    Sums of the rows before and after k: taking row k off the sum of all would leave nothing of the others beside a
-    huge row's rounding error.
+    Sums of the rows before and after k: taking row k off the sum of all would leave nothing of the
+    others beside a huge row's rounding error.
     """
     before = torch.zeros_like(updates[0])
     after = [before]
@@ -33,14 +49,19 @@ def leave_one_out(updates: torch.Tensor) -> Iterator[torch.Tensor]:
         before = before + row
 
 
-def impacts(updates: torch.Tensor, evaluate: Callable[[torch.Tensor], tuple[float, float]]) -> np.ndarray:
-    """[K, 2]: how much lower (loss, error rate) are without each row; ``evaluate(step)`` gives both of a step [P]."""
+def impacts(
+    updates: torch.Tensor, evaluate: Callable[[torch.Tensor], tuple[float, float]]
+) -> np.ndarray:
+    """[K, 2]: how much lower (loss, error rate) are without each row; ``evaluate(step)`` gives both
+    of a step [P].
+    """
     with_all = np.array(evaluate(updates.mean(dim=0)))
     return np.array([with_all - np.array(evaluate(step)) for step in leave_one_out(updates)])
 
 
 def rejected(impact: np.ndarray, f: int, reject: Reject) -> set[int]:
-    """Rows to remove: the ``f`` of largest impact on the error rate (ERR), the loss (LFR), or those of both (up to 2f).
+    """Rows to remove: the ``f`` of largest impact on the error rate (ERR), the loss (LFR), or those
+    of both (up to 2f).
 
     Error rates on a small sample often tie: the larger impact on the loss then decides.
     """
@@ -50,30 +71,45 @@ def rejected(impact: np.ndarray, f: int, reject: Reject) -> set[int]:
     return {"err": set(by_error), "lfr": set(by_loss), "union": {*by_error, *by_loss}}[reject]
 
 
-def fang(updates: torch.Tensor, f: int, reject: Reject, evaluate: Callable[[torch.Tensor], tuple[float, float]]) -> torch.Tensor:
+def fang(
+    updates: torch.Tensor,
+    f: int,
+    reject: Reject,
+    evaluate: Callable[[torch.Tensor], tuple[float, float]],
+) -> torch.Tensor:
     """[P]: the mean of the rows [K, P] that are not rejected; raises ``UserError`` when all are."""
     if f == 0:
         return updates.mean(dim=0)
-    removed = rejected(impacts(updates, evaluate), f, reject) if f < len(updates) else set(range(len(updates)))
+    removed = (
+        rejected(impacts(updates, evaluate), f, reject)
+        if f < len(updates)
+        else set(range(len(updates)))
+    )
     kept = [k for k in range(len(updates)) if k not in removed]
     if not kept:
-        raise UserError(f"fang with f = {f} and reject {reject} removes all of the {len(updates)} rows: lower f")
+        raise UserError(
+            f"fang with f = {f} and reject {reject} removes all of the {len(updates)} rows: lower f"
+        )
     return updates[kept].mean(dim=0)
 
 
 class Fang(Defense):
-    """Remove the rows without which the averaged model has the lower error (ERR) or loss (LFR) on the server's own data.
+    """Remove the rows without which the averaged model has the lower error (ERR) or loss (LFR) on
+    the server's own data.
 
-    The impact of row k is the error rate, or the loss, of the global model moved by the mean of all rows less that of
-    the model moved by the mean of all others; the f rows of largest impact are removed and the rest is averaged
-    unweighted. ``union`` removes what either rejects. The data are ``root`` samples that are in no training, test or
-    audit data; the poisoning paper's code takes the whole test set, the attack's own non-members included, which is not
-    offered. It evaluates K + 1 models a round.
-    Source: Fang et al., USENIX Security 2020, "Error Rate based Rejection", "Loss Function based Rejection", "Union".
+    The impact of row k is the error rate, or the loss, of the global model moved by the mean of all
+    rows less that of the model moved by the mean of all others; the f rows of largest impact are
+    removed and the rest is averaged unweighted. ``union`` removes what either rejects. The data are
+    ``root`` samples that are in no training, test or audit data; the poisoning paper's code takes
+    the whole test set, the attack's own non-members included, which is not offered. It evaluates K
+    + 1 models a round. Source: Fang et al., USENIX Security 2020, "Error Rate based Rejection",
+    "Loss Function based Rejection", "Union".
     """
 
     class Params(ExpectsMalicious):
-        reject: Reject = Field("union", description="by error rate, by loss, or what either of them rejects")
+        reject: Reject = Field(
+            "union", description="by error rate, by loss, or what either of them rejects"
+        )
         root: int = Field(100, ge=1, description="samples the server has of its own")
 
     @property
@@ -85,14 +121,18 @@ class Fang(Defense):
         """What is left after up to 2f removals."""
         expected("fang", self.params.f, federation, federation.cohort, 2, 1)
 
-    def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
+    def aggregate(
+        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
+    ) -> torch.Tensor:
         """[P]; raises ``UserError`` where nothing is left."""
         f = expected("fang", self.params.f, ctx, len(updates), 0, 1)
         return fang(updates, f, self.params.reject, lambda step: _evaluate(step, ctx))
 
 
 def _evaluate(step: torch.Tensor, ctx: ServerContext) -> tuple[float, float]:
-    """(mean cross-entropy, error rate) of the global model moved by ``step`` [P], on the root samples."""
+    """(mean cross-entropy, error rate) of the global model moved by ``step`` [P], on the root
+    samples.
+    """
     if ctx.root is None or ctx.logits is None:
         raise RuntimeError("fang was given no root samples")
     logits = ctx.logits(ctx.params + step, ctx.root.x).double()
@@ -105,9 +145,11 @@ LARGEST = 80.0  # log of a probability ratio: no row makes a distance infinite
 
 
 def update_energies(weight: torch.Tensor, bias: torch.Tensor) -> np.ndarray:
-    """[K, C] NEUPs: each output neuron's part of a row's squared update energies; they sum to 1 over the neurons.
+    """[K, C] NEUPs: each output neuron's part of a row's squared update energies; they sum to 1
+    over the neurons.
 
-    ``weight``: [K, C, ...], ``bias``: [K, C], updates of the output layer. A row that changes neither gets 1 / C everywhere.
+    ``weight``: [K, C, ...], ``bias``: [K, C], updates of the output layer. A row that changes
+    neither gets 1 / C everywhere.
     """
     energy = (bias.double().abs() + weight.double().abs().flatten(2).sum(dim=2)).cpu().numpy() ** 2
     total = energy.sum(axis=1, keepdims=True)
@@ -121,16 +163,23 @@ def threshold_exceedings(neups: np.ndarray, factor: float) -> np.ndarray:
 
 
 def division_differences(logits: Sequence[torch.Tensor], reference: torch.Tensor) -> np.ndarray:
-    """[K, C] DDifs: mean over the samples of p_k(c | s) / p(c | s), rows' ``logits`` and global ``reference`` [m, C]."""
+    """[K, C] DDifs: mean over the samples of p_k(c | s) / p(c | s), rows' ``logits`` and global
+    ``reference`` [m, C].
+    """
     before = log_softmax(reference.double(), dim=1)
-    ratios = [(log_softmax(rows.double(), dim=1) - before).nan_to_num(LARGEST).clamp_max(LARGEST).exp() for rows in logits]
+    ratios = [
+        (log_softmax(rows.double(), dim=1) - before).nan_to_num(LARGEST).clamp_max(LARGEST).exp()
+        for rows in logits
+    ]
     return torch.stack([ratio.mean(dim=0) for ratio in ratios]).cpu().numpy()
 
 
 def clusters(features: np.ndarray, size: int, metric: str = "euclidean") -> np.ndarray:
-    """[K] cluster labels by HDBSCAN of features [K, d], or distances [K, K] with metric ``precomputed``.
+    """[K] cluster labels by HDBSCAN of features [K, d], or distances [K, K] with metric
+    ``precomputed``.
 
-    A row that belongs to no cluster is one of its own. Fewer than 2 ``size`` rows cannot make two clusters.
+    A row that belongs to no cluster is one of its own. Fewer than 2 ``size`` rows cannot make two
+    clusters.
     """
     alone = np.arange(len(features)) + len(features)
     if len(features) < 2 * size:
@@ -144,10 +193,13 @@ def apart(labels: np.ndarray) -> np.ndarray:
     return (labels[:, None] != labels).astype(float)
 
 
-def ensemble(neups: np.ndarray, ddifs: Sequence[np.ndarray], cosine: np.ndarray, size: int) -> np.ndarray:
+def ensemble(
+    neups: np.ndarray, ddifs: Sequence[np.ndarray], cosine: np.ndarray, size: int
+) -> np.ndarray:
     """[K] labels: cluster by each feature, average who was apart, and cluster by that.
 
-    ``neups``: [K, C]; ``ddifs``: [K, C] for each seed; ``cosine``: [K, K] cosine distances of the bias updates.
+    ``neups``: [K, C]; ``ddifs``: [K, C] for each seed; ``cosine``: [K, K] cosine distances of the
+    bias updates.
     """
     by_ddif = np.mean([apart(clusters(d, size)) for d in ddifs], axis=0)
     by_neup, by_cosine = apart(clusters(neups, size)), apart(clusters(cosine, size, "precomputed"))
@@ -157,7 +209,8 @@ def ensemble(neups: np.ndarray, ddifs: Sequence[np.ndarray], cosine: np.ndarray,
 def accepted(labels: np.ndarray, exceedings: np.ndarray, tau: float) -> np.ndarray:
     """[K] bool: rows of the clusters in which less than ``tau`` of the rows are suspicious.
 
-    Suspicious: its threshold exceedings are no more than half of the median, so it was trained on few classes.
+    Suspicious: its threshold exceedings are no more than half of the median, so it was trained on
+    few classes.
     """
     suspicious = exceedings <= np.median(exceedings) / 2
     share = {label: suspicious[labels == label].mean() for label in set(labels.tolist())}
@@ -165,46 +218,63 @@ def accepted(labels: np.ndarray, exceedings: np.ndarray, tau: float) -> np.ndarr
 
 
 class DeepSight(Defense):
-    """Three fingerprints of each row cluster the rows; clusters that look poisoned go, the rest is clipped and averaged.
+    """Three fingerprints of each row cluster the rows; clusters that look poisoned go, the rest is
+    clipped and averaged.
 
-    Fingerprints: normalised update energies of the output neurons (NEUPs), the ratio of the row's to the global
-    model's probabilities on random inputs (DDifs), and the cosine distance of the output bias updates. A row with
-    NEUPs above the threshold in at most half as many neurons as in the median row is suspicious; a cluster goes when at
-    least a third of it is. The kept rows are clipped to the median norm of all rows and averaged unweighted.
-    When every cluster goes, the model stays as it is for this round.
+    Fingerprints: normalised update energies of the output neurons (NEUPs), the ratio of the row's
+    to the global model's probabilities on random inputs (DDifs), and the cosine distance of the
+    output bias updates. A row with NEUPs above the threshold in at most half as many neurons as in
+    the median row is suspicious; a cluster goes when at least a third of it is. The kept rows are
+    clipped to the median norm of all rows and averaged unweighted. When every cluster goes, the
+    model stays as it is for this round.
 
-    What it looks for is rows trained on few classes. Poison with labels of all classes exceeds the threshold in
-    as many neurons as anything honest; then no row goes, and what is left is clipping to the median norm. The facts
-    "rows removed" and "acts as" of a run say so.
+    What it looks for is rows trained on few classes. Poison with labels of all classes exceeds the
+    threshold in as many neurons as anything honest; then no row goes, and what is left is clipping
+    to the median norm. The facts "rows removed" and "acts as" of a run say so.
 
-    The paper's, as two independent public reimplementations agree on them (the paper itself was not at hand): half of the
-    median, ``tau`` 1/3, 3 seeds of 20,000 inputs, the mean of the three distances, clipping to the median norm. By the
-    numbers that one of them gives, they are equation 6 (DDifs), 7 and 8 (NEUPs), 9 to 11 (exceedings), 12 (clipping), and
-    algorithms 1 (suspicion and vote) and 2 (ensemble). The 1 % in the threshold is in one of them alone; the other has
-    1 / classes, which is the same up to 100 classes.
-    Ours, since that source says the paper leaves it open: standard normal inputs (the two take uniform ones), fresh every
-    round and the same for all rows; HDBSCAN's least cluster of 3 rows, as its usual 5 leaves no clusters to a cohort of 8.
-    Ours, too: 1,000 inputs for each seed instead of 20,000, which would cost more than the training of most federations.
-    A row in no cluster is judged alone. Rows of equal distances may be clustered by their order.
-    It evaluates seeds x (K + 1) models a round on ``samples`` inputs, and needs an output layer with a bias.
-    The poisoning paper's "DeepSight" (two means over norms, clipping to 1) is another method and is not offered.
-    Source: Rieger et al., NDSS 2022: NEUPs, threshold exceedings, DDifs, ensemble clustering, classification, clipping.
+    The paper's, as two independent public reimplementations agree on them (the paper itself was not
+    at hand): half of the median, ``tau`` 1/3, 3 seeds of 20,000 inputs, the mean of the three
+    distances, clipping to the median norm. By the numbers that one of them gives, they are equation
+    6 (DDifs), 7 and 8 (NEUPs), 9 to 11 (exceedings), 12 (clipping), and algorithms 1 (suspicion and
+    vote) and 2 (ensemble). The 1 % in the threshold is in one of them alone; the other has 1 /
+    classes, which is the same up to 100 classes. Ours, since that source says the paper leaves it
+    open: standard normal inputs (the two take uniform ones), fresh every round and the same for all
+    rows; HDBSCAN's least cluster of 3 rows, as its usual 5 leaves no clusters to a cohort of 8.
+    Ours, too: 1,000 inputs for each seed instead of 20,000, which would cost more than the training
+    of most federations. A row in no cluster is judged alone. Rows of equal distances may be
+    clustered by their order. It evaluates seeds x (K + 1) models a round on ``samples`` inputs, and
+    needs an output layer with a bias. The poisoning paper's "DeepSight" (two means over norms,
+    clipping to 1) is another method and is not offered. Source: Rieger et al., NDSS 2022: NEUPs,
+    threshold exceedings, DDifs, ensemble clustering, classification, clipping.
     """
 
     class Params(Params):
-        samples: int = Field(1000, ge=1, description="random inputs for each seed of the DDifs; the paper: 20000")
+        samples: int = Field(
+            1000, ge=1, description="random inputs for each seed of the DDifs; the paper: 20000"
+        )
         seeds: int = Field(3, ge=1, description="sets of random inputs")
         threshold: float = Field(
-            0.01, gt=0, lt=1, description="part of a row's largest NEUP that counts as exceeded; 1 / classes where that is more"
+            0.01,
+            gt=0,
+            lt=1,
+            description="part of a row's largest NEUP that counts as exceeded; 1 / classes where "
+            "that is more",
         )
-        tau: float = Field(1 / 3, gt=0, le=1, description="part of a cluster's rows that must be suspicious to leave it out")
+        tau: float = Field(
+            1 / 3,
+            gt=0,
+            le=1,
+            description="part of a cluster's rows that must be suspicious to leave it out",
+        )
         cluster_size: int = Field(3, ge=2, description="least rows of a cluster (HDBSCAN)")
 
     def check(self, federation: Federation) -> None:
         """Its medians need more honest than malicious rows."""
         require_majority("deepsight", federation)
 
-    def aggregate(self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext) -> torch.Tensor:
+    def aggregate(
+        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
+    ) -> torch.Tensor:
         """[P]; raises ``UserError`` for a model without a bias in its output layer."""
         keep, lengths = np.flatnonzero(self._accept(updates, ctx)), norms(updates)
         ctx.memory["removed"] = ctx.memory.get("removed", 0) + len(updates) - len(keep)
@@ -213,9 +283,13 @@ class DeepSight(Defense):
         return clipped_mean(updates[keep], lengths[keep], float(lengths.quantile(0.5)))
 
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """How many rows were left out in all rounds together, and whether the rule was more than norm clipping."""
+        """How many rows were left out in all rounds together, and whether the rule was more than
+        norm clipping.
+        """
         removed = sum(memory.get("removed", 0) for memory in ctx.of_server.values())
-        acts_as = "filter and norm clipping" if removed else "norm clipping (no row was ever removed)"
+        acts_as = (
+            "filter and norm clipping" if removed else "norm clipping (no row was ever removed)"
+        )
         return {"rows removed": removed, "acts as": acts_as}
 
     def _accept(self, updates: torch.Tensor, ctx: ServerContext) -> np.ndarray:
@@ -231,13 +305,24 @@ class DeepSight(Defense):
         if ctx.logits is None:
             raise RuntimeError("deepsight was given no model to evaluate")
         noise = ctx.randn(self.params.samples, *ctx.input_shape)
-        return division_differences([ctx.logits(ctx.params + row, noise) for row in updates], ctx.logits(ctx.params, noise))
+        return division_differences(
+            [ctx.logits(ctx.params + row, noise) for row in updates], ctx.logits(ctx.params, noise)
+        )
 
 
 def _output_layer(updates: torch.Tensor, ctx: ServerContext) -> tuple[torch.Tensor, torch.Tensor]:
     """Weight [K, C, ...] and bias [K, C] of the output layer's updates."""
     weight, bias = ctx.layers[-2:] if len(ctx.layers) > 1 else (None, None)
     classes = ctx.federation.n_classes
-    if weight is None or bias is None or bias.shape != (classes,) or len(weight.shape) < 2 or weight.shape[0] != classes:
-        raise UserError("deepsight reads the output layer's bias, and this model's output layer has none: choose another model")
+    if (
+        weight is None
+        or bias is None
+        or bias.shape != (classes,)
+        or len(weight.shape) < 2
+        or weight.shape[0] != classes
+    ):
+        raise UserError(
+            "deepsight reads the output layer's bias, and this model's output layer has none: "
+            "choose another model"
+        )
     return weight.of(updates), bias.of(updates)

@@ -14,13 +14,16 @@ _SCALE = 10.0  # brings the series to about -3..3
 class ControlCharts(Dataset):
     """Series y(t), t = 0..length-1, of six classes, as (y - 30) / 10 in float32 [n, 1, length].
 
-    Every series is m + r(t) s with m = 30, s = 2 and r(t) uniform in -3 to 3. To that add: cyclic, a sin(2 pi t / T) with a and
-    T in 10 to 15; a trend, +- g t with g in .2 to .5; a shift, +- x from t3 on with x in 7.5 to 20 and t3 in the middle third.
-    All are uniform, drawn once a series. The equations are for 60 points; trends of another ``length`` have the same total rise.
-    ``label_noise`` mislabels a share of train and hold-out (canaries), never of test: clean series hardly leak.
+    Every series is m + r(t) s with m = 30, s = 2 and r(t) uniform in -3 to 3. To that add: cyclic,
+    a sin(2 pi t / T) with a and T in 10 to 15; a trend, +- g t with g in .2 to .5; a shift, +- x
+    from t3 on with x in 7.5 to 20 and t3 in the middle third. All are uniform, drawn once a series.
+    The equations are for 60 points; trends of another ``length`` have the same total rise.
+    ``label_noise`` mislabels a share of train and hold-out (canaries), never of test: clean series
+    hardly leak.
 
-    Source: R. J. Alcock, Y. Manolopoulos, Time-series similarity queries employing a feature-based approach, 1999; the
-    equations are those of the UCI data set 139 (Synthetic Control Chart Time Series), 600 series of length 60.
+    Source: R. J. Alcock, Y. Manolopoulos, Time-series similarity queries employing a feature-based
+    approach, 1999; the equations are those of the UCI data set 139 (Synthetic Control Chart Time
+    Series), 600 series of length 60.
     """
 
     default_model = "conv-series"
@@ -31,10 +34,15 @@ class ControlCharts(Dataset):
 
     class Params(Params):
         train: int = Field(1_200, ge=12, le=1_000_000, description="series that the clients share")
-        other: int = Field(600, ge=12, le=1_000_000, description="test series, and as many outside non-members")
+        other: int = Field(
+            600, ge=12, le=1_000_000, description="test series, and as many outside non-members"
+        )
         length: int = Field(60, ge=12, le=10_000, description="points of a series")
         label_noise: float = Field(
-            0.0, ge=0, le=1, description="share of mislabelled canaries in train and hold-out, as a fraction"
+            0.0,
+            ge=0,
+            le=1,
+            description="share of mislabelled canaries in train and hold-out, as a fraction",
         )
 
     @classmethod
@@ -51,9 +59,16 @@ class ControlCharts(Dataset):
         train_y, train_canary = self._mislabelled(train_y, rng)
         holdout_y, holdout_canary = self._mislabelled(holdout_y, rng)
         return Data(
-            train_x=train_x, train_y=train_y, test_x=test_x, test_y=test_y, holdout_x=holdout_x, holdout_y=holdout_y,
-            n_classes=len(NAMES), train_canary=train_canary, holdout_canary=holdout_canary,
-        )  # fmt: skip
+            train_x=train_x,
+            train_y=train_y,
+            test_x=test_x,
+            test_y=test_y,
+            holdout_x=holdout_x,
+            holdout_y=holdout_y,
+            n_classes=len(NAMES),
+            train_canary=train_canary,
+            holdout_canary=holdout_canary,
+        )
 
     def _draw(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """[n, 1, length] float32 series and [n] int64 classes, balanced and in random order."""
@@ -63,17 +78,23 @@ class ControlCharts(Dataset):
         return x[:, None].astype(np.float32), y.astype(np.int64)
 
     def _signals(self, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """[n, length]: what each class adds to m + r s. All terms are drawn for every series, whatever its class."""
+        """[n, length]: what each class adds to m + r s. All terms are drawn for every series,
+        whatever its class.
+        """
         n, length = len(y), self.params.length
         t = np.arange(length)[None]
         amplitude, period = rng.uniform(10, 15, (n, 1)), rng.uniform(10, 15, (n, 1))
         trend = rng.uniform(0.2, 0.5, (n, 1)) * t * (60 / length)
-        shift = rng.uniform(7.5, 20, (n, 1)) * (t >= rng.uniform(length / 3, 2 * length / 3, (n, 1)))
+        shift = rng.uniform(7.5, 20, (n, 1)) * (
+            t >= rng.uniform(length / 3, 2 * length / 3, (n, 1))
+        )
         cycle = amplitude * np.sin(2 * np.pi * t / period)
         kinds = np.stack([np.zeros_like(cycle), cycle, trend, -trend, shift, -shift])
         return np.asarray(kinds[y, np.arange(n)])
 
-    def _mislabelled(self, y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def _mislabelled(
+        self, y: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Labels with a share of wrong ones, and [n] bool: which are wrong."""
         canary = np.zeros(len(y), bool)
         canary[rng.permutation(len(y))[: round(self.params.label_noise * len(y))]] = True

@@ -10,17 +10,24 @@ from pydantic import Field
 
 
 class Merlin(Attack):
-    """Score = mean over the last ``rounds`` audited rounds of the share of noises that raise the sample's loss.
+    """Score = mean over the last ``rounds`` audited rounds of the share of noises that raise the
+    sample's loss.
 
-    Source: Jayaraman et al., PoPETs 2021, the Merlin attack on one model; a server sees a model every
-    round, so the ratios are averaged as a loss is (Yeom et al. over rounds). Their decision is ratio >= phi with phi chosen for
-    a false-positive rate; fedbench does that for every score (TF01).
+    Source: Jayaraman et al., PoPETs 2021, the Merlin attack on one model; a server sees a model
+    every round, so the ratios are averaged as a loss is (Yeom et al. over rounds). Their decision
+    is ratio >= phi with phi chosen for a false-positive rate; fedbench does that for every score
+    (TF01).
     """
 
     needs: ClassVar = frozenset({"loss-rises"})
 
     class Params(Params):
-        rounds: int = Field(1_000_000, ge=1, le=1_000_000, description="how many of the last audited rounds count; default: all")
+        rounds: int = Field(
+            1_000_000,
+            ge=1,
+            le=1_000_000,
+            description="how many of the last audited rounds count; default: all",
+        )
 
     def score(self, observations: Observations, audit: Audit) -> np.ndarray:
         """[n] float in 0..1."""

@@ -5,4 +5,8 @@ from fedbench.core import Component, hookimpl
 
 @hookimpl
 def fedbench_reports():
-    yield Component("tensorboard", "fedbench_tensorboard.report:TensorBoard", "runs by round, as event files of TensorBoard")
+    yield Component(
+        "tensorboard",
+        "fedbench_tensorboard.report:TensorBoard",
+        "runs by round, as event files of TensorBoard",
+    )

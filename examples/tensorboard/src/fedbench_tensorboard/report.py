@@ -11,7 +11,9 @@ from torch.utils.tensorboard import SummaryWriter
 
 
 class TensorBoard(Report):
-    """Accuracy and training loss of each run by round, and the AUC of each attack; ``tensorboard --logdir`` shows the folder."""
+    """Accuracy and training loss of each run by round, and the AUC of each attack; ``tensorboard
+    --logdir`` shows the folder.
+    """
 
     def write(self, results: Path, plots: bool = True) -> Path:
         """results/leaderboard/tensorboard, a folder a run."""
@@ -26,5 +28,8 @@ class TensorBoard(Report):
                         writer.add_scalar("training loss", row["train_loss"], row["round"])
                 for cell in record["cells"]:
                     for group, scores in (cell["pooled"] or {}).items():  # ofl, ifl, mix
-                        writer.add_scalar(f"AUC {group}/{cell['attack']['label']}", scores["values"]["auc"]["value"])
+                        writer.add_scalar(
+                            f"AUC {group}/{cell['attack']['label']}",
+                            scores["values"]["auc"]["value"],
+                        )
         return folder
