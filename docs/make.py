@@ -13,7 +13,7 @@ compares them).
 * ``{{rivals: board | setting | coalition | view | chosen}}`` lists the rivals of a tuned defense by
   what the pairwise tests say.
 * ``<!-- claims: paper -->`` on a line of its own is the list of that paper's claims
-  (``leaderboard/claims/paper.yaml``) with the verdicts of the committed boards.
+  (``plugins/papers/claims/paper.yaml``) with the verdicts of the committed boards.
 * ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own is a
   condition that must hold, and is not printed: it checks a sentence about numbers.
 
@@ -33,10 +33,10 @@ from typing import Any
 from records import Mistake, finish
 
 from fedbench.core.metrics import run_accuracy, t_interval
-from fedbench.leaderboard.claims.papers import shipped_papers
 from fedbench.leaderboard.markdown import escape
-from fedbench.leaderboard.statistics.own_table import own_table
 from fedbench.leaderboard.statistics.rows import UNDEFENDED
+from fedbench.plugins.papers.claim_files import shipped_papers
+from fedbench.plugins.papers.own_tables import own_table
 
 DOCS = Path(__file__).resolve().parent
 BOARDS = DOCS.parent / "leaderboard" / "boards"

@@ -49,16 +49,15 @@ def drawers(wanted: Sequence[Any] | None, sections: Sequence[Section]) -> list[D
     (None), the built-in ones and every other one with findings in a record.
     """
     registry = Registry.discover()
+    own = [c.name for c in registry.own("analysis")]
     if wanted is None:
-        own = [c.name for c in registry.own("analysis")]
-        wanted = [
-            *own,
-            *sorted({label for s in sections for label in analyses_with_findings(s)} - set(own)),
-        ]
-    return [
-        _drawer(entry if isinstance(entry, dict) else {"name": str(entry)}, registry)
-        for entry in wanted
-    ]
+        with_findings = {label for s in sections for label in analyses_with_findings(s)}
+        wanted = [*own, *sorted(with_findings - set(own))]
+    entries = [entry if isinstance(entry, dict) else {"name": str(entry)} for entry in wanted]
+    named = {entry.get("name") for entry in entries}
+    others = [_drawer({"name": name}, registry) for name in own if name not in named]
+    every_board = [d for d in others if d.analysis is not None and d.analysis.every_board]
+    return [*(_drawer(entry, registry) for entry in entries), *every_board]
 
 
 def _drawer(entry: dict[str, Any], registry: Registry) -> Drawer:
@@ -103,6 +102,24 @@ def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
         reason,
     )
     return [Note(why), *found]
+
+
+def drawn_on_board(
+    drawer: Drawer, sections: Sequence[Section], published: Sequence[dict[str, Any]]
+) -> list[Block]:
+    """The analysis's blocks about the whole board, or a note of why there are none."""
+    if drawer.analysis is None:
+        return []
+    try:
+        with at_work(drawer.source, None if drawer.own else long_plugin_limits()):
+            blocks = list(drawer.analysis.draw_board(sections, published))
+            for block in blocks:
+                paragraphs(block)
+            return blocks
+    except BaseException as error:  # the code of another package may raise anything
+        pass_on_interrupt(error)
+        failed = Words(" could not be drawn for the board: ")
+        return [Note((Words("The analysis "), drawer.label, failed, error_text(error)))]
 
 
 def _finished(block: Block, drawer: Drawer, section: Section, plots: bool) -> list[Block]:

@@ -17,7 +17,7 @@ from fedbench.core.store.integrity import key_of
 from fedbench.core.store.plans import ID
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import MARKER, Results
-from fedbench.leaderboard.analyses import Drawer, drawers, drawn
+from fedbench.leaderboard.analyses import Drawer, drawers, drawn, drawn_on_board
 from fedbench.leaderboard.figures import image_of, roc_figure, tradeoff_figure
 from fedbench.leaderboard.statistics.sections import Section, build_sections, newest
 from fedbench.leaderboard.submissions.trust import Marks
@@ -38,7 +38,6 @@ from fedbench.leaderboard.tables.common import (
     sentence,
     without_empty_tables,
 )
-from fedbench.leaderboard.tables.papers import claims_blocks, published_blocks
 from fedbench.leaderboard.tables.provenance import (
     mixed_note,
     provenance_blocks,
@@ -172,9 +171,9 @@ def document(source: Source, plots: bool = True, folds: bool = False) -> list[Bl
         )
     blocks.append(Fold(Words("How to read this board in full"), (READING,)))
     blocks += [*folded(ranking.across_settings(sections), "Every defense in every setting"), *own]
-    if source.published:
-        blocks += folded(published_blocks(source.published, sections))
-    blocks += [*folded(claims_blocks(sections)), *folded(unscored_blocks(sections))]
+    for analysis in analyses:
+        blocks += folded(drawn_on_board(analysis, sections, source.published))
+    blocks += folded(unscored_blocks(sections))
     end = "Packages, versions, commits, machine and data behind the board"
     blocks += folded(provenance_blocks(current, _origin(source, current)), end)
     blocks = without_empty_tables(blocks)
@@ -183,13 +182,11 @@ def document(source: Source, plots: bool = True, folds: bool = False) -> list[Bl
 
 @cache
 def rules_digest() -> str:
-    """Hex sha256 over the files that turn records into the numbers of a board, the papers' claims
-    among them; line ends do not count.
-    """
+    """Hex sha256 over the files that turn records into a board's numbers; line ends do not count."""
     here, core = Path(__file__).parent, Path(fedbench.core.__path__[0])
     h = hashlib.sha256()
-    for folder in (core / "metrics", here / "claims", here / "statistics", here / "tables"):
-        for path in sorted([*folder.glob("*.py"), *folder.glob("*.yaml")]):
+    for folder in (core / "metrics", here / "statistics", here / "tables"):
+        for path in sorted(folder.glob("*.py")):
             content = path.read_bytes().replace(b"\r\n", b"\n")
             h.update(f"{folder.name}/{path.name}:{len(content)};".encode() + content)
     return h.hexdigest()

@@ -9,9 +9,9 @@ from boards import CLIENTS, MEMBERS, Folder, escape_stem, sections_of
 from contests import world
 from ruamel.yaml import YAML
 
-from fedbench.leaderboard.claims.papers import Paper
-from fedbench.leaderboard.statistics.claims import judged
 from fedbench.leaderboard.statistics.sections import Section
+from fedbench.plugins.papers.claim_files import Paper
+from fedbench.plugins.papers.verdicts import judged
 
 N_TEST = 2000
 YES, NO, OPEN, NONE = (

@@ -30,19 +30,19 @@ from fedbench.core.metrics import Interval
 from fedbench.core.registry.components import Registry
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.store.record import Found as Recorded
-from fedbench.leaderboard.claims.papers import Quantity, load_paper, shipped_papers
 from fedbench.leaderboard.markdown import render
-from fedbench.leaderboard.statistics.claim_quantities import (
+from fedbench.leaderboard.statistics.sections import family
+from fedbench.plugins.papers.claim_files import Quantity, load_paper, shipped_papers
+from fedbench.plugins.papers.own_tables import own_table
+from fedbench.plugins.papers.quantities import (
     at_floor,
     measured,
     p_of_interval,
     power,
     separate,
 )
-from fedbench.leaderboard.statistics.claims import judged
-from fedbench.leaderboard.statistics.own_table import own_table
-from fedbench.leaderboard.statistics.sections import family
-from fedbench.leaderboard.tables.papers import claims_blocks
+from fedbench.plugins.papers.tables import claims_blocks
+from fedbench.plugins.papers.verdicts import judged
 from fedbench.suites import shipped_suites
 
 ROWS = ("none", "weak", "strong", "noisy")

@@ -90,7 +90,7 @@ def resnet18(x: torch.Tensor, p: Parameters, groups: int = 32) -> torch.Tensor:
     """
     conv = lambda x, stride, pad: group_norm(
         conv2d(x, next(p), None, stride, pad), groups, next(p), next(p)
-    )  # noqa: E731
+    )
     x = relu(conv(x, 1, 1))
     for stage in range(4):
         for block in range(2):

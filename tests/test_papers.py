@@ -13,9 +13,9 @@ from scipy import stats
 from fedbench.core import UserError
 from fedbench.core.store.record import Found
 from fedbench.leaderboard.markdown import render
-from fedbench.leaderboard.statistics.published import match, plain, published
 from fedbench.leaderboard.statistics.sections import family
-from fedbench.leaderboard.tables.papers import agreement, match_blocks
+from fedbench.plugins.papers.published import match, plain, published
+from fedbench.plugins.papers.tables import agreement, match_blocks
 
 ENTRY = {
     "source": "cofedmid",

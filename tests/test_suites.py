@@ -13,8 +13,8 @@ from fedbench.core.spec import bounds
 from fedbench.core.spec.load import find_suite
 from fedbench.core.spec.resolve import load_and_check, written_out
 from fedbench.core.spec.setting import resolve_coalition
-from fedbench.leaderboard.statistics.published import match, plain, published
 from fedbench.leaderboard.statistics.tf01 import alignable, enough
+from fedbench.plugins.papers.published import match, plain, published
 from fedbench.suites import shipped_suites
 
 SUITES = sorted(shipped_suites())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -144,7 +144,8 @@ class Analysis(Configured):
     runs it; one that reads signals makes runs slower, so it is off by default.
     ``needs_tuning_seeds``: whether it needs ``tuning_seeds``; a suite without them is refused.
     ``tells``: of the built-in ones, the endings of the names of facts that it shows, which the
-    table of facts then leaves out.
+    table of facts then leaves out. ``every_board``: of the built-in ones, whether ``draw_board`` is
+    asked on boards of suites that do not name it.
     """
 
     needs: frozenset[str] = frozenset()
@@ -153,6 +154,7 @@ class Analysis(Configured):
     by_default: bool = True
     needs_tuning_seeds: bool = False
     tells: tuple[str, ...] = ()
+    every_board: bool = False
     place: Place = "attacks"
 
     def applies(self, setting: Mapping[str, Any]) -> bool:
@@ -174,3 +176,11 @@ class Analysis(Configured):
         text of records into a ``str`` or a ``Quote``, never into ``Words``.
         """
         return (Numbers(label),)
+
+    def draw_board(
+        self, sections: Sequence[Section], published: Sequence[Mapping[str, Any]]
+    ) -> Iterable[Block]:
+        """Blocks about the whole board, from its sections and the suite's entries of published
+        numbers; none by default.
+        """
+        return ()

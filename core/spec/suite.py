@@ -60,7 +60,7 @@ class Limits(SpecModel):
 
 
 class PublishedNumbers(SpecModel):
-    """Published numbers to print beside ours (from ``leaderboard/reference/<source>.csv``)."""
+    """Published numbers to print beside ours (from ``plugins/papers/reference/<source>.csv``)."""
 
     source: Name = Field(description="the paper, e.g. fedmia")
     setting: Name = Field(description="our setting that corresponds")

@@ -20,13 +20,16 @@ from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
 from fedbench.core.metrics.roc import covariance_of, placements
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.leaderboard.claims.papers import Population
 from fedbench.leaderboard.statistics.intervals import Unit
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.tf01 import Sample
 
 Key = tuple[str, str]
 """(row label, attack)"""
+Population = Literal["outside", "inside", "mix"]
+"""which non-members: outside the federation, of other clients, or both in equal shares of all
+owners
+"""
 CandidateFilter = Literal["all", "clean", "canary"]
 """which candidates: all, or those that are (not) deliberately mislabelled"""
 

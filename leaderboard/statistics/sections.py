@@ -16,7 +16,6 @@ from fedbench.core.contract.section import ClientGroup, RowDifference, RowSummar
 from fedbench.core.metrics import Group, Interval, Score, delta_accuracy, hypervolume, t_interval
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import LoadedRecord
-from fedbench.leaderboard.claims.papers import Population
 from fedbench.leaderboard.statistics.intervals import Unit, bounded, smallest_shown
 from fedbench.leaderboard.statistics.rows import (
     FREE_RIDER,
@@ -26,6 +25,7 @@ from fedbench.leaderboard.statistics.rows import (
     Row,
     groups_in,
 )
+from fedbench.leaderboard.statistics.scores import Population
 from fedbench.leaderboard.statistics.verdict import Comparison
 
 _COALITIONS = ("none", "pair", "half", "uniform")

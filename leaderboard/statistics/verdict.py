@@ -17,7 +17,6 @@ import numpy as np
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.claims.papers import Population
 from fedbench.leaderboard.statistics.intervals import (
     Estimates,
     Measured,
@@ -32,7 +31,14 @@ from fedbench.leaderboard.statistics.intervals import (
     spanning,
 )
 from fedbench.leaderboard.statistics.rows import Row
-from fedbench.leaderboard.statistics.scores import CandidateFilter, CellScores, Key, Part, parts_of
+from fedbench.leaderboard.statistics.scores import (
+    CandidateFilter,
+    CellScores,
+    Key,
+    Part,
+    Population,
+    parts_of,
+)
 from fedbench.leaderboard.statistics.tf01 import (
     alignable,
     enough,

@@ -18,7 +18,7 @@ from oracle.stored import PARTS, load, save
 from oracle.toys import images_in
 
 import fedbench.plugins
-from fedbench.leaderboard.claims.papers import shipped_papers
+from fedbench.plugins.papers.claim_files import shipped_papers
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -14,12 +14,12 @@ from scipy.special import nctdtr, stdtr, stdtrit
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.core.report import Courses
-from fedbench.leaderboard.claims.papers import Quantity
 from fedbench.leaderboard.statistics.intervals import Measured, over_units, p_value
 from fedbench.leaderboard.statistics.maximum import row_maximum
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.verdict import PairTests, Rival
+from fedbench.plugins.papers.claim_files import Quantity
 
 CLASSES = {
     "digits": 10,

@@ -14,11 +14,8 @@ from pydantic import Field, ValidationError, model_validator
 from fedbench.core.spec import messages
 from fedbench.core.spec.base import LABEL_PATTERN, Name, SpecModel, mistake
 from fedbench.core.spec.document import read
+from fedbench.leaderboard.statistics.scores import Population
 
-Population = Literal["outside", "inside", "mix"]
-"""which non-members: outside the federation, of other clients, or both in equal shares of all
-owners
-"""
 Measure = Literal[
     "worst-auc",
     "mean-auc",
@@ -35,7 +32,7 @@ Measure = Literal[
 ]
 RowLabel = Annotated[str, Field(min_length=1, max_length=120)]  # a grid's has brackets
 Label = Annotated[str, Field(pattern=LABEL_PATTERN, max_length=80)]
-# of leaderboard/reference
+# of plugins/papers/reference
 Column = Annotated[str, Field(pattern="^(table|dataset|model|partition|case)$")]
 Sentence = Annotated[str, Field(min_length=1, max_length=400)]
 
@@ -154,7 +151,7 @@ class Place(SpecModel):
 
 
 class Printed(SpecModel):
-    """Where the paper prints a claim's numbers: values of columns of ``leaderboard/reference``."""
+    """Where the paper prints a claim's numbers: values of columns of ``plugins/papers/reference``."""
 
     table: str | None = Field(None, description="as in the reference, such as Table 1")
     dataset: str | None = Field(
@@ -209,7 +206,7 @@ class Paper(SpecModel):
     at_scale: list[Name] = Field(
         [], description="suites with its data, model and rounds: absolute values hold there, too"
     )
-    names: Names = Field(Names(), description="what leaderboard/reference calls otherwise")
+    names: Names = Field(Names(), description="what plugins/papers/reference calls otherwise")
     sections: dict[str, Place] = Field(description="name -> where on which board")
     differs: dict[str, Sentence] = Field(
         description="suite -> how its settings differ from the paper's"
@@ -222,7 +219,7 @@ class Paper(SpecModel):
 
     @property
     def source(self) -> str:
-        """Its file in ``leaderboard/reference``."""
+        """Its file in ``plugins/papers/reference``."""
         return self.paper.lower().replace("-", "_")
 
     def suites(self, claim: Claim) -> list[str]:
@@ -233,7 +230,7 @@ class Paper(SpecModel):
 @cache
 def shipped_papers() -> dict[str, Paper]:
     """Name of the file -> its claims, by name."""
-    folder = Path(str(files("fedbench.leaderboard.claims")))
+    folder = Path(str(files("fedbench.plugins.papers") / "claims"))
     return {path.stem: load_paper(path) for path in sorted(folder.glob("*.yaml"))}
 
 

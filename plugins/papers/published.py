@@ -60,10 +60,10 @@ _CELL = (*_WHERE, "case", "defense", "attack", "metric")
 
 @cache
 def published(source: str) -> tuple[dict[str, str], ...]:
-    """The rows of ``leaderboard/reference/<source>.csv``. Raises UserError for a paper that is not
+    """The rows of ``plugins/papers/reference/<source>.csv``. Raises UserError for a paper that is not
     there.
     """
-    folder = files("fedbench.leaderboard.reference")
+    folder = files("fedbench.plugins.papers") / "reference"
     names = sorted(f.name.removesuffix(".csv") for f in folder.iterdir() if f.name.endswith(".csv"))
     if source not in names:
         raise UserError(f"no reference numbers of '{source}'; there are {', '.join(names)}")

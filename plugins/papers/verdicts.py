@@ -8,7 +8,10 @@ from typing import Literal, get_args
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.claims.papers import (
+from fedbench.leaderboard.statistics.intervals import POWER, holm
+from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.verdict import Comparison
+from fedbench.plugins.papers.claim_files import (
     Bound,
     Claim,
     Contrast,
@@ -17,7 +20,8 @@ from fedbench.leaderboard.claims.papers import (
     Predicate,
     Quantity,
 )
-from fedbench.leaderboard.statistics.claim_quantities import (
+from fedbench.plugins.papers.own_tables import OwnTable, own_table
+from fedbench.plugins.papers.quantities import (
     BY_SEED,
     CHANCE,
     Missing,
@@ -29,10 +33,6 @@ from fedbench.leaderboard.statistics.claim_quantities import (
     mixed,
     power,
 )
-from fedbench.leaderboard.statistics.intervals import POWER, holm
-from fedbench.leaderboard.statistics.own_table import OwnTable, own_table
-from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.statistics.verdict import Comparison
 
 Verdict = Literal[
     "the paper contradicts itself",

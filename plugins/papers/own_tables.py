@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedbench.leaderboard.claims.papers import (
+from fedbench.plugins.papers.claim_files import (
     Bound,
     Claim,
     Contrast,
@@ -17,7 +17,7 @@ from fedbench.leaderboard.claims.papers import (
     Printed,
     Quantity,
 )
-from fedbench.leaderboard.statistics.published import AVERAGE, comparable, plain, published
+from fedbench.plugins.papers.published import AVERAGE, comparable, plain, published
 
 # view -> the adversary of the printed maxima
 ADVERSARY = {"server": "globaladversary", "client": "localadversary"}

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 from scipy import stats
 
-from fedbench.core import UserError
+from fedbench.core import Analysis, UserError
 from fedbench.core.contract.board import (
     Block,
     Bullets,
@@ -25,9 +25,6 @@ from fedbench.core.contract.board import (
     Words,
 )
 from fedbench.core.metrics import Interval
-from fedbench.leaderboard.claims.papers import Paper, Quantity, shipped_papers
-from fedbench.leaderboard.statistics.claims import ClaimTest, Judged, Lack, Verdict, judged
-from fedbench.leaderboard.statistics.published import QUANTITIES, Match, Pair, match
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import (
     ATTACK,
@@ -40,8 +37,36 @@ from fedbench.leaderboard.tables.common import (
     words,
 )
 from fedbench.leaderboard.tables.ranking import PLAIN
+from fedbench.plugins.papers.claim_files import Paper, Quantity, shipped_papers
+from fedbench.plugins.papers.published import QUANTITIES, Match, Pair, match
+from fedbench.plugins.papers.verdicts import ClaimTest, Judged, Lack, Verdict, judged
 
-# ---------------------------------------------------------------- published numbers
+
+class PublishedNumbers(Analysis):
+    """The numbers that a suite's ``published`` entries name, beside the board's."""
+
+    by_default = False
+    every_board = True
+
+    def draw_board(
+        self, sections: Sequence[Section], published: Sequence[Mapping[str, Any]]
+    ) -> list[Block]:
+        return published_blocks(published, sections) if published else []
+
+
+class PaperClaims(Analysis):
+    """Claims of the papers, tested on the board."""
+
+    by_default = False
+    every_board = True
+
+    def draw_board(
+        self, sections: Sequence[Section], published: Sequence[Mapping[str, Any]]
+    ) -> list[Block]:
+        return claims_blocks(sections)
+
+
+# -- published numbers -----------------------------------------------------------------------------
 
 
 NAMES = {

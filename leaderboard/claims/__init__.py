@@ -1,1 +1,0 @@
-"""What the papers claim, a file each, as predicates over the rows of a board; data, no code."""

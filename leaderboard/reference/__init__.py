@@ -1,1 +1,0 @@
-"""Figures published in the papers, as data."""
