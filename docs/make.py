@@ -25,8 +25,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ BOARDS = DOCS.parent / "leaderboard" / "boards"
 NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
 
 OWN, HERE, AGAIN = "the paper contradicts itself", "cannot decide here", "to be judged again"
-CLAIM_COLUMNS = ["id", "claim", "place", "verdict", "found"]
 
 Table = dict[str, dict[str, str]]
 """row -> column -> text; a table with an attack beside the defense has rows ``defense / attack``,
@@ -120,29 +119,29 @@ def claims(paper: str) -> list[str]:
 
 @cache
 def verdicts(board: str) -> dict[str, str]:
-    """Claim's id -> verdict, from the claim tables of a committed board; empty where it has none.
-    Of a board made before claims could hold in a share of tables, and clusters had a purity, what
+    """Return claim id -> verdict of a committed board; empty where there is no such board.
+
+    Boards made before claims could hold in a share of tables, and clusters had a purity, get what
     these rules say.
     """
-    path = BOARDS / f"{board}.md"
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    lines = text.splitlines()
-    found: dict[str, str] = {}
-    for i, line in enumerate(lines):
-        if _bars(line) == CLAIM_COLUMNS:
-            table = takewhile(lambda row: row.startswith("|"), lines[i + 2 :])
-            found |= {
-                row[0]: re.sub(r" (by these intervals|at this scale)$", "", row[3])
-                for row in map(_bars, table)
-            }
-    if "clients of each model" in text and "purity" not in text:
-        return dict.fromkeys(found, HERE)
-    stale = {name: AGAIN for name, verdict in found.items() if "own table" in verdict}
-    return (
-        found
-        | stale
-        | {name: contradictions()[name] for name in found.keys() & contradictions().keys()}
-    )
+    if not (BOARDS / f"{board}.json").is_file():
+        return {}
+    verdict_of: dict[str, str] = {}
+    for place, table in tables_of(board):
+        if place[:1] == ["Claims of the papers"]:
+            for row in table["rows"]:
+                short_name = re.sub(r" (by these intervals|at this scale)$", "", row[3])
+                verdict_of[row[0]] = short_name
+    titles = {table["title"] for _, table in tables_of(board)}
+    columns = {column for _, table in tables_of(board) for column in table["columns"]}
+    if any("clients of each model" in title for title in titles) and "purity" not in columns:
+        return dict.fromkeys(verdict_of, HERE)
+    for name, verdict in verdict_of.items():
+        if "own table" in verdict:
+            verdict_of[name] = AGAIN
+        if name in contradictions():
+            verdict_of[name] = contradictions()[name]
+    return verdict_of
 
 
 @cache
@@ -156,11 +155,6 @@ def contradictions() -> dict[str, str]:
     return {name: f"{OWN} ({own.tables})" for name, own in every if own.fails}
 
 
-def _bars(line: str) -> list[str]:
-    """The cells of a Markdown table row; an escaped bar is text."""
-    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-
-
 def parts(text: str) -> tuple[str, ...]:
     """The parts of a reference to a place of a board."""
     return tuple(part.strip() for part in text.split("|"))
@@ -172,13 +166,13 @@ def value(text: str, base: tuple[str, ...]) -> str:
         board, pattern = (p.strip() for p in text.removeprefix("said:").split("|", 1))
         found = re.search(pattern, board_text(board))
         if found is None:
-            raise Mistake(f"nothing in {board}.md is like {pattern}")
+            raise Mistake(f"nothing in {board}.json is like {pattern}")
         return found[1]
     if text.startswith("verdict:"):
         board, claim = parts(text.removeprefix("verdict:"))
         if claim not in verdicts(board):
             raise Mistake(
-                f"{board}.md has no verdict on '{claim}'; it has them on "
+                f"{board}.json has no verdict on '{claim}'; it has them on "
                 f"{', '.join(verdicts(board)) or 'no claim'}"
             )
         return verdicts(board)[claim]
@@ -196,12 +190,12 @@ def value(text: str, base: tuple[str, ...]) -> str:
     board, *section, table, row, column = full
     found = tables(board).get((*section, table))
     if found is None:
-        raise Mistake(f"{board}.md has no table '{table}' under {' / '.join(section)}")
+        raise Mistake(f"{board}.json has no table '{table}' under {' / '.join(section)}")
     if row not in found:
-        raise Mistake(f"{board}.md, {table} has no row '{row}'; it has {', '.join(found)}")
+        raise Mistake(f"{board}.json, {table} has no row '{row}'; it has {', '.join(found)}")
     if column not in found[row]:
         raise Mistake(
-            f"{board}.md, {table} has no column '{column}'; it has {', '.join(found[row])}"
+            f"{board}.json, {table} has no column '{column}'; it has {', '.join(found[row])}"
         )
     text = found[row][column]
     if column in ("accuracy", "delta-accuracy") and earlier(board):
@@ -211,8 +205,12 @@ def value(text: str, base: tuple[str, ...]) -> str:
 
 @cache
 def document(board: str) -> dict[str, Any]:
-    """The document of a committed board."""
-    return json.loads((BOARDS / f"{board}.json").read_text(encoding="utf-8"))
+    """Return the document of a committed board."""
+    path = BOARDS / f"{board}.json"
+    if not path.is_file():
+        names = ", ".join(p.stem for p in sorted(BOARDS.glob("*.json")))
+        raise Mistake(f"there is no committed board {path.name}; there are {names}")
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def earlier(board: str) -> bool:
@@ -268,7 +266,7 @@ def rivals(board: str, setting: str, coalition: str, view: str, chosen: str) -> 
     """
     section = (setting, coalition, view, "One tuned defense against the others")
     if section not in tables(board):
-        raise Mistake(f"{board}.md compares no tuned defense under {' / '.join(section[:3])}")
+        raise Mistake(f"{board}.json compares no tuned defense under {' / '.join(section[:3])}")
     groups: dict[str, list[str]] = {"MORE": [], "no difference shown": [], "less": []}
     for row, cells in tables(board)[section].items():
         if row.startswith(f"{chosen} / "):
@@ -314,51 +312,53 @@ def check(claim: str) -> None:
         raise Mistake(f"no longer true: {claim.strip()}")
 
 
+def tables_of(board: str) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """Yield (the headings above it, table) of every table of a committed board."""
+    for fold in document(board)["folds"]:
+        for block in fold["blocks"]:
+            if isinstance(block, dict):
+                yield fold["place"], block
+
+
 @cache
 def board_text(board: str) -> str:
-    """A committed board."""
-    path = BOARDS / f"{board}.md"
-    if not path.is_file():
-        there = ", ".join(p.stem for p in sorted(BOARDS.glob("*.md")))
-        raise Mistake(f"there is no committed board {path.name}; there are {there}")
-    return re.sub(r"\\([\\`*_{}\[\]()#+.!|~<>-])", r"\1", path.read_text(encoding="utf-8"))
+    """Return the sentences and table rows of a committed board, a line each."""
+    lines = [section["sentence"] for section in document(board)["sections"]]
+    for fold in document(board)["folds"]:
+        lines += [block for block in fold["blocks"] if isinstance(block, str)]
+    for _, table in tables_of(board):
+        lines += [" | ".join(row) for row in table["rows"]]
+    return "\n".join(lines)
 
 
 @cache
 def tables(board: str) -> dict[tuple[str, str, str, str], Table]:
-    """(setting, coalition, view, title) -> table, of every table with a title."""
-    found: dict[tuple[str, str, str, str], Table] = {}
-    setting = coalition = view = title = ""
-    lines = board_text(board).splitlines()
-    for i, line in enumerate(lines):
-        if heading := re.match(r"## (?:Setting )?(.*)", line):
-            setting, coalition, view, title = heading[1].rpartition(": ")[2], "", "", ""
-        elif heading := re.match(r"### Coalition (.*), (\w+) view", line):
-            coalition, view, title = heading[1], heading[2], ""
-        elif glance := re.match(r"\*\*At a glance\*\*: (.*), coalition (.*), (\w+) view", line):
-            setting, coalition, view, title = *glance.groups(), "At a glance"
-        elif heading := re.match(r"\*\*(.+?)\*\*", line):
-            title = heading[1]
-        elif line.startswith("|") and not lines[i - 1].startswith("|") and title:
-            found.setdefault((setting, coalition, view, title), grid(lines[i:]))
-    return found
+    """Return (setting, coalition, view, title) -> table, of every table with a title."""
+    by_place: dict[tuple[str, str, str, str], Table] = {}
+    for place, table in tables_of(board):
+        heading, section = [*place, "", ""][:2]
+        setting = heading.removeprefix("Setting ").rpartition(": ")[2]
+        coalition, view = "", ""
+        if match := re.fullmatch(r"Coalition (.*), (\w+) view", section):
+            coalition, view = match.groups()
+        by_place.setdefault((setting, coalition, view, table["title"]), grid(table))
+    return by_place
 
 
-def grid(lines: list[str]) -> Table:
-    """The Markdown table at the beginning of these lines."""
-    rows = [_bars(line) for line in takewhile(lambda line: line.startswith("|"), lines)]
-    header = [re.sub(r" \((%|pp|finds nothing)\)$", "", name) for name in rows[0]]
+def grid(table: dict[str, Any]) -> Table:
+    """Return the rows of a table by name, each by column."""
+    header = [re.sub(r" \((%|pp|finds nothing)\)$", "", name) for name in table["columns"]]
     header = [name if name not in header[:i] else f"{name} (2)" for i, name in enumerate(header)]
     named = header.index("defense") if "defense" in header else 0
-    found: Table = {}
-    for row in rows[2:]:
+    rows: Table = {}
+    for row in table["rows"]:
         cells = dict(zip(header, row, strict=True))
         name = row[named].removesuffix(" (undefended)")
-        second = cells.get("minus") or (
-            cells.get("attack") if named == 0 and "defense" in cells else None
-        )
-        found[f"{name} / {second}" if second else name] = cells
-    return found
+        second = cells.get("minus")
+        if not second and named == 0 and "defense" in cells:
+            second = cells.get("attack")
+        rows[f"{name} / {second}" if second else name] = cells
+    return rows
 
 
 def main() -> int:

@@ -12,5 +12,10 @@ def fedbench_reports() -> Iterator[Component]:
     yield Component(
         "board",
         "fedbench.leaderboard.board:MarkdownBoard",
-        "tables as Markdown, with ROC curves and trade-offs",
+        "one page of Markdown: the answer, and a table a setting and coalition",
+    )
+    yield Component(
+        "full",
+        "fedbench.leaderboard.board:FullBoard",
+        "every table and figure as Markdown",
     )

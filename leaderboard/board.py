@@ -10,11 +10,12 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from fedbench.core.contract.board import Column, Content, Image, Value, opened
+from fedbench.core.contract.board import Block, Column, Content, Image, Value, opened
 from fedbench.core.contract.components import Report, Summary
 from fedbench.core.store.files import write_atomically
 from fedbench.leaderboard.document import Source, document, source_of
 from fedbench.leaderboard.markdown import render
+from fedbench.leaderboard.page import one_page
 from fedbench.leaderboard.statistics.rows import Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import amount, plain_text
@@ -29,8 +30,9 @@ _HEADERS = ("#", "defense", "worst AUC", "by", "mean AUC", "TF01 %", "delta-acc"
 
 
 class MarkdownBoard(Report):
-    """``leaderboard/board.md`` with links to PNG files; each is there as SVG, too."""
+    """``leaderboard/board.md``: one page, with links to PNG files; each is there as SVG, too."""
 
+    name = "board"
     _last: tuple[Path, Source] | None = None  # what was written last: its summary is printed next
 
     def write(self, results: Path, plots: bool = True) -> Path:
@@ -38,14 +40,19 @@ class MarkdownBoard(Report):
         self._last = None
         # of thousands of small products: threads cost more time than they save
         with threadpool_limits(1, "blas"):
-            blocks = document(self._source(results), plots, folds=True)
+            blocks = self.blocks(self._source(results), plots)
         text = render(blocks)
         folder = results / "leaderboard"
         for image in (b for b in opened(blocks) if isinstance(b, Image)):
             for name, content in image.files.items():
                 write_atomically(folder / name, content)
-        write_atomically(folder / "board.md", text.encode())
-        return folder / "board.md"
+        path = folder / f"{self.name}.md"
+        write_atomically(path, text.encode())
+        return path
+
+    def blocks(self, source: Source, plots: bool) -> list[Block]:
+        """The content of the file."""
+        return one_page(source, plots)
 
     def summary(self, results: Path) -> Summary:
         """The folder's last plan, in the board's order."""
@@ -56,6 +63,16 @@ class MarkdownBoard(Report):
         if self._last is None or self._last[0] != results:
             self._last = results, source_of(results)
         return self._last[1]
+
+
+class FullBoard(MarkdownBoard):
+    """``leaderboard/full.md``: every table and figure."""
+
+    name = "full"
+
+    def blocks(self, source: Source, plots: bool) -> list[Block]:
+        """The content of the file."""
+        return document(source, plots)
 
 
 # -- for a terminal --------------------------------------------------------------------------------

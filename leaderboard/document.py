@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fedbench.core
-from fedbench.core.contract.board import Block, Fold, Heading, Image, Note, Text, Words, opened
+from fedbench.core.contract.board import Block, Fold, Heading, Image, Note, Text, Words
 from fedbench.core.store.integrity import key_of
 from fedbench.core.store.plans import ID
 from fedbench.core.store.reading import LoadedRecord, load_records
@@ -131,53 +131,47 @@ def source_of(results: Path) -> Source:
     )
 
 
-def document(source: Source, plots: bool = True, folds: bool = False) -> list[Block]:
-    """The whole board; the same records give the same blocks. ``plots``: with images. ``folds``:
-    all but the first screen is in ``Fold`` blocks, for a report that can draw them; else the same
-    blocks are not folded.
+def uncounted(source: Source) -> list[Block]:
+    """Return notes on records that no table counts."""
+    notes: list[Block] = []
+    if not source.sections:
+        why = "All records are of tuning seeds, which no table counts: run the suite's other seeds."
+        notes.append(Note(Words(why)))
+    if left_out := source.superseded + len(source.newest[1]):
+        why = f"{left_out} records of earlier code, parameters or plans are not shown."
+        notes.append(Note(Words(why)))
+    return notes
+
+
+def document(source: Source, plots: bool = True) -> list[Block]:
+    """The whole board, all but its first tables in ``Fold`` blocks; the same records give the same
+    blocks. ``plots``: with images.
 
     Raises UserError if two records of one target have different candidates.
     """
-    (current, old), sections = source.newest, source.sections
-    blocks: list[Block] = [Heading(1, source.title), _cited(current)]
+    records, sections = source.newest[0], source.sections
     analyses = drawers(source.analyses, sections)
-    if not sections:
-        blocks.append(
-            Note(
-                Words(
-                    "All records are of tuning seeds, which no table counts: run the suite's other "
-                    "seeds, too."
-                )
-            )
-        )
     fronts: list[Block] = []
-    own: list[Block] = []
+    details: list[Block] = []
     for i, section in enumerate(sections):
         if i == 0 or _setting(sections[i - 1]) != _setting(section):
-            own += _introduced(section, sections)
-        own += _section(section, analyses, plots, source.trust)
+            details += _introduced(section, sections)
+        details += _section(section, analyses, plots, source.trust)
         fronts += ranking.front_blocks(section, source.trust)
         for comparison in (section.comparison, *section.comparison.by_kind):
             comparison.forget_scores()
-    blocks += [
-        *ranking.caveats(sections),
-        *([ranking.READING] if sections else []),
-        *fronts,
-        *mixed_note(current),
-    ]
-    if left_out := source.superseded + len(old):
-        blocks.append(
-            Note(Words(f"{left_out} records of earlier code, parameters or plans are not shown."))
-        )
+    blocks: list[Block] = [Heading(1, source.title), _cited(records)]
+    blocks += [*ranking.caveats(sections), *([ranking.READING] if sections else []), *fronts]
+    blocks += [*mixed_note(records), *uncounted(source)]
     blocks.append(Fold(Words("How to read this board in full"), (READING,)))
-    blocks += [*folded(ranking.across_settings(sections), "Every defense in every setting"), *own]
+    blocks += folded(ranking.across_settings(sections), "Every defense in every setting")
+    blocks += details
     for analysis in analyses:
         blocks += folded(drawn_on_board(analysis, sections, source.published))
     blocks += folded(unscored_blocks(sections))
     end = "Packages, versions, commits, machine and data behind the board"
-    blocks += folded(provenance_blocks(current, _origin(source, current)), end)
-    blocks = without_empty_tables(blocks)
-    return blocks if folds else opened(blocks)
+    blocks += folded(provenance_blocks(records, _origin(source, records)), end)
+    return without_empty_tables(blocks)
 
 
 @cache

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fedbench.core.contract.components import Report, Summary
     from fedbench.core.registry.component import RegisteredComponent
 
-DEFAULT = "board"
+DEFAULT, FULL = "board", "full"
 
 _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 # path of the report, empty where the folder is read-only; headers, rows, headings and notes of its
@@ -37,6 +37,7 @@ Written = tuple[str, list[str], list[list[str]], list[str], list[str]]
     epilog=examples(
         "fedbench leaderboard results/partial_defense",
         "fedbench leaderboard results/partial_defense --output board.md --no-plots",
+        "fedbench leaderboard results/partial_defense --full        every table and figure",
         "fedbench leaderboard results/partial_defense --report board --report html    reports of "
         "other packages, too",
         "fedbench leaderboard results/ours theirs.zip --output both/board.md          several "
@@ -63,6 +64,11 @@ Written = tuple[str, list[str], list[list[str]], list[str], list[str]]
     shell_complete=complete.reports,
     help="What to make of the records: a report of an installed package. May be given several "
     "times.",
+)
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Write every table and figure to full.md: the same as --report full.",
 )
 @click.option(
     "--output",
@@ -92,6 +98,7 @@ def command(
     ctx: click.Context,
     results: tuple[Path, ...],
     reports: tuple[str, ...],
+    full: bool,
     output: Path | None,
     site: Path | None,
     plots: bool,
@@ -101,6 +108,8 @@ def command(
     Several RESULTS, each a folder or a bundle of `fedbench export`, are merged as by `fedbench
     merge`; their board goes to --output. With --html they are several boards of one site.
     """
+    if full:
+        reports = (FULL,)
     if site is not None:
         _site(ctx, results, site)
     elif len(results) == 1 and not results[0].is_file():
@@ -129,7 +138,7 @@ def command(
 
 def _site(ctx: click.Context, results: tuple[Path, ...], folder: Path) -> None:
     """Write the pages by the function that the leaderboard announces as an entry point."""
-    others = {"output": "--output", "reports": "--report", "plots": "--plots"}
+    others = {"output": "--output", "reports": "--report", "full": "--full", "plots": "--plots"}
     given = [
         option
         for name, option in others.items()

@@ -30,7 +30,7 @@ from fedbench.core.metrics import Group, Interval
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.core.words import one_line, printable
-from fedbench.leaderboard.document import Source, board_id, document
+from fedbench.leaderboard.document import Source, board_id, document, uncounted
 from fedbench.leaderboard.markdown import places
 from fedbench.leaderboard.site import schema
 from fedbench.leaderboard.statistics.intervals import bounded
@@ -99,18 +99,14 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
 
 
 def _notes(source: Source) -> list[str]:
-    found = lines([*caveats(source.sections), *mixed_note(source.newest[0])])
-    if not source.sections:
-        found.append(
-            "All records are of tuning seeds, which no table counts: run the suite's other seeds, "
-            "too."
-        )
-    if missing := sum(row.outcomes["missing"] for s in source.sections for row in s.rows):
-        found.append(
+    notes = lines([*caveats(source.sections), *mixed_note(source.newest[0]), *uncounted(source)])
+    missing = sum(row.outcomes["missing"] for s in source.sections for row in s.rows)
+    if missing:
+        notes.append(
             f"{missing} cells have no record yet: no rank counts a row without scores, nor an "
             "attack that a row lacks."
         )
-    return found
+    return notes
 
 
 # -- the tables of the Markdown board --------------------------------------------------------------
@@ -120,7 +116,7 @@ def _folds(source: Source) -> list[dict[str, Any]]:
     """The folds of the Markdown board, without figures, each with the headings above it."""
     place: list[str] = []
     found: list[dict[str, Any]] = []
-    for block in document(source, plots=False, folds=True):
+    for block in document(source, plots=False):
         if isinstance(block, Heading):
             place = [*place[: block.level - 2], plain(block.text)] if block.level > 1 else []
         elif isinstance(block, Fold):

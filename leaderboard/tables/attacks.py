@@ -56,25 +56,11 @@ def attack_tables(section: Section) -> list[Table]:
     """
     comparison = section.comparison
 
-    def signed(row: Row, attack: str) -> Value:
-        found, entry = comparison.signed(row.label, attack), row.entries[attack]
-        suffix = (
-            Words(" turned") if found is not None and comparison.turned(row.label, attack) else ()
-        )
-        return entry_value(
-            section, entry, bounded(found), comparison.leader(attack) == row.label, suffix
-        )
-
     def rate(row: Row, attack: str) -> Value:
         return entry_value(section, row.entries[attack], comparison.tf01(row.label, attack))
 
-    caption = (
-        " against outside non-members, with the sign that the other seeds ask for (turned: low "
-        "scores mean members; bold: "
-        "lower than every other defense's with significance)"
-    )
     lower = numbers("", direction="lower")
-    tables = [_by_attack(section, "AUC by attack", caption, signed, lower)]
+    tables = [auc_table(section, section.rows)]
     if has_tf01(section):
         caption = " of all targets and seeds pooled, same sign; brackets: 95 % interval"
         tables.append(
@@ -116,6 +102,25 @@ def attack_tables(section: Section) -> list[Table]:
     return tables
 
 
+def auc_table(section: Section, rows: Sequence[Row]) -> Table:
+    """AUC of these rows by attack, with the sign that the other seeds ask for."""
+    comparison = section.comparison
+
+    def signed(row: Row, attack: str) -> Value:
+        auc = comparison.signed(row.label, attack)
+        turned = auc is not None and comparison.turned(row.label, attack)
+        suffix = Words(" turned") if turned else ()
+        best = comparison.leader(attack) == row.label
+        return entry_value(section, row.entries[attack], bounded(auc), best, suffix)
+
+    caption = (
+        " against outside non-members, with the sign that the other seeds ask for (turned: low "
+        "scores mean members; bold: lower than every other defense's with significance)"
+    )
+    lower = numbers("", direction="lower")
+    return _by_attack(section, "AUC by attack", caption, signed, lower, rows=rows)
+
+
 def _by_attack(
     section: Section,
     title: str,
@@ -123,6 +128,7 @@ def _by_attack(
     cell: Callable[[Row, str], Value],
     how: Column,
     footnotes: tuple[Text, ...] = (),
+    rows: Sequence[Row] = (),
 ) -> Table:
     """One column an attack, as ``how`` says; those that find nothing in the undefended federation,
     or have no score there, are marked.
@@ -139,11 +145,11 @@ def _by_attack(
     for attack in section.attacks:
         mark = marks.get(attack, "")
         columns.append(replace(how, name=sentence(f"{{}}{mark}", attack)))
-    rows = (
+    cells = (
         (rank_of(section.comparison, row), name_of(row), *(cell(row, a) for a in section.attacks))
-        for row in section.rows
+        for row in rows or section.rows
     )
-    return table_of(title, caption, columns, rows, footnotes=footnotes)
+    return table_of(title, caption, columns, cells, footnotes=footnotes)
 
 
 def _unknown(section: Section) -> list[str]:

@@ -193,6 +193,14 @@ _PROVENANCE = {
 }
 
 
+_SHORT = (
+    ("fedbench", "git commit", "Python", "torch", "numpy"),
+    ("platform", "CPU type", "device", "dtype", "threads a run"),
+    ("data", "split"),
+)  # the lines of a board of one page
+MOST_SHORT = 2  # values of one name there
+
+
 def origin(loaded: LoadedRecord) -> list[tuple[str, str]]:
     """(name, value) of versions, machine and data of one record."""
     r = loaded.record
@@ -240,6 +248,19 @@ def provenance_blocks(records: Sequence[LoadedRecord], more: Sequence[Text] = ()
     latest = max(r.record.measured.started for r in records)
     lines += [Words(f"records: {count}"), sentence("last run started: {}", latest)]
     return [Heading(2, Words("Provenance")), Bullets(tuple(lines))]
+
+
+def provenance_lines(records: Sequence[LoadedRecord]) -> list[Text]:
+    """Versions, machine, data and time in four lines; where records differ, the first values."""
+    values: dict[str, set[str]] = {}
+    for name, text in (item for record in records for item in origin(record)):
+        values.setdefault(name, set()).add(text)
+    latest = max(r.record.measured.started for r in records)
+    lines: list[Text] = []
+    for names in _SHORT:
+        parts = [sentence(f"{name} {{}}", _listed(values[name], MOST_SHORT)) for name in names]
+        lines.append(joined(parts, "; "))
+    return [*lines, sentence("last run started: {}", latest)]
 
 
 def _packages(records: Sequence[LoadedRecord]) -> Iterator[Text]:

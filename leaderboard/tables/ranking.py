@@ -168,25 +168,26 @@ def front_table(section: Section, rows: Sequence[Row], trust: Trust = None) -> T
     )
 
 
-def front_blocks(section: Section, trust: Trust = None) -> list[Block]:
-    """The sentences of one section and the table that they are about."""
-    rows = _first_rows(section, answer(section))
+def front_blocks(section: Section, trust: Trust = None, most: int = MOST_ROWS) -> list[Block]:
+    """The sentences of one section and the table that they are about, of at most ``most`` rows."""
+    rows = first_rows(section, most)
     return [Note(joined(sentences(section), " ")), front_table(section, rows, trust)]
 
 
-def _first_rows(section: Section, found: Answer) -> list[Row]:
-    """By rank. Of many: the first, the rows that the sentences name, the undefended row and the
-    floors.
+def first_rows(section: Section, most: int) -> list[Row]:
+    """The rows by rank. Of more than ``most``: the undefended row, those that the sentences name,
+    the first by rank, and floors where there is room.
     """
     ranks = section.comparison.ranks
     last = (len(section.rows), len(section.rows))
     rows = sorted(section.rows, key=lambda row: (row.floor, ranks.get(row.label, last)))
-    if len(rows) <= MOST_ROWS:
+    if len(rows) <= most:
         return rows
-    named = {found.defense.label if found.defense else None, *found.tied[:MOST_NAMED]}
-    kept = {row.label for row in rows if row.undefended or row.floor or row.label in named}
-    first = [row.label for row in rows if row.label not in kept][: max(MOST_ROWS - len(kept), 0)]
-    return [row for row in rows if row.label in kept or row.label in first]
+    best = answer(section)
+    named = {best.defense.label if best.defense else None, *best.tied[:MOST_NAMED]}
+    by_need = sorted(rows, key=lambda row: (not row.undefended, row.label not in named, row.floor))
+    labels = {row.label for row in by_need[:most]}
+    return [row for row in rows if row.label in labels]
 
 
 # -- caveats: what changes the reading of all tables -----------------------------------------------
@@ -560,9 +561,11 @@ class Across:
     less: tuple[bool, ...]
 
 
-def across_settings(sections: Sequence[Section]) -> list[Block]:
-    """A row a defense that is in several settings; nothing where there is one setting only."""
-    rows = _across(sections)
+def across_settings(sections: Sequence[Section], most: int | None = None) -> list[Block]:
+    """A row a defense that is in several settings, of which the first ``most``; nothing where there
+    is one setting only.
+    """
+    rows = _across(sections)[:most]
     if not rows:
         return []
     names, n = _names(sections), len(sections)
