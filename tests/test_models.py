@@ -88,9 +88,10 @@ def resnet18(x: torch.Tensor, p: Parameters, groups: int = 32) -> torch.Tensor:
     """conv - norm - ReLU; per block conv - norm - ReLU - conv - norm, plus the input or its conv1x1
     - norm, ReLU.
     """
-    conv = lambda x, stride, pad: group_norm(
-        conv2d(x, next(p), None, stride, pad), groups, next(p), next(p)
-    )
+
+    def conv(x, stride, pad):
+        return group_norm(conv2d(x, next(p), None, stride, pad), groups, next(p), next(p))
+
     x = relu(conv(x, 1, 1))
     for stage in range(4):
         for block in range(2):
