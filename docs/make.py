@@ -132,9 +132,8 @@ def verdicts(board: str) -> dict[str, str]:
             for row in table["rows"]:
                 short_name = re.sub(r" (by these intervals|at this scale)$", "", row[3])
                 verdict_of[row[0]] = short_name
-    titles = {table["title"] for _, table in tables_of(board)}
     columns = {column for _, table in tables_of(board) for column in table["columns"]}
-    if any("clients of each model" in title for title in titles) and "purity" not in columns:
+    if "clients of each model" in columns and "purity" not in columns:
         return dict.fromkeys(verdict_of, HERE)
     for name, verdict in verdict_of.items():
         if "own table" in verdict:
