@@ -40,7 +40,6 @@ _CELL = (
     "train_cpu_s",
     "key",
 )
-_INTERVALS = ("worst", "mean", "tf01", "delta", "accuracy", "contribution", "runtime")
 
 
 def run(
@@ -352,7 +351,7 @@ def row_of(board: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         for other in map(board["rows"].__getitem__, section["rows"])
         if other["complete"] and not other["floor"]
     ]
-    leak = "tf01" if all(other["tf01"] for other in ranked) else "worst"
+    leak = "tf01" if all(other["numbers"]["tf01"] for other in ranked) else "worst"
     found = {
         "suite": setting["suite"],
         "setting": setting["name"],
@@ -368,8 +367,10 @@ def row_of(board: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         },
         "front_of": None if row["front"] is None else leak,
     }
-    for name in _INTERVALS:
-        found[name], found[f"{name}_low"], found[f"{name}_high"] = row[name] or (None, None, None)
+    for column in board["columns"]:
+        name = column["key"]
+        ends = f"{name}_low", f"{name}_high"
+        found[name], found[ends[0]], found[ends[1]] = row["numbers"].get(name) or (None,) * 3
     return found
 
 

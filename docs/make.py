@@ -346,7 +346,7 @@ def tables(board: str) -> dict[tuple[str, str, str, str], Table]:
 
 def grid(table: dict[str, Any]) -> Table:
     """Return the rows of a table by name, each by column."""
-    header = [re.sub(r" \((%|pp|finds nothing)\)$", "", name) for name in table["columns"]]
+    header = [re.sub(r" \((%|pp|x|finds nothing)\)$", "", name) for name in table["columns"]]
     header = [name if name not in header[:i] else f"{name} (2)" for i, name in enumerate(header)]
     named = header.index("defense") if "defense" in header else 0
     rows: Table = {}

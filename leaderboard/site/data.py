@@ -30,6 +30,7 @@ from fedbench.core.metrics import Group, Interval
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.core.words import one_line, printable
+from fedbench.leaderboard.columns import COLUMNS
 from fedbench.leaderboard.document import Source, board_id, document, uncounted
 from fedbench.leaderboard.markdown import places
 from fedbench.leaderboard.site import schema
@@ -44,7 +45,6 @@ from fedbench.leaderboard.tables.ranking import (
     caveats,
     claimed,
     references,
-    row_numbers,
     sentences,
 )
 from fedbench.leaderboard.tables.tradeoffs import trade_off
@@ -85,6 +85,7 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
             "tuning": sum(map(of_tuning, current)),
             "notes": _notes(source),
             "command": command,
+            "columns": [column.described for column in COLUMNS],
             "fpr": [float(f"{rate:.4g}") for rate in FPR],
             "settings": [{"suite": text(s.suite), "name": text(s.setting)} for s in settings],
             **shared,
@@ -226,8 +227,8 @@ def _numbers(section: Section, row: Row) -> dict[str, Any]:
         "rank": None if rank is None else list(rank),
         "worst_attack": place.get(summary.attack, -1),
         "tf01_attack": place.get(summary.tf01_attack, -1),
-        **{key: interval(found) for key, found in row_numbers(summary).items()},
-        **{key: [one] * 3 for key, one in references(section, row).items()},
+        "numbers": {column.key: interval(column.number(summary)) for column in COLUMNS}
+        | {key: [number] * 3 for key, number in references(section, row).items()},
     }
 
 

@@ -10,7 +10,6 @@ import hashlib
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from importlib.resources import files
@@ -19,12 +18,12 @@ from urllib.parse import quote_plus
 
 from fedbench.core import UserError
 from fedbench.core.api import row_of
-from fedbench.core.contract.board import Column
 from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.registry.components import Registry
 from fedbench.leaderboard.site.schema import (
     Board,
     Interval,
+    RankingColumn,
     Row,
     Use,
     as_json,
@@ -44,27 +43,16 @@ BEFORE = (
 )
 """what a committed board says that was made before"""
 MOST_NAMED = 12  # rows of one kind in a hint
-INTERVALS = ("worst", "mean", "tf01", "delta", "accuracy", "runtime", "contribution")
-AS = ranking.COLUMNS | {"runtime": replace(ranking.COLUMNS["runtime"], unit="×")}  # noqa: RUF001
-COLUMNS = {
+PLACES = {
     "setting": "Data, model and federation.",
     "coalition": "The clients that defend.",
     "view": "What the adversary sees.",
     "rank": "The ranks that the tests leave open. Ranges that overlap are no tie: point at one to "
     "see which rows are tied.",
     "defense": "Open a row by its name: its cells, parameters and remarks.",
-    "worst": "AUC of an adversary who picks attack and sign on the other seeds. 0.5 is guessing, "
-    "lower is better.",
-    "mean": "AUC over all attacks that beat chance on the undefended run. Lower is better.",
-    "tf01": "Share of members found while 0.1 % of the non-members are called members. Lower is "
-    "better.",
-    "delta": "Test accuracy minus that of the undefended run of the same seed.",
-    "accuracy": "Test accuracy, the mean over the last three audited rounds.",
-    "runtime": "Training CPU time over that of the row with 1.00 ×.",  # noqa: RUF001
-    "contribution": "Test accuracy minus that with members that upload nothing.",
-    "cells": "Records, by outcome: one attack on one run each.",
 }
-"""key -> what the column means; brackets are 95 % intervals"""
+CELLS = ("cells", "cells", "Records, by outcome: one attack on one run each.")
+"""key, title and meaning of the last column"""
 STATIC, STYLES = "static", ("site.css",)
 _ORDER = "scripts.txt"  # what each kind of page loads, in its order
 SEARCH = "https://scholar.google.com/scholar?q="
@@ -227,7 +215,11 @@ def _board_page(board: Board) -> bytes:
     }
     described = {
         "board": board,
-        "columns": [(key, _title(key), said) for key, said in COLUMNS.items()],
+        "columns": [
+            *((key, key, hover) for key, hover in PLACES.items()),
+            *((column.key, column.title, column.hover) for column in board.columns),
+            CELLS,
+        ],
         "rows": [_row(board, at, row) for at, row in enumerate(board.rows)],
         "notes": [
             *([BEFORE] if any(row.rank and row.better is None for row in board.rows) else []),
@@ -248,10 +240,6 @@ def inert(data: str) -> str:
     return data
 
 
-def _title(key: str) -> str:
-    return plain_text(AS[key].name) if key in INTERVALS else key
-
-
 def _date(board: Board) -> str:
     """Of the last run."""
     return max(board.runs.started, default="")[:10]
@@ -270,14 +258,16 @@ def _row(board: Board, at: int, row: Row) -> dict[str, Any]:
         ],
         "papers": _papers(board.uses[row.defense]),
         "packages": [(name, _home(name)) for name in row.packages],
-        **{key: shown(getattr(row, key), AS[key]) for key in INTERVALS},
+        "numbers": {c.key: shown(row.numbers.get(c.key), c) for c in board.columns},
         "setting": board.settings[section.setting].name,
         "coalition": section.coalition,
         "view": section.view,
         "rank": _rank(row),
         "standing": _standing(board, at),
-        "worst_by": names[row.worst_attack] if row.worst_attack >= 0 else "",
-        "tf01_by": names[row.tf01_attack] if row.tf01_attack >= 0 else "",
+        "by": {
+            "worst": names[row.worst_attack] if row.worst_attack >= 0 else "",
+            "tf01": names[row.tf01_attack] if row.tf01_attack >= 0 else "",
+        },
         "cells": ", ".join(f"{n} {board.outcomes[outcome]}" for outcome, n in row.outcomes),
     }
 
@@ -351,7 +341,7 @@ def _entry(board: Board) -> dict[str, Any]:
 # -- numbers as the table prints them --------------------------------------------------------------
 
 
-def shown(found: Interval, how: Column) -> dict[str, str] | None:
+def shown(found: Interval, how: RankingColumn) -> dict[str, str] | None:
     """Mean and interval, "" where that is not known; None without a number."""
     if found is None:
         return None
@@ -364,7 +354,7 @@ def shown(found: Interval, how: Column) -> dict[str, str] | None:
     return {"mean": written(mean, how) + (how.unit and f" {how.unit}"), "interval": ends}
 
 
-def written(value: float, how: Column) -> str:
+def written(value: float, how: RankingColumn) -> str:
     """With a true minus sign, and no sign before a zero."""
     text = number(value * how.scale, how.digits, how.signed)
     return text.replace("-", "\u2212") if float(text) else text.lstrip("+")

@@ -16,14 +16,16 @@ from pydantic import (
     FiniteFloat,
     StringConstraints,
     ValidationError,
+    model_validator,
 )
 
 from fedbench.core import UserError
 from fedbench.core.store.integrity import digest_mistake, digest_of
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.words import one_line
+from fedbench.leaderboard.columns import BY_KEY, COLUMNS
 
-VERSION = 2
+VERSION = 3
 MAX_BYTES = 32 << 20
 REMEDY = (
     "make it again: `fedbench leaderboard RESULTS --html DIR` writes RESULTS/leaderboard/board.json"
@@ -119,6 +121,17 @@ class Section(Part):
     rows: list[Index]
 
 
+class RankingColumn(Part):
+    key: Text
+    title: Text
+    hover: Text
+    unit: Text
+    direction: Literal["lower", "higher"]
+    digits: int = Field(ge=0, le=12)
+    scale: Number
+    signed: bool
+
+
 class Entry(Part):
     auc: Interval
     tf01: Interval
@@ -140,20 +153,25 @@ class Row(Part):
     within: bool
     winner: bool
     front: bool | None
-    worst: Interval
+    numbers: dict[Text, Interval]
     worst_attack: OrNone
-    mean: Interval
-    tf01: Interval
     tf01_attack: OrNone
-    delta: Interval
-    accuracy: Interval
-    contribution: Interval
-    runtime: Interval
     outcomes: list[tuple[Index, int]]
     remarks: list[Text]
     claims: Text
     trust: Text
     entries: list[Entry]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_version_2(cls, content: Any) -> Any:
+        """Move the numbers of a document of version 2 to where those of version 3 are."""
+        if not isinstance(content, dict) or "numbers" in content:
+            return content
+        numbers = {key: content[key] for key in BY_KEY if key in content}
+        return {key: field for key, field in content.items() if key not in numbers} | {
+            "numbers": numbers
+        }
 
 
 class Table(Part):
@@ -174,7 +192,7 @@ class Fold(Part):
 class Board(Part):
     """The fields are described in ``SCHEMA.md``."""
 
-    fedbench_board: Literal[2]
+    fedbench_board: Literal[2, 3]
     id: Text
     name: Text
     title: Text
@@ -183,6 +201,9 @@ class Board(Part):
     tuning: int
     notes: list[Text]
     command: Command
+    columns: list[RankingColumn] = [
+        RankingColumn.model_validate(column.described) for column in COLUMNS
+    ]
     fpr: list[Number]
     settings: list[Setting]
     uses: list[Use]
@@ -204,7 +225,7 @@ class Board(Part):
 def validated(content: Any, name: str) -> Board:
     """The document. Raises UserError, led by ``name``, with the first mistake."""
     version = content.get("fedbench_board") if isinstance(content, dict) else None
-    if type(version) is int and version != VERSION:
+    if type(version) is int and version not in (2, VERSION):
         raise UserError(
             f"{name}: a board of version {version}, this fedbench reads version {VERSION}; {REMEDY}"
         )

@@ -25,7 +25,7 @@ from fedbench.core.contract.board import (
     value,
 )
 from fedbench.core.contract.section import RowSummary
-from fedbench.core.metrics import Interval
+from fedbench.leaderboard.columns import BY_KEY, COLUMNS
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import PrivacyClaim, Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
@@ -76,62 +76,30 @@ READING = Note(
 
 # -- numbers of a row, for every table and page that shows them ------------------------------------
 
-_AUC = {"direction": "lower"}
-_POINTS = {"unit": "pp", "direction": "higher", "digits": 2, "scale": 100, "signed": True}
-COLUMNS = {
-    "rank": RANK,
-    "defense": DEFENSE,
-    "worst": numbers("worst case AUC", **_AUC),
-    "largest": numbers("largest of all", **_AUC),
-    "mean": numbers("mean AUC", **_AUC),
-    "tf01": numbers("worst TF01", unit="%", direction="lower", digits=2),
-    "delta": numbers("delta-accuracy", **_POINTS),
-    "accuracy": numbers("accuracy", unit="%", direction="higher", digits=1, scale=100),
-    "contribution": numbers("members' share", **_POINTS),
-    "runtime": numbers("runtime", direction="lower", digits=2),
-}
+_WORST = BY_KEY["worst"].heading
+_POINTS = replace(BY_KEY["delta"].heading, digits=1)
 PLAIN = "Runtime is over plain training's, that of the row with 1."
 
 
-def row_numbers(of: RowSummary) -> dict[str, Interval | None]:
-    """Key of ``COLUMNS`` -> number of the row."""
-    return {
-        "worst": of.worst,
-        "mean": of.mean,
-        "tf01": of.tf01,
-        "delta": of.delta_accuracy,
-        "accuracy": of.accuracy,
-        "contribution": of.contribution,
-        "runtime": of.runtime,
-    }
-
-
 def references(section: Section, row: Row) -> dict[str, int]:
-    """Key of ``COLUMNS`` -> number of a row that the others' are relative to."""
-    return ({"delta": 0} if row is section.base else {}) | (
-        {"runtime": 1} if row is section.plain else {}
-    )
+    """Return key of a column -> number of a row that the others' are relative to."""
+    numbers_of_row = {"delta": 0} if row is section.base else {}
+    return numbers_of_row | ({"runtime": 1} if row is section.plain else {})
 
 
 def _cells(section: Section, row: Row, trust: Trust) -> dict[str, Content]:
-    """Key of ``COLUMNS`` -> cell of the row."""
+    """Return key of a column -> cell of the row."""
     comparison, summary = section.comparison, section.summaries[row.label]
-    suffixes: dict[str, Text] = {
-        "tf01": sentence(" {}", summary.tf01_attack),
-        "runtime": Words("x"),
-    }
-    found = row_numbers(summary).items()
-    made: dict[str, Content] = {
-        key: value(one, suffixes.get(key, ())) if one else None for key, one in found
-    }
-    made |= {
-        "rank": rank_of(comparison, row),
-        "defense": name_of(row),
-        "worst": worst_of(comparison, row),
-    }
-    made["largest"] = with_attack(summary.largest)
-    made |= {"trust": trust(row)} if trust else {}
-    return made | {key: Words(str(one)) for key, one in references(section, row).items()}
+    cells: dict[str, Content] = {"rank": rank_of(comparison, row), "defense": name_of(row)}
+    for column in COLUMNS:
+        number = column.number(summary)
+        suffix = sentence(" {}", summary.tf01_attack) if column.key == "tf01" else ()
+        cells[column.key] = None if number is None else value(number, suffix)
+    cells["worst"] = worst_of(comparison, row)
+    cells["largest"] = with_attack(summary.largest)
+    if trust:
+        cells["trust"] = trust(row)
+    return cells | {key: Words(str(n)) for key, n in references(section, row).items()}
 
 
 # -- the first screen ------------------------------------------------------------------------------
@@ -142,14 +110,10 @@ def front_table(section: Section, rows: Sequence[Row], trust: Trust = None) -> T
     more: list[Text] = []
     if left := len(section.rows) - len(rows):
         more.append(Words(f"{left} more rows are in the full ranking below."))
-    columns = {
-        key: COLUMNS[key]
-        for key in ("rank", "defense", "worst", "mean", "tf01", "delta", "runtime")
-    }
-    columns |= {
-        "tf01": replace(columns["tf01"], name=Words("TF01")),
-        "delta": replace(columns["delta"], digits=1),
-    }
+    columns = {"rank": RANK, "defense": DEFENSE}
+    columns |= {column.key: column.heading for column in COLUMNS if column.at_a_glance}
+    columns["tf01"] = replace(columns["tf01"], name=Words("TF01"))
+    columns["delta"] = replace(columns["delta"], digits=1)
     columns |= {"trust": words("trust")} if trust else {}
     made = [
         {**_cells(section, row, trust), "tf01": value(section.summaries[row.label].tf01)}
@@ -346,13 +310,13 @@ def _left_out(section: Section, attack: str) -> Text:
 def _strongest(found: Answer) -> Text:
     defense = found.defense
     assert defense is not None and defense.delta_accuracy is not None
-    worst = replace(COLUMNS["worst"], signed=True)
+    worst = replace(_WORST, signed=True)
     less = (
         ""
         if found.difference is None
         else f", {amount(found.difference.found, worst)} against the undefended one"
     )
-    cost = f", at a change of accuracy of {amount(defense.delta_accuracy, replace(COLUMNS['delta'], digits=1))} points"
+    cost = f", at a change of accuracy of {amount(defense.delta_accuracy, _POINTS)} points"
     seeds = "one seed does" if found.seeds == 1 else f"{found.seeds} seeds do"
     wide = (
         ", with an interval wider than that point"
@@ -384,7 +348,7 @@ def _leak(row: RowSummary) -> Text:
     tf01 = sentence("; not enough non-members for TF01")
     if row.tf01 is not None:
         tf01 = sentence(
-            f", and a TF01 of {amount(row.tf01, COLUMNS['tf01'])} % ({{}})", row.tf01_attack
+            f", and a TF01 of {amount(row.tf01, BY_KEY['tf01'].heading)} % ({{}})", row.tf01_attack
         )
     return sentence("The undefended federation leaks a {}{}.", _auc(row), tf01)
 
@@ -392,7 +356,7 @@ def _leak(row: RowSummary) -> Text:
 def _auc(row: RowSummary) -> tuple[Part, ...]:
     if row.worst is None:
         return sentence("worst case AUC that is not known")
-    return sentence(f"worst case AUC of {amount(row.worst, COLUMNS['worst'])} ({{}})", row.attack)
+    return sentence(f"worst case AUC of {amount(row.worst, _WORST)} ({{}})", row.attack)
 
 
 # -- the full ranking ------------------------------------------------------------------------------
@@ -409,7 +373,12 @@ def ranking_table(section: Section, trust: Trust = None) -> Table:
         }
         for row in section.rows
     ]
-    columns = COLUMNS | {"tied": words("tied with")}
+    columns = {"rank": RANK, "defense": DEFENSE}
+    for column in COLUMNS:
+        columns[column.key] = column.heading
+        if column.key == "worst":
+            columns["largest"] = numbers("largest of all", direction="lower")
+    columns |= {"tied": words("tied with")}
     columns |= {"claims": words("claims")} if any(map(privacy_claims, section.rows)) else {}
     columns |= {"trust": words("trust")} if trust else {}
     caption = (
@@ -517,8 +486,8 @@ def canary_table(section: Section) -> list[Table]:
     for name in ("clean", "canaries"):
         columns += [
             words(f"{name}: #"),
-            numbers(f"{name}: worst case AUC", **_AUC),
-            numbers(f"{name}: mean AUC", **_AUC),
+            numbers(f"{name}: worst case AUC", direction="lower"),
+            numbers(f"{name}: mean AUC", direction="lower"),
         ]
     for row in section.rows:
         cells = [

@@ -10,7 +10,7 @@
   const titles = new Map([...heads].map(([key, th]) => [key, th.querySelector("button").textContent]));
   const ranked = board.sections.map((s) => Math.max(1, ...s.rows.map((i) => (board.rows[i].rank || [0, 0])[1])));
   const looks = board.sections.map(site.looks);
-  const FALLING = ["accuracy", "contribution", "cells"];  // the first click shows the largest: there more is better
+  const FALLING = [...board.columns.filter((c) => c.direction === "higher").map((c) => c.key), "cells"];  // the first click shows the largest: there more is better
 
   const cell = (tr, key) => tr.querySelector(`:scope > [data-key="${key}"]`);
 

@@ -5,7 +5,7 @@
   const PLACE = ["setting", "coalition", "view"];
   const FILTERS = [...PLACE, "attack", "defense", "package"];
   const OTHERS = ["sort", "dir", "roc", "cell"];
-  const SORTS = ["setting", "coalition", "view", "rank", "defense", "worst", "mean", "tf01", "delta", "accuracy", "contribution", "runtime", "cells"];
+  const SORTS = ["setting", "coalition", "view", "rank", "defense", ...site.board.columns.map((c) => c.key), "cells"];
 
   const read = () => new URLSearchParams(location.hash.slice(1));
 

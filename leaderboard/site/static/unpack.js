@@ -32,11 +32,8 @@
   };
 
   // What a column shows: factor, digits, unit, and whether a plus is written.
-  const AS = {
-    auc: [1, 3, "", false], tf01: [1, 2, " %", false], accuracy: [100, 1, " %", false], delta: [100, 2, " pp", true],
-    contribution: [100, 2, " pp", true], runtime: [1, 2, "×", false],
-  };
-  const KIND = { worst: "auc", mean: "auc", largest: "auc" };
+  const AS = Object.fromEntries(site.board.columns.map((c) => [c.key, [c.scale, c.digits, c.unit && ` ${c.unit}`, c.signed]]));
+  for (const row of site.board.rows) Object.assign(row, row.numbers);
 
   function written(value, [factor, digits, , plus]) {
     const text = (factor * value).toFixed(digits);
@@ -45,13 +42,13 @@
 
   /** A number of a column; "n/a" for null. */
   site.number = (key, value) => {
-    const as = AS[KIND[key] || key];
+    const as = AS[key];
     return value === null || value === undefined ? "n/a" : written(value, as) + as[2];
   };
 
   /** "[low, high]" of an interval, "" where its width is unknown. */
   site.range = (key, interval) => {
-    const as = AS[KIND[key] || key];
+    const as = AS[key];
     return !interval || interval[1] === null || interval[2] === null ? "" : `[${written(interval[1], as)}, ${written(interval[2], as)}]`;
   };
 

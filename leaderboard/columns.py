@@ -1,0 +1,129 @@
+"""Columns of numbers of a ranking, declared once: board, terminal, page, CSV, Python and
+``board.json`` read them from here.
+
+A new column is an entry of ``COLUMNS`` and, where nothing has its number yet, a field of
+``RowSummary``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedbench.core.contract.board import Column, Words
+from fedbench.core.contract.section import RowSummary
+from fedbench.core.metrics import Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingColumn:
+    """A number of a row."""
+
+    key: str
+    """its name in ``board.json``, CSV and Python"""
+    title: str
+    number: Callable[[RowSummary], Interval | None]
+    hover: str
+    """what it means, on the page; brackets there are 95 % intervals"""
+    direction: Literal["lower", "higher"]
+    unit: str = ""
+    digits: int = 3
+    scale: float = 1.0
+    """factor of what is printed"""
+    signed: bool = False
+    at_a_glance: bool = True
+    """whether the first table and the terminal show it"""
+
+    @property
+    def heading(self) -> Column:
+        """Return the column of a table."""
+        return Column(name=Words(self.title), **self._form)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Return the entry in ``board.json``."""
+        return {"key": self.key, "title": self.title, "hover": self.hover, **self._form}
+
+    @property
+    def _form(self) -> dict[str, Any]:
+        return {
+            "unit": self.unit,
+            "direction": self.direction,
+            "digits": self.digits,
+            "scale": self.scale,
+            "signed": self.signed,
+        }
+
+
+COLUMNS = (
+    RankingColumn(
+        key="worst",
+        title="worst case AUC",
+        number=lambda row: row.worst,
+        hover="AUC of an adversary who picks attack and sign on the other seeds. 0.5 is guessing, "
+        "lower is better.",
+        direction="lower",
+    ),
+    RankingColumn(
+        key="mean",
+        title="mean AUC",
+        number=lambda row: row.mean,
+        hover="AUC over all attacks that beat chance on the undefended run. Lower is better.",
+        direction="lower",
+    ),
+    RankingColumn(
+        key="tf01",
+        title="worst TF01",
+        number=lambda row: row.tf01,
+        hover="Share of members found while 0.1 % of the non-members are called members. Lower is "
+        "better.",
+        direction="lower",
+        unit="%",
+        digits=2,
+    ),
+    RankingColumn(
+        key="delta",
+        title="delta-accuracy",
+        number=lambda row: row.delta_accuracy,
+        hover="Test accuracy minus that of the undefended run of the same seed.",
+        direction="higher",
+        unit="pp",
+        digits=2,
+        scale=100,
+        signed=True,
+    ),
+    RankingColumn(
+        key="accuracy",
+        title="accuracy",
+        number=lambda row: row.accuracy,
+        hover="Test accuracy, the mean over the last three audited rounds.",
+        direction="higher",
+        unit="%",
+        digits=1,
+        scale=100,
+        at_a_glance=False,
+    ),
+    RankingColumn(
+        key="contribution",
+        title="members' share",
+        number=lambda row: row.contribution,
+        hover="Test accuracy minus that with members that upload nothing.",
+        direction="higher",
+        unit="pp",
+        digits=2,
+        scale=100,
+        signed=True,
+        at_a_glance=False,
+    ),
+    RankingColumn(
+        key="runtime",
+        title="runtime",
+        number=lambda row: row.runtime,
+        hover="Training CPU time over that of the row with 1.00 x.",
+        direction="lower",
+        unit="x",
+        digits=2,
+    ),
+)
+BY_KEY = {column.key: column for column in COLUMNS}
