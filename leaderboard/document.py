@@ -158,8 +158,7 @@ def document(source: Source, plots: bool = True) -> list[Block]:
             details += _introduced(section, sections)
         details += _section(section, analyses, plots, source.trust)
         fronts += ranking.front_blocks(section, source.trust)
-        for comparison in (section.comparison, *section.comparison.by_kind):
-            comparison.forget_scores()
+        section.comparison.scores.forget()
     blocks: list[Block] = [Heading(1, source.title), _cited(records)]
     blocks += [*ranking.caveats(sections), *([ranking.READING] if sections else []), *fronts]
     blocks += [*mixed_note(records), *uncounted(source)]

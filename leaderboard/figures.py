@@ -130,7 +130,8 @@ def tradeoff_figure(section: Section) -> Figure | None:
     row that has both.
     """
     shown = any(
-        r.complete and section.comparison.worst(r.label) and r.accuracy for r in section.rows
+        r.complete and section.comparison.worst_cases.of(r.label).worst and r.accuracy
+        for r in section.rows
     )
     return (
         Figure("tradeoff", "Privacy against utility", lambda style: _draw_tradeoff(style, section))
@@ -143,7 +144,7 @@ def _draw_tradeoff(style: Style, section: Section) -> Canvas:
     figure = style.new_figure(6.4, 4.2)
     axis, looks, losses = figure.subplots(), row_styles(section), []
     for row in section.rows:
-        worst, accuracy = section.comparison.worst(row.label), row.accuracy
+        worst, accuracy = section.comparison.worst_cases.of(row.label).worst, row.accuracy
         if row.complete and worst and accuracy:
             s = looks[row.label]
             axis.errorbar(

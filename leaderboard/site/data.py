@@ -72,7 +72,7 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
     for i, section in enumerate(source.sections):
         sections.append(_section(section, len(rows), cells))
         rows += _rows(section, i, len(rows), cells, source.trust)
-        section.comparison.forget_scores()
+        section.comparison.scores.forget()
     shared = {name: list(map(json.loads, known)) for name, known in cells.shared.items()}
     return schema.validated(
         {
@@ -207,7 +207,7 @@ def _rows(
             ],
             "better": [
                 place[higher]
-                for lower, higher in sorted(section.comparison.better)
+                for lower, higher in sorted(section.comparison.pairwise.better)
                 if lower == row.label
             ],
             **_numbers(section, row),
@@ -222,7 +222,7 @@ def _numbers(section: Section, row: Row) -> dict[str, Any]:
         section.summaries[row.label],
         {attack: i for i, attack in enumerate(section.attacks)},
     )
-    rank = section.comparison.ranks.get(row.label)
+    rank = section.comparison.pairwise.ranks.get(row.label)
     return {
         "rank": None if rank is None else list(rank),
         "worst_attack": place.get(summary.attack, -1),
@@ -236,9 +236,9 @@ def _entry(section: Section, row: Row, attack: str, start: int, cells: Cells) ->
     comparison, records = section.comparison, row.entries[attack].records
     band = roc_band(section, row.label, attack, FPR[start:])
     return {
-        "auc": interval(bounded(comparison.signed(row.label, attack))),
-        "tf01": interval(comparison.tf01(row.label, attack)),
-        "turned": comparison.turned(row.label, attack),
+        "auc": interval(bounded(comparison.cells.of(row.label, attack).auc)),
+        "tf01": interval(comparison.cells.of(row.label, attack).tf01),
+        "turned": comparison.cells.of(row.label, attack).turned,
         "roc": ""
         if band is None
         else packed_rates(np.concatenate([band.mean, band.low, band.high])),

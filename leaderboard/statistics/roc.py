@@ -44,10 +44,10 @@ def roc_band(section: Section, label: str, attack: str, grid: np.ndarray) -> Ban
     it is too narrow (it covers 75 to 90 %) where fewer than five non-members lie above the
     threshold.
     """
-    key, signs = (label, attack), section.comparison.sign(label, attack)
+    key, signs = (label, attack), section.comparison.cells.of(label, attack).signs
     samples = [
         part.own[key].sample.signed(signs[part.fold])
-        for part in section.comparison.parts
+        for part in section.comparison.cells.parts
         if key in part.own
     ]
     if not samples:

@@ -64,6 +64,32 @@ class Part:
     ids: np.ndarray
 
 
+class SectionScores:
+    """The scores of a section's ``rows`` on its ``units``, read from their files on first access.
+
+    ``population``: the non-members that count.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], units: Sequence[Unit], population: Population = "outside"
+    ) -> None:
+        self.rows, self.units, self.population = tuple(rows), tuple(units), population
+        self._parts: dict[CandidateFilter, list[Part]] | None = None
+
+    def parts(self, kind: CandidateFilter = "all") -> list[Part]:
+        """Return the parts on candidates of one kind.
+
+        Raises UserError where two records that should share their candidates do not.
+        """
+        if self._parts is None:
+            self._parts = parts_of(self.rows, self.units, self.population)
+        return self._parts[kind]
+
+    def forget(self) -> None:
+        """Free the memory of the scores; they are read again on access."""
+        self._parts = None
+
+
 def parts_of(
     rows: Sequence[Row], units: Sequence[Unit], population: Population = "outside"
 ) -> dict[CandidateFilter, list[Part]]:

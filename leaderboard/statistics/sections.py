@@ -16,6 +16,7 @@ from fedbench.core.contract.section import ClientGroup, RowDifference, RowSummar
 from fedbench.core.metrics import Group, Interval, Score, delta_accuracy, hypervolume, t_interval
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import LoadedRecord
+from fedbench.leaderboard.statistics.comparison import Comparison
 from fedbench.leaderboard.statistics.intervals import Unit, bounded, smallest_shown
 from fedbench.leaderboard.statistics.rows import (
     FREE_RIDER,
@@ -25,8 +26,7 @@ from fedbench.leaderboard.statistics.rows import (
     Row,
     groups_in,
 )
-from fedbench.leaderboard.statistics.scores import Population
-from fedbench.leaderboard.statistics.verdict import Comparison
+from fedbench.leaderboard.statistics.scores import Population, SectionScores
 
 _COALITIONS = ("none", "pair", "half", "uniform")
 # wall time over CPU time of a training, from which on its machine had something else to do
@@ -66,7 +66,10 @@ class Section:
         """Complete ones first, then the lowest worst case, then the lowest mean; floors last."""
 
         def rank(row: Row) -> tuple[bool, bool, float, float, str]:
-            worst, mean = self.comparison.worst(row.label), self.comparison.mean(row.label)
+            worst, mean = (
+                self.comparison.worst_cases.of(row.label).worst,
+                self.comparison.worst_cases.of(row.label).mean,
+            )
             return (
                 row.floor,
                 not row.complete,
@@ -99,7 +102,7 @@ class Section:
     @property
     def units(self) -> list[Unit]:
         """All (seed, target) of the section."""
-        return list(self.comparison.units)
+        return list(self.comparison.scores.units)
 
     @property
     def base(self) -> Row | None:
@@ -176,7 +179,10 @@ class Section:
 
     def _summary(self, row: Row) -> RowSummary:
         label, comparison = row.label, self.comparison
-        worst, rate = comparison.worst(label), comparison.worst_tf01(label)
+        worst, rate = (
+            comparison.worst_cases.of(label).worst,
+            comparison.worst_cases.of(label).worst_tf01,
+        )
         base, floor = (
             [] if other is row else _run_pairs(row, other) for other in (self.base, self.free_rider)
         )
@@ -187,7 +193,7 @@ class Section:
             worst=bounded(worst.found) if worst else None,
             attack=worst.attack if worst else "",
             largest=worst.largest if worst else None,
-            mean=bounded(comparison.mean(label)),
+            mean=bounded(comparison.worst_cases.of(label).mean),
             tf01=rate.found if rate else None,
             tf01_attack=rate.attack if rate else "",
             accuracy=bounded(row.accuracy),
@@ -250,13 +256,13 @@ class Section:
 
     def ranks(self, labels: Sequence[str]) -> dict[str, tuple[int, int]]:
         """(best, worst) rank of these rows among each other, of those that have one."""
-        return self.comparison.ranks_among(labels)
+        return self.comparison.pairwise.ranks_among(labels)
 
     def differences(self, pairs: Sequence[tuple[str, str]]) -> list[RowDifference]:
         """The first defense minus the second, of those pairs with both rows in the section."""
         rows = {r.label: r for r in self.rows}
         here = [(a, b) for a, b in pairs if a in rows and b in rows and a != b]
-        found = self.comparison.between(here)
+        found = self.comparison.pairwise.between(here)
         return [
             RowDifference(
                 first=a,
@@ -296,7 +302,7 @@ class Section:
     def _points(self, labels: Sequence[str], attack: str) -> np.ndarray:
         """[n, 2]: (TF01 as a fraction, test error) of the rows that have both."""
         rows = [
-            (row, self.comparison.tf01(label, attack))
+            (row, self.comparison.cells.of(label, attack).tf01)
             for label in labels
             if (row := self.row(label))
         ]
@@ -418,6 +424,7 @@ def _sections(records: Sequence[LoadedRecord], refuted: Refuted) -> list[Section
                     [r for r in shown if views[r.record.attack.label] == view], targets, refuted
                 )
                 units = [(seed, t) for seed, own_targets in targets.items() for t in own_targets]
+                counted = [a for a in attacks if a not in rows[0].left_out]
                 sections.append(
                     Section(
                         suite=suite,
@@ -427,9 +434,7 @@ def _sections(records: Sequence[LoadedRecord], refuted: Refuted) -> list[Section
                         attacks=attacks,
                         targets=targets,
                         found=rows,
-                        comparison=Comparison(
-                            rows, [a for a in attacks if a not in rows[0].left_out], units
-                        ),
+                        comparison=Comparison(SectionScores(rows, units), counted),
                     )
                 )
     return sections

@@ -103,14 +103,6 @@ def _interval(found: Pooled, samples: Sequence[Sample], n: int) -> Interval:
     return Interval(100 * found.value, (high - low) / 2, n, between=several, ends=(low, high))
 
 
-def tpr_at_lowest(samples: Sequence[Sample], fpr: float) -> Interval | None:
-    """TPR in percent at ``fpr``, which every unit attains, by thresholds of their own; None of
-    nothing.
-    """
-    usable = [s for s in samples if len(s.nonmember) and len(s.member)]
-    return _interval(_own(usable, fpr).estimate(), usable, len(usable)) if usable else None
-
-
 def rates_elsewhere(
     samples: Sequence[Sample], folds: Sequence[int], aligned: bool
 ) -> dict[int, float]:

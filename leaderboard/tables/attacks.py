@@ -13,12 +13,11 @@ from fedbench.core.contract.analysis import Number
 from fedbench.core.contract.board import Column, Content, Note, Table, Text, Value, Words, value
 from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics import METRICS, Group, Interval, Metric
-from fedbench.core.metrics.roc import TF01_FPR, TF01_MIN_NONMEMBERS
+from fedbench.core.metrics.roc import TF01_MIN_NONMEMBERS
 from fedbench.leaderboard.statistics.intervals import bounded, interval_of, mean_of
 from fedbench.leaderboard.statistics.maximum import has_maxima, row_maximum
 from fedbench.leaderboard.statistics.rows import FREE_RIDER, Entry, Row
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.statistics.tf01 import MAX_FPR
 from fedbench.leaderboard.tables.common import (
     ATTACK,
     DEFENSE,
@@ -57,7 +56,9 @@ def attack_tables(section: Section) -> list[Table]:
     comparison = section.comparison
 
     def rate(row: Row, attack: str) -> Value:
-        return entry_value(section, row.entries[attack], comparison.tf01(row.label, attack))
+        return entry_value(
+            section, row.entries[attack], comparison.cells.of(row.label, attack).tf01
+        )
 
     lower = numbers("", direction="lower")
     tables = [auc_table(section, section.rows)]
@@ -73,19 +74,11 @@ def attack_tables(section: Section) -> list[Table]:
                 footnotes=tf01_notes(section),
             )
         )
-    if TF01_FPR < (fpr := comparison.lowest_fpr) <= MAX_FPR:
-
-        def lowest(row: Row, attack: str) -> Value:
-            return entry_value(section, row.entries[attack], comparison.lowest(row.label, attack))
-
-        title = f"TPR (%) by attack at a false-positive rate of {100 * fpr:.2g} %"
-        caption = ", the smallest that thresholds of each target's own attain, same sign"
-        tables.append(_by_attack(section, title, caption, lowest, replace(lower, digits=2)))
     turned = any(
         s < 0
         for r in section.rows
         for a in section.attacks
-        for s in comparison.sign(r.label, a).values()
+        for s in comparison.cells.of(r.label, a).signs.values()
     )
     for metric in (m for m in RAW if m.name != "auc" or turned):
 
@@ -107,10 +100,10 @@ def auc_table(section: Section, rows: Sequence[Row]) -> Table:
     comparison = section.comparison
 
     def signed(row: Row, attack: str) -> Value:
-        auc = comparison.signed(row.label, attack)
-        turned = auc is not None and comparison.turned(row.label, attack)
+        auc = comparison.cells.of(row.label, attack).auc
+        turned = auc is not None and comparison.cells.of(row.label, attack).turned
         suffix = Words(" turned") if turned else ()
-        best = comparison.leader(attack) == row.label
+        best = comparison.pairwise.leader(attack) == row.label
         return entry_value(section, row.entries[attack], bounded(auc), best, suffix)
 
     caption = (
@@ -136,7 +129,7 @@ def _by_attack(
     marks = {
         a: " (finds nothing)"
         for a in section.comparison.attacks
-        if a not in section.comparison.eligible
+        if a not in section.comparison.worst_cases.eligible
     }
     marks |= {a: " (no undefended score)" for a in _unknown(section)} | {
         a: " (not in every row)" for a in section.left_out
@@ -158,13 +151,17 @@ def _unknown(section: Section) -> list[str]:
     return [
         a
         for a in section.comparison.attacks
-        if base is not None and section.comparison.signed(base.label, a) is None
+        if base is not None and section.comparison.cells.of(base.label, a).auc is None
     ]
 
 
 def remarks(section: Section) -> list[Note]:
     """Which attacks count, and what a single seed cannot show."""
-    eligible, unknown, notes = section.comparison.eligible, _unknown(section), list[Text]()
+    eligible, unknown, notes = (
+        section.comparison.worst_cases.eligible,
+        _unknown(section),
+        list[Text](),
+    )
     weak = [a for a in section.comparison.attacks if a not in eligible and a not in unknown]
     if section.base is None:
         notes.append(
@@ -208,7 +205,7 @@ def group_table(section: Section) -> Table:
     """
 
     def mean(row: Row, group: Group) -> float | None:
-        return row.mean("auc", group, section.comparison.eligible)
+        return row.mean("auc", group, section.comparison.worst_cases.eligible)
 
     def above(row: Row) -> Value:
         own, theirs = (

@@ -25,11 +25,11 @@ from fedbench.core.contract.board import (
 )
 from fedbench.core.metrics import Group, Interval
 from fedbench.core.population.audit import EVERYBODY, Target
+from fedbench.leaderboard.statistics.comparison import Comparison
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import Entry, Row, group_names
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.tf01 import ALIGNED_OF_ONE, ALIGNED_TOGETHER
-from fedbench.leaderboard.statistics.verdict import Comparison
 
 MOST_IDS = 20  # targets in a sentence
 MOST_NAMED = 8  # tables in a summary
@@ -130,7 +130,7 @@ def rank_of(comparison: Comparison, row: Row) -> Words:
     """``2``, or ``2-4`` where the tests leave these ranks open."""
     if row.floor:
         return Words("floor")
-    return Words(span(comparison.ranks.get(row.label)))
+    return Words(span(comparison.pairwise.ranks.get(row.label)))
 
 
 def span(rank: tuple[int, int] | None) -> str:
@@ -142,10 +142,12 @@ def worst_of(comparison: Comparison, row: Row) -> Content:
     """The worst case AUC with its attack, in bold where the row is significantly the first of
     several.
     """
-    worst = comparison.worst(row.label)
+    worst = comparison.worst_cases.of(row.label).worst
     if worst is None:
         return None
-    first = comparison.ranks.get(row.label) == (1, 1) and len(comparison.ranked) > 1
+    first = (
+        comparison.pairwise.ranks.get(row.label) == (1, 1) and len(comparison.pairwise.ranked) > 1
+    )
     return replace(value(bounded(worst.found), sentence(" {}", worst.attack)), best=first)
 
 
@@ -230,7 +232,7 @@ def tf01_notes(section: Section) -> tuple[Text, ...]:
     if not has_tf01(section):
         return (_missing_tf01(section),)
     method = "each with a threshold of its own"
-    if section.comparison.aligned:
+    if section.comparison.cells.aligned:
         each = spanned([n for row in section.rows for n in _sizes(row)])
         method = f"aligned and with one threshold, since {each} non-members{_own_parts(section)} are too few for one of their own"
         method += " (docs/method.md)"
@@ -242,7 +244,7 @@ def tf01_notes(section: Section) -> tuple[Text, ...]:
 def has_tf01(section: Section, rows: Sequence[Row] | None = None) -> bool:
     """Whether any cell of these rows, by default of all, has it."""
     return any(
-        section.comparison.tf01(r.label, a)
+        section.comparison.cells.of(r.label, a).tf01
         for r in (section.rows if rows is None else rows)
         for a in section.attacks
     )

@@ -26,10 +26,10 @@ from fedbench.core.contract.board import (
 )
 from fedbench.core.contract.section import RowSummary
 from fedbench.leaderboard.columns import BY_KEY, COLUMNS
+from fedbench.leaderboard.statistics.comparison import Difference
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import PrivacyClaim, Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.statistics.verdict import Difference
 from fedbench.leaderboard.tables.common import (
     DEFENSE,
     RANK,
@@ -142,7 +142,7 @@ def first_rows(section: Section, most: int) -> list[Row]:
     """The rows by rank. Of more than ``most``: the undefended row, those that the sentences name,
     the first by rank, and floors where there is room.
     """
-    ranks = section.comparison.ranks
+    ranks = section.comparison.pairwise.ranks
     last = (len(section.rows), len(section.rows))
     rows = sorted(section.rows, key=lambda row: (row.floor, ranks.get(row.label, last)))
     if len(rows) <= most:
@@ -180,7 +180,8 @@ def _canaries(section: Section) -> Text:
     odd, every = (sum(s.n_members for s in section.scores(group)) for group in ("canary", "mix"))
     if base is None or not odd:
         return ()
-    worst = [found.found.mean if (found := kind.worst(base.label)) else 0.5 for kind in kinds]
+    cases = [kind.worst_cases.of(base.label).worst for kind in kinds]
+    worst = [0.5 if case is None else case.found.mean for case in cases]
     if worst[0] - worst[1] < MUCH:
         return ()
     return sentence(
@@ -192,7 +193,9 @@ def _alike(section: Section) -> Text:
     """``.93 (digits, pair, server view)``; empty with fewer than five ranked rows, or where they
     are not alike.
     """
-    rows = [s for label, s in section.summaries.items() if label in section.comparison.ranked]
+    rows = [
+        s for label, s in section.summaries.items() if label in section.comparison.pairwise.ranked
+    ]
     points = np.array([(s.worst.mean, s.accuracy.mean) for s in rows if s.worst and s.accuracy])
     if len(points) < FEWEST_ALIKE or not points.std(axis=0).all():
         return ()
@@ -238,18 +241,18 @@ def answer(section: Section) -> Answer:
     if base is None:
         return Answer(outcome="no undefended run")
     undefended = section.summaries[base.label]
-    if undefended.worst is None or not comparison.eligible:
+    if undefended.worst is None or not comparison.worst_cases.eligible:
         return Answer(outcome="nothing leaks")
     ranked = [
         s
         for label, s in section.summaries.items()
-        if label in comparison.ranked and label != base.label
+        if label in comparison.pairwise.ranked and label != base.label
     ]
     costs = {s.label: s.delta_accuracy for s in ranked if s.delta_accuracy is not None}
     if not costs:
         return Answer(outcome="none here", undefended=undefended)
     within = [label for label, cost in costs.items() if -cost.mean <= WITHIN]
-    against = comparison.against(base.label)
+    against = comparison.pairwise.against(base.label)
     less = [
         label
         for label in within
@@ -257,7 +260,7 @@ def answer(section: Section) -> Answer:
     ]
     # rows are in the order of their worst cases
     first = (less or within or [max(costs, key=lambda label: costs[label].mean)])[0]
-    tied = comparison.tied(first)
+    tied = comparison.pairwise.tied(first)
     return Answer(
         outcome="found" if less else "none lower" if within else "none within",
         undefended=undefended,
@@ -369,7 +372,7 @@ def ranking_table(section: Section, trust: Trust = None) -> Table:
         {
             **_cells(section, row, trust),
             "claims": claimed(row),
-            "tied": named(comparison.tied(row.label), MOST_TIED),
+            "tied": named(comparison.pairwise.tied(row.label), MOST_TIED),
         }
         for row in section.rows
     ]
@@ -452,7 +455,7 @@ def _remarks(section: Section) -> list[Text]:
 
 def _power(section: Section) -> tuple[Text, ...]:
     """The differences that are shown with a power of 80 %."""
-    auc, accuracy = section.comparison.smallest_difference, section.smallest_difference
+    auc, accuracy = section.comparison.pairwise.smallest_difference, section.smallest_difference
     found = [f"{auc:.3f} between two worst case AUCs, all pairs tested together"] if auc else []
     found += [f"{100 * accuracy:.1f} pp in delta-accuracy"] if accuracy else []
     text = f"With {len(section.seeds)} seeds, a power of 80 % takes a difference of {', or '.join(found)}."
@@ -480,7 +483,7 @@ def canary_table(section: Section) -> list[Table]:
     has samples of one kind only.
     """
     kinds = section.comparison.by_kind
-    if not section.scores("canary") or not all(kind.parts for kind in kinds):
+    if not section.scores("canary") or not all(kind.cells.parts for kind in kinds):
         return []
     columns, rows = [DEFENSE], list[tuple[Content, ...]]()
     for name in ("clean", "canaries"):
@@ -491,7 +494,11 @@ def canary_table(section: Section) -> list[Table]:
         ]
     for row in section.rows:
         cells = [
-            (rank_of(kind, row), worst_of(kind, row), value(bounded(kind.mean(row.label))))
+            (
+                rank_of(kind, row),
+                worst_of(kind, row),
+                value(bounded(kind.worst_cases.of(row.label).mean)),
+            )
             for kind in kinds
         ]
         rows.append((name_of(row), *cells[0], *cells[1]))
@@ -558,11 +565,15 @@ def _across(sections: Sequence[Section]) -> list[Across]:
         there = [(s, row) for s in sections if (row := s.row(label)) is not None]
         if len({(s.suite, s.setting) for s, _ in there}) > 1:
             against = [
-                s.comparison.against(s.base.label).get(label)
+                s.comparison.pairwise.against(s.base.label).get(label)
                 for s, row in there
                 if s.base is not None and s.base is not row
             ]
-            ranks = [s.comparison.ranks[label] for s, _ in there if label in s.comparison.ranks]
+            ranks = [
+                s.comparison.pairwise.ranks[label]
+                for s, _ in there
+                if label in s.comparison.pairwise.ranks
+            ]
             found.append(
                 Across(
                     row=there[0][1],
@@ -580,12 +591,15 @@ def _across(sections: Sequence[Section]) -> list[Across]:
 
 
 def _cell(section: Section, label: str) -> Content:
-    row, worst = section.row(label), section.comparison.worst(label)
+    row, worst = section.row(label), section.comparison.worst_cases.of(label).worst
     if row is None:
         return Words("-")
     if worst is None:
         return None
-    rank, delta = section.comparison.ranks.get(label), section.summaries[label].delta_accuracy
+    rank, delta = (
+        section.comparison.pairwise.ranks.get(label),
+        section.summaries[label].delta_accuracy,
+    )
     notes = [f"#{span(rank)}"] if rank else []
     notes += [] if delta is None else [f"{round(100 * delta.mean, 1) + 0.0:+.1f} pp"]
     return value(bounded(worst.found), Words(f" ({', '.join(notes)})") if notes else ())

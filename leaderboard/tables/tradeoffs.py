@@ -9,10 +9,10 @@ import numpy as np
 
 from fedbench.core.contract.board import Column, Content, Table, Value, Words, value
 from fedbench.core.metrics import hypervolume, pareto_front
+from fedbench.leaderboard.statistics.comparison import Difference
 from fedbench.leaderboard.statistics.intervals import mean_of
 from fedbench.leaderboard.statistics.rows import adversary_of
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.statistics.verdict import Difference
 from fedbench.leaderboard.tables.common import (
     DEFENSE,
     joined,
@@ -80,13 +80,15 @@ def paired_table(section: Section) -> list[Table]:
     """
     comparison, floor = section.comparison, section.free_rider
     references = [
-        r for r in (section.base, floor) if r is not None and comparison.worst(r.label) is not None
+        r
+        for r in (section.base, floor)
+        if r is not None and comparison.worst_cases.of(r.label).worst is not None
     ]
     if section.base is None or section.base not in references or len(section.rows) < 2:
         return []
     rows: list[tuple[Content, ...]] = []
     for row in (row for row in section.rows if not row.undefended):
-        found = [comparison.against(r.label).get(row.label) for r in references]
+        found = [comparison.pairwise.against(r.label).get(row.label) for r in references]
         cells = [None if d is None else value(d.found) for d in found]
         rows.append((name_of(row), cells[0], _verdict(found[0]), *cells[1:]))
     names = ["minus undefended", "leaks", *(["minus free-riders"] if floor in references else [])]

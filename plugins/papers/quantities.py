@@ -16,9 +16,9 @@ from fedbench.core.metrics.intervals import LEVEL
 from fedbench.core.report import Courses
 from fedbench.leaderboard.statistics.intervals import Measured, over_units, p_value
 from fedbench.leaderboard.statistics.maximum import row_maximum
+from fedbench.leaderboard.statistics.paired import PairTests, Rival
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.statistics.verdict import PairTests, Rival
 from fedbench.plugins.papers.claim_files import Quantity
 
 CLASSES = {
@@ -66,9 +66,9 @@ def measured(section: Section, q: Quantity) -> Interval:
     """
     row = row_of(section, q.row)
     _require_scores(section, row, q)
-    if q.measure in _OF_POPULATION and not section.comparison.parts:
+    if q.measure in _OF_POPULATION and not section.comparison.cells.parts:
         raise Missing(
-            f"no candidates with non-members of this population: {section.comparison.population}"
+            f"no candidates with non-members of this population: {section.comparison.scores.population}"
         )
     found = _MEASURES[q.measure](section, row, q)
     if found is None:
@@ -99,7 +99,9 @@ def contrasted(
     ours, theirs = measured(section, a), measured(elsewhere, b)
     if section is elsewhere and a.measure in _RIVALS:
         rivals = [_RIVALS[q.measure](section, q) for q in (a, b)]
-        tests = PairTests(section.comparison.parts, {"one": rivals[0], "other": rivals[1]}, margin)
+        tests = PairTests(
+            section.comparison.cells.parts, {"one": rivals[0], "other": rivals[1]}, margin
+        )
         if (interval := tests.interval("one", "other")) is None:
             raise Missing("no candidates in common")
         return Found(interval, tests.test("one", "other")[1])
@@ -252,7 +254,7 @@ def _require_scores(section: Section, row: Row, q: Quantity) -> None:
         raise Missing(
             "scores are missing of", q.row if q.attack is None else f"{q.row} / {q.attack}"
         )
-    if q.measure in _OVER_ATTACKS and not section.comparison.eligible:
+    if q.measure in _OVER_ATTACKS and not section.comparison.worst_cases.eligible:
         raise Missing("no attack beats chance on the undefended run, so none judges")
 
 
@@ -260,7 +262,10 @@ def _mean_rate(section: Section, row: Row, q: Quantity) -> Interval | None:
     """Over the eligible attacks. They judge the same candidates, so their errors may all fall
     together.
     """
-    found = [section.comparison.tf01(row.label, a) for a in section.comparison.eligible]
+    found = [
+        section.comparison.cells.of(row.label, a).tf01
+        for a in section.comparison.worst_cases.eligible
+    ]
     known = [i for i in found if i is not None]
     if not known or len(known) < len(found):
         return None
@@ -362,12 +367,12 @@ _SERIES: dict[str, Callable[[Section, Row, Quantity], dict[int, Measured]]] = {
 BY_SEED = tuple(_SERIES)  # measures with one value a seed
 _MEASURES: dict[str, Callable[[Section, Row, Quantity], Interval | None]] = {
     "worst-auc": lambda section, row, q: (
-        worst.found if (worst := section.comparison.worst(row.label)) else None
+        worst.found if (worst := section.comparison.worst_cases.of(row.label).worst) else None
     ),
     "mean-tf01": _mean_rate,
-    "mean-auc": lambda section, row, q: section.comparison.mean(row.label),
-    "auc": lambda section, row, q: section.comparison.signed(row.label, q.attack or ""),
-    "tf01": lambda section, row, q: section.comparison.tf01(row.label, q.attack or ""),
+    "mean-auc": lambda section, row, q: section.comparison.worst_cases.of(row.label).mean,
+    "auc": lambda section, row, q: section.comparison.cells.of(row.label, q.attack or "").auc,
+    "tf01": lambda section, row, q: section.comparison.cells.of(row.label, q.attack or "").tf01,
     "accuracy": lambda section, row, q: _percent(row.accuracy),
     "delta-accuracy": lambda section, row, q: _percent(section.delta_accuracy(row)),
     "runtime": lambda section, row, q: section.runtime(row),
@@ -377,9 +382,9 @@ _MEASURES: dict[str, Callable[[Section, Row, Quantity], Interval | None]] = {
     **dict.fromkeys(BY_SEED, _over_seeds),
 }
 _RIVALS: dict[str, Callable[[Section, Quantity], Rival]] = {
-    "worst-auc": lambda section, q: section.comparison.worst_rival(q.row),
-    "mean-auc": lambda section, q: section.comparison.mean_rival(q.row),
-    "auc": lambda section, q: section.comparison.cell_rival(q.row, q.attack or ""),
+    "worst-auc": lambda section, q: section.comparison.worst_cases.of(q.row).rival,
+    "mean-auc": lambda section, q: section.comparison.worst_cases.of(q.row).mean_rival,
+    "auc": lambda section, q: section.comparison.worst_cases.of(q.row).cell_rival(q.attack or ""),
 }
 _OF_POPULATION = ("worst-auc", "mean-auc", "auc", "mean-tf01", "tf01")
 CHANCE = dict.fromkeys(("worst-auc", "mean-auc", "auc", "attack-accuracy"), 0.5) | dict.fromkeys(

@@ -8,9 +8,10 @@ from typing import Literal, get_args
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
+from fedbench.leaderboard.statistics.comparison import Comparison
 from fedbench.leaderboard.statistics.intervals import POWER, holm
+from fedbench.leaderboard.statistics.scores import SectionScores
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.statistics.verdict import Comparison
 from fedbench.plugins.papers.claim_files import (
     Bound,
     Claim,
@@ -157,7 +158,7 @@ def judged(paper: Paper, sections: Sequence[Section]) -> list[Judged]:
         if places
     ]
     for section in (s for population, own in held.items() if population != "outside" for s in own):
-        section.comparison.forget_scores()
+        section.comparison.scores.forget()
     return found
 
 
@@ -168,9 +169,8 @@ def _without(section: Section, attacks: Sequence[str]) -> Section:
     kept = tuple(a for a in section.attacks if a not in attacks)
     rows = tuple(replace(row, entries={a: row.entries[a] for a in kept}) for row in section.found)
     counted = [attack for attack in section.comparison.attacks if attack in kept]
-    return replace(
-        section, attacks=kept, found=rows, comparison=Comparison(rows, counted, section.units)
-    )
+    comparison = Comparison(SectionScores(rows, section.units), counted)
+    return replace(section, attacks=kept, found=rows, comparison=comparison)
 
 
 def _judge(
@@ -232,7 +232,11 @@ def _beside(test: ClaimTest, sections: Sequence[Section]) -> Interval | None:
     anything else.
     """
     section, own = _section(test.place, sections, ""), test.quantity
-    if own.measure != "auc" or test.other not in section.attacks or not section.comparison.parts:
+    if (
+        own.measure != "auc"
+        or test.other not in section.attacks
+        or not section.comparison.cells.parts
+    ):
         return None
     theirs = own.model_copy(update={"attack": test.other})
     return contrasted((section, own), (section, theirs)).interval

@@ -1,0 +1,165 @@
+"""All statistics of a section's rows against attacks: cells, worst cases, tests of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+from fedbench.core.metrics import Interval
+from fedbench.core.metrics.intervals import LEVEL
+from fedbench.leaderboard.statistics.cells import Cells
+from fedbench.leaderboard.statistics.intervals import holm, smallest_shown
+from fedbench.leaderboard.statistics.paired import Pair, PairTests, Tests, ordered, rank_ranges
+from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.scores import CandidateFilter, Population, SectionScores
+from fedbench.leaderboard.statistics.worst_case import WorstCases, base_of
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two rows' worst cases, the first minus the second, paired on the same candidates."""
+
+    found: Interval
+    p: float
+    """adjusted for the number of rows compared (Holm)"""
+
+    @property
+    def shown(self) -> bool:
+        """Whether it is significantly different from 0."""
+        return self.p <= 1 - LEVEL
+
+
+class Pairwise:
+    """Tests of all pairs of rows' worst cases, and the ranks that follow."""
+
+    def __init__(self, worst_cases: WorstCases, rows: Sequence[Row]) -> None:
+        self._worst_cases, self._rows = worst_cases, tuple(rows)
+        self._leaders: dict[str, str | None] = {}
+
+    @cached_property
+    def _tests(self) -> PairTests:
+        rivals = {row.label: self._worst_cases.of(row.label).rival for row in self._rows}
+        return PairTests(self._worst_cases.cells.parts, rivals)
+
+    @cached_property
+    def ranked(self) -> tuple[str, ...]:
+        """Labels of the rows with a rank: complete, no floor, judged by some eligible attack."""
+        whole = [row.label for row in self._rows if row.complete and not row.floor]
+        return tuple(label for label in whole if self._worst_cases.of(label).worst is not None)
+
+    @cached_property
+    def ranks(self) -> dict[str, tuple[int, int]]:
+        """Label -> (best, worst) rank, 95 % simultaneous."""
+        return self.ranks_among(self.ranked)
+
+    @cached_property
+    def better(self) -> frozenset[Pair]:
+        """(lower, higher): the pairs of ranked rows with a significant difference of worst cases,
+        all pairs together.
+
+        Ranges of ranks say less: two that overlap may belong to such a pair.
+        """
+        return frozenset(ordered(self.tests_among(self.ranked)))
+
+    def tied(self, label: str) -> tuple[str, ...]:
+        """Return the other ranked rows that the tests do not distinguish from a ranked row."""
+        if label not in self.ranked:
+            return ()
+        others = [other for other in self.ranked if other != label]
+        return tuple(o for o in others if self.better.isdisjoint(((label, o), (o, label))))
+
+    def ranks_among(self, labels: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Return the ranks of those of ``labels`` that have one, as if there were no other rows."""
+        known = [label for label in self.ranked if label in labels]
+        return rank_ranges(known, self.tests_among(known))
+
+    @cached_property
+    def smallest_difference(self) -> float | None:
+        """The difference of two ranked rows' worst cases that is shown with a power of 80 % where
+        all pairs are tested together; None with one seed or one row.
+        """
+        pairs = list(combinations(self.ranked, 2))
+        deviations = [d for pair in pairs if (d := self._tests.deviation(*pair)) == d]
+        seeds = len({seed for seed, _ in self._worst_cases.cells.scores.units})
+        return smallest_shown(deviations, seeds, len(pairs))
+
+    def tests_among(self, labels: Sequence[str]) -> Tests:
+        """Return the tests of all pairs of these rows' worst cases."""
+        return self._tests.among(labels)
+
+    def leader(self, attack: str) -> str | None:
+        """Return the one complete row with the lowest AUC of an attack, if it is significantly
+        lower than all others.
+        """
+        if attack not in self._leaders:
+            self._leaders[attack] = self._leader(attack)
+        return self._leaders[attack]
+
+    def _leader(self, attack: str) -> str | None:
+        rows = [row for row in self._rows if not (row.floor or row.refuted)]
+        labels = [row.label for row in rows if row.entries[attack].complete]
+        if len(labels) < 2:
+            return None
+        rivals = {label: self._worst_cases.of(label).cell_rival(attack) for label in labels}
+        tests = PairTests(self._worst_cases.cells.parts, rivals).among(labels)
+        ranks = rank_ranges(labels, tests)
+        return next((label for label, (_, last) in ranks.items() if last == 1), None)
+
+    def against(self, reference: str) -> dict[str, Difference]:
+        """Return label -> its worst case minus that of the ``reference`` row, of every other row
+        that has both.
+        """
+        pairs = [(row.label, reference) for row in self._rows if row.label != reference]
+        return {label: difference for (label, _), difference in self.between(pairs).items()}
+
+    def between(self, pairs: Sequence[Pair]) -> dict[Pair, Difference]:
+        """Return the worst case of the first minus that of the second, of the pairs that have both
+        and are not refuted; adjusted for their number.
+        """
+        refuted = {row.label for row in self._rows if row.refuted}
+        intervals: dict[Pair, Interval] = {}
+        for pair in pairs:
+            interval = self._tests.interval(*pair)
+            if interval is not None and refuted.isdisjoint(pair):
+                intervals[pair] = interval
+        adjusted = holm({pair: self._tests.test(*pair)[1] for pair in intervals})
+        return {pair: Difference(i, adjusted[pair]) for pair, i in intervals.items()}
+
+
+class Comparison:
+    """The rows of a section against ``attacks``, by its ``scores`` on candidates of one ``kind``.
+
+    ``eligible``: the attacks that judge, where other non-members choose them.
+    """
+
+    def __init__(
+        self,
+        scores: SectionScores,
+        attacks: Sequence[str],
+        eligible: Sequence[str] | None = None,
+        kind: CandidateFilter = "all",
+    ) -> None:
+        self.scores, self.rows, self.attacks = scores, scores.rows, tuple(attacks)
+        self.cells = Cells(scores, kind)
+        self.worst_cases = WorstCases(self.cells, self.rows, self.attacks, eligible)
+        self.pairwise = Pairwise(self.worst_cases, self.rows)
+
+    @cached_property
+    def by_kind(self) -> tuple[Comparison, Comparison]:
+        """The comparison on the candidates that are clean, and on those that are mislabelled."""
+        clean = Comparison(self.scores, self.attacks, kind="clean")
+        return clean, Comparison(self.scores, self.attacks, kind="canary")
+
+    def held_against(self, population: Population) -> Comparison:
+        """Return the comparison with other non-members, judged by the attacks eligible here."""
+        if population == self.scores.population:
+            return self
+        scores = SectionScores(self.rows, self.scores.units, population)
+        return Comparison(scores, self.attacks, self.worst_cases.eligible)
+
+    @property
+    def base(self) -> Row | None:
+        """The undefended row; None where it is refuted."""
+        return base_of(self.rows)
