@@ -253,14 +253,14 @@ def row_of(section, label):
     return next(r for r in section.rows if r.label == label)
 
 
-def blocks_of(folder, plots=False, folds=False, **more):
-    """The blocks of a folder's board."""
-    return document(Source(records=load_records(folder.root), title="Demo", **more), plots, folds)
+def blocks_of(folder, plots=False, **more):
+    """The blocks of a folder's full board."""
+    return document(Source(records=load_records(folder.root), title="Demo", **more), plots)
 
 
 def board(folder, plots=False, **more):
     """A folder's board as Markdown."""
-    return render(blocks_of(folder, plots, folds=True, **more))
+    return render(blocks_of(folder, plots, **more))
 
 
 def rows_of(text, after):

@@ -118,7 +118,7 @@ def section_around(contest, setting="iid", coalition="pair", suite="demo"):
         view="server",
         attacks=contest.attacks,
         found=contest.rows,
-        targets={seed: (0,) for seed, _ in contest.units},
+        targets={seed: (0,) for seed, _ in contest.scores.units},
         comparison=contest,
     )
 

@@ -12,12 +12,50 @@ import numpy as np
 from scipy import stats
 
 from fedbench.core.store.reading import Candidates
+from fedbench.leaderboard.statistics.comparison import Comparison
 from fedbench.leaderboard.statistics.rows import FLOORS, Entry, Row
-from fedbench.leaderboard.statistics.scores import CellScores, Part
+from fedbench.leaderboard.statistics.scores import CellScores, Part, SectionScores
 from fedbench.leaderboard.statistics.tf01 import Sample
-from fedbench.leaderboard.statistics.verdict import Comparison
 
 CANDIDATES = 50  # of each class in a world, which has AUCs and no scores
+
+
+class Contest(Comparison):
+    """A comparison with its results under short names."""
+
+    def signed(self, label, attack):
+        return self.cells.of(label, attack).auc
+
+    def settled(self, label, attack):
+        return self.cells.of(label, attack).settled
+
+    def settle(self):
+        """Take every sign for granted."""
+        for row in self.rows:
+            for attack in self.attacks:
+                self.cells.of(row.label, attack).__dict__["settled"] = True
+
+    def worst(self, label):
+        return self.worst_cases.of(label).worst
+
+    def mean(self, label):
+        return self.worst_cases.of(label).mean
+
+    @property
+    def eligible(self):
+        return self.worst_cases.eligible
+
+    @eligible.setter
+    def eligible(self, attacks):
+        self.worst_cases.__dict__["eligible"] = tuple(attacks)
+
+    @property
+    def ranks(self):
+        return self.pairwise.ranks
+
+    @property
+    def against(self):
+        return self.pairwise.against
 
 
 def world(aucs, error=1e-6, labels=None, names=None):
@@ -50,8 +88,8 @@ def world(aucs, error=1e-6, labels=None, names=None):
         )
         for label in labels
     ]
-    contest = Comparison(stubs, names, [(seed, 0) for seed in range(seeds)])
-    contest.parts = [
+    contest = Contest(SectionScores(stubs, [(seed, 0) for seed in range(seeds)]), names)
+    parts = [
         Part(
             fold=seed,
             unit=(seed, 0),
@@ -64,6 +102,7 @@ def world(aucs, error=1e-6, labels=None, names=None):
         )
         for seed, flat in enumerate(np.moveaxis(aucs, 2, 0).reshape(seeds, -1))
     ]
+    contest.scores._parts = {"all": parts}
     return contest
 
 
@@ -94,7 +133,8 @@ def judged(scores, kind, canary=None, ids=lambda seed, target, n: np.arange(n)):
         }
         rows.append(Row(label, label, entries, tuple(targets)))
     names = sorted({a for attacks in scores.values() for a in attacks})
-    return Comparison(rows, names, [(seed, t) for seed, of in targets.items() for t in of])
+    units = [(seed, t) for seed, of in targets.items() for t in of]
+    return Contest(SectionScores(rows, units), names)
 
 
 def _loaded(seed, of, kind, canary, ids):

@@ -205,7 +205,7 @@ def test_what_is_below_guessing_finds_nothing_though_the_free_rider_is_lower(riv
         np.array([[0.8 + WIGGLE], [rival - WIGGLE], [0.3 + WIGGLE]]),
         ("none", "rival", "free-rider"),
     )
-    world.comparison.population = "mix"  # where an attack keeps its own sign
+    world.comparison.scores.population = "mix"  # where an attack keeps its own sign
     q = Quantity(measure="auc", row="rival", attack=world.attacks[0])
     assert [at_floor(world, q), at_floor(world, q, 0.03)] == [expected] * 2
 
@@ -325,8 +325,10 @@ def test_aucs_of_another_population_are_those_of_its_candidates_with_the_attacks
     scores, contest = held_in(KIND)
     aucs = [(s[0][KIND == MEMBER][:, None] > s[0][np.isin(KIND, others)]).mean() for s in scores]
     held = contest.held_against(population)
-    assert held.signed("none", "attack").mean == pytest.approx(0.5 + sign * (np.mean(aucs) - 0.5))
-    assert held.eligible == contest.eligible == ("attack",)
+    assert held.cells.of("none", "attack").auc.mean == pytest.approx(
+        0.5 + sign * (np.mean(aucs) - 0.5)
+    )
+    assert held.worst_cases.eligible == contest.eligible == ("attack",)
 
 
 @pytest.mark.parametrize("population", ["inside", "mix"])

@@ -16,8 +16,7 @@ from fedbench.core import EXCLUDED, MEMBER, OFL
 from fedbench.core.metrics import auc, auc_covariance, t_interval
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.leaderboard.statistics.intervals import Measured, p_value, smallest_shown
-from fedbench.leaderboard.statistics.verdict import rank_ranges
-from fedbench.leaderboard.tables.attacks import attack_tables
+from fedbench.leaderboard.statistics.paired import rank_ranges
 from fedbench.plugins.analyses.strengths import PairedDifferences
 
 KIND = np.repeat([MEMBER, OFL], 30)
@@ -74,7 +73,7 @@ def made(seeds, targets, decimals, shared, leaks):
         else (lambda seed, target, n: np.arange(n) + 1000 * target)
     )
     contest = judged(named, kind, ids=ids)
-    contest.settled = lambda *_: True
+    contest.settle()
     return contest, Reference(scores, kind == MEMBER, shared)
 
 
@@ -91,7 +90,10 @@ def ends(interval):
 def numbers(contest):
     """As ``Reference.numbers``."""
     rows = [row.label for row in contest.rows]
-    worst, tests = {row: contest.worst(row) for row in rows}, contest.tests_among(tuple(rows))
+    worst, tests = (
+        {row: contest.worst(row) for row in rows},
+        contest.pairwise.tests_among(tuple(rows)),
+    )
     return {
         "signed": [[ends(contest.signed(row, a)) for a in contest.attacks] for row in rows],
         "worst": [(*ends(w.found), w.largest[1]) for w in worst.values()],
@@ -163,9 +165,13 @@ def test_rows_are_tied_by_the_test_of_their_pair_though_their_ranges_overlap():
         and contest.ranks["b"] == (1, 3)
         and contest.ranks["c"] == (2, 3)
     )
-    assert {pair for pair in contest.better if "none" not in pair} == {("a", "c")}
-    assert {row: contest.tied(row) for row in "abc"} == {"a": ("b",), "b": ("a", "c"), "c": ("b",)}
-    assert contest.tied("free-rider") == ()
+    assert {pair for pair in contest.pairwise.better if "none" not in pair} == {("a", "c")}
+    assert {row: contest.pairwise.tied(row) for row in "abc"} == {
+        "a": ("b",),
+        "b": ("a", "c"),
+        "c": ("b",),
+    }
+    assert contest.pairwise.tied("free-rider") == ()
 
 
 def of_seeds(values, error=0.0):
@@ -208,9 +214,10 @@ def test_an_attack_that_is_inverted_under_one_defense_is_a_leak_that_wins_nothin
         0.004,
         ["none", "flip", "calm"],
     )
-    assert contest.turned("flip", "attack0") and not contest.turned("calm", "attack0")
+    assert contest.cells.of("flip", "attack0").turned
+    assert not contest.cells.of("calm", "attack0").turned
     assert contest.signed("flip", "attack0").mean == pytest.approx(0.65, abs=0.01)
-    assert contest.leader("attack0") == "calm" and contest.ranks == {
+    assert contest.pairwise.leader("attack0") == "calm" and contest.ranks == {
         "calm": (1, 1),
         "flip": (2, 2),
         "none": (3, 3),
@@ -226,7 +233,9 @@ def test_the_attack_for_tf01_is_not_chosen_with_the_scores_of_the_judged_seed():
             a[0] = {0: rng.normal(size=760) + rng.choice([-2, 2]) * (kind == MEMBER)}
         after = judged(scores, kind)
         before.eligible = after.eligible = before.attacks
-        one, other = (contest.worst_tf01("none").picks for contest in (before, after))
+        one, other = (
+            contest.worst_cases.of("none").worst_tf01.picks for contest in (before, after)
+        )
         assert one[0] == other[0]
         moved += one != other
     assert moved  # the change is large enough to be seen on the other seeds
@@ -235,13 +244,13 @@ def test_the_attack_for_tf01_is_not_chosen_with_the_scores_of_the_judged_seed():
 def test_halves_of_a_single_seed_are_disjoint_and_choose_for_each_other():
     scores = of_rows("halves", {"none": 0.0}, 1)
     contest, own = judged(scores, KIND), scores["none"]["a"][0][0]
-    one, two = (p.own["none", "a"].sample for p in contest.parts)
+    one, two = (p.own["none", "a"].sample for p in contest.cells.parts)
     assert not set(one.ids) & set(two.ids) and len(one.ids) == len(two.ids) == len(one.member) == 15
     mine = np.isin(own, np.concatenate([one.member, one.nonmember])) & (KIND == MEMBER)
     for shift in (-5.0, 5.0):
         scores["none"]["a"][0][0] = own + shift * mine
-        assert judged(scores, KIND).sign("none", "a") == {
-            0: contest.sign("none", "a")[0],
+        assert judged(scores, KIND).cells.of("none", "a").signs == {
+            0: contest.cells.of("none", "a").signs[0],
             1: np.sign(shift),
         }
 
@@ -318,17 +327,14 @@ def test_equal_rows_are_given_an_order_in_at_most_five_percent_of_cases():
 
 def everything(contest):
     """Every number of a contest."""
-    found = [contest.eligible, contest.ranks]
+    results = [contest.worst_cases.eligible, contest.pairwise.ranks]
     for row in contest.rows:
-        found += [
-            f(row.label) for f in (contest.worst, contest.worst_tf01, contest.mean, contest.against)
-        ]
-        found += [
-            f(row.label, a)
-            for a in contest.attacks
-            for f in (contest.signed, contest.tf01, contest.turned)
-        ]
-    return [*found, *map(contest.leader, contest.attacks)]
+        case = contest.worst_cases.of(row.label)
+        results += [case.worst, case.worst_tf01, case.mean, contest.pairwise.against(row.label)]
+        for attack in contest.attacks:
+            cell = contest.cells.of(row.label, attack)
+            results += [cell.auc, cell.tf01, cell.turned]
+    return [*results, *map(contest.pairwise.leader, contest.attacks)]
 
 
 @pytest.mark.parametrize(
@@ -377,7 +383,7 @@ def test_a_seed_that_one_row_lacks_is_left_out_of_its_comparisons_alone():
     assert contest.signed("x", "a").n == 3 and set(contest.ranks) == {"none", "y"}
     for row, same in (("x", without), ("y", whole)):
         assert contest.against("none")[row].found == same.against("none")[row].found
-        found, expected = (c.tests_among(("none", "x", "y")) for c in (contest, same))
+        found, expected = (c.pairwise.tests_among(("none", "x", "y")) for c in (contest, same))
         assert found["none", row] == pytest.approx(expected["none", row])
 
 
@@ -402,7 +408,7 @@ def test_targets_may_differ_by_seed():
 
 def test_a_candidate_that_one_row_excludes_is_left_out_of_comparisons_and_counts_for_the_others():
     scores = of_rows("excluded", {"none": 1, "x": 1}, 2)
-    part = judged(scores, {"none": KIND, "x": np.r_[np.full(6, EXCLUDED), KIND[6:]]}).parts[0]
+    part = judged(scores, {"none": KIND, "x": np.r_[np.full(6, EXCLUDED), KIND[6:]]}).cells.parts[0]
     of_none, of_both = (
         [scores[row]["a"][0][0][at:] for row in rows]
         for rows, at in ((["none"], 0), (["none", "x"], 6))
@@ -430,7 +436,10 @@ def test_the_contest_of_one_kind_of_samples_never_sees_the_other_kind():
     clean, odd = judged(scores, KIND, canary).by_kind
     assert everything(clean) == everything(judged(scores, np.where(canary, EXCLUDED, KIND), canary))
     assert everything(odd) == everything(judged(scores, np.where(canary, KIND, EXCLUDED), canary))
-    assert clean.worst("none") is None and odd.worst("none").found.mean > 0.95
+    assert (
+        clean.worst_cases.of("none").worst is None
+        and odd.worst_cases.of("none").worst.found.mean > 0.95
+    )
 
 
 # ---------------------------------------------------------------- pairs of defenses
@@ -454,7 +463,7 @@ def test_a_pair_is_compared_as_with_one_row_and_its_reverse_is_the_negative(sect
     ]
     one, other, alike = section.differences(pairs)
     assert (
-        one.worst == section.comparison.against("mixup")["shield"].found
+        one.worst == section.comparison.pairwise.against("mixup")["shield"].found
         and one.shown
         and one.worst.mean < -0.2
     )
@@ -468,20 +477,8 @@ def test_a_pair_is_compared_as_with_one_row_and_its_reverse_is_the_negative(sect
         (other.worst.mean, "MORE"),
         (alike.worst.mean, "no difference shown"),
     ]
-    alone = {p: section.comparison.between([p])[p].p for p in pairs[:3:2]}
+    alone = {p: section.comparison.pairwise.between([p])[p].p for p in pairs[:3:2]}
     # adjusted for their number
-    assert section.comparison.between(list(alone))[pairs[0]].p == pytest.approx(2 * alone[pairs[0]])
-
-
-def test_the_rate_at_the_smallest_attained_fpr_stands_in_a_table_where_targets_are_small(section):
-    # 1 / 61
-    (table,) = (
-        t
-        for t in attack_tables(section)
-        if t.title == "TPR (%) by attack at a false-positive rate of 1.6 %"
-    )
-    samples = [part.own["none", "fedmia-server"].sample for part in section.comparison.parts]
-    found = {section.rows[i].label: row[2].mean for i, row in enumerate(table.rows)}
-    assert found["none"] == pytest.approx(
-        100 * np.mean([np.mean(s.member > s.nonmember.max()) for s in samples])
+    assert section.comparison.pairwise.between(list(alone))[pairs[0]].p == pytest.approx(
+        2 * alone[pairs[0]]
     )

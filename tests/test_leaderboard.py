@@ -83,7 +83,7 @@ def test_a_defense_at_several_strengths_is_a_sweep_of_tf01_and_test_error(tmp_pa
     (sweep,) = section.sweeps()
     point = {
         d: (
-            section.comparison.tf01(d, "fedmia-ii").mean / 100,
+            section.comparison.cells.of(d, "fedmia-ii").tf01.mean / 100,
             1 - row_of(section, d).accuracy.mean,
         )
         for d in leak
@@ -136,9 +136,11 @@ def test_floors_have_no_rank_and_the_members_share_is_above_the_free_riders_accu
     of_seed = {seed: {"mixup": (0.8, 0.75 + 0.01 * seed)} for seed in range(3)}
     (section,) = sections_of(Cells(tmp_path / "r", {"s": rows}, seeds=range(3), of_seed=of_seed))
     assert (
-        set(section.comparison.ranks) == set(trade_off(section).points) == {"none", "mixup", "lazy"}
+        set(section.comparison.pairwise.ranks)
+        == set(trade_off(section).points)
+        == {"none", "mixup", "lazy"}
     )
-    assert section.comparison.leader("loss-series") == "lazy"  # free-rider is as low
+    assert section.comparison.pairwise.leader("loss-series") == "lazy"  # free-rider is as low
     found, expected = section.summaries["mixup"].contribution, [0.15, 0.16, 0.17]
     assert (
         found.mean == pytest.approx(0.16)
@@ -148,7 +150,7 @@ def test_floors_have_no_rank_and_the_members_share_is_above_the_free_riders_accu
         section.summaries["lazy"].contribution.mean == 0
         and section.summaries["free-rider"].contribution is None
     )
-    assert not section.comparison.against("free-rider")["lazy"].shown
+    assert not section.comparison.pairwise.against("free-rider")["lazy"].shown
 
 
 @pytest.mark.parametrize(("rounds", "below"), [(range(1, 6), 0.03), ((1, 2), 0.015), ((1,), 0.0)])
@@ -240,7 +242,7 @@ def test_intervals_of_auc_and_accuracy_end_at_0_and_1_where_they_are_shown(tmp_p
         of_seed=wobble,
     )
     (section,) = sections_of(folder)
-    assert section.comparison.worst("mixup").found.high > 1  # a test uses it whole
+    assert section.comparison.worst_cases.of("mixup").worst.found.high > 1  # a test uses it whole
     row = next(r for r in board_of(source_of(folder.root), "demo", "").rows if r.label == "mixup")
     assert row.worst[2] == row.mean[2] == row.accuracy[2] == row.entries[0].auc[2] == 1
     shown = of_defense(board(folder), "**AUC by attack**")["mixup"]["loss-series"]
@@ -263,7 +265,8 @@ def test_what_changes_the_reading_stands_above_the_first_table_and_the_answer_be
     folder = CanaryCells(tmp_path / "r", {"iid": rows}, seeds=range(3))
     (section,), text = sections_of(folder), board(folder)
     clean, every = (
-        c.worst("none").found.mean for c in (section.comparison.by_kind[0], section.comparison)
+        c.worst_cases.of("none").worst.found.mean
+        for c in (section.comparison.by_kind[0], section.comparison)
     )
     where = "iid, coalition pair, server view"
     leak = f"undefended worst case AUC on all, on clean ones {every:.3f}, {clean:.3f} ({where}: 5 % canaries)"
@@ -411,8 +414,8 @@ def test_an_attack_that_finds_nothing_undefended_counts_nowhere_and_is_named(tmp
     folder.leak, folder.attacks = {"none": 0.0, "mixup": 3.0}, ("guess",)
     (section,), text = sections_of(folder.fill()), board(folder)
     assert (
-        section.comparison.worst("mixup").attack == "fedmia-ii"
-        and section.comparison.signed("mixup", "guess").mean > 0.9
+        section.comparison.worst_cases.of("mixup").worst.attack == "fedmia-ii"
+        and section.comparison.cells.of("mixup", "guess").auc.mean > 0.9
     )
     assert (
         "No better than chance on the undefended run, and so in no mean, worst case or rank: guess."
@@ -579,8 +582,8 @@ def test_a_broken_attack_costs_its_own_cells_only_and_is_named(folder, template,
     }
     for label in LEAK:
         assert section.summaries[label] == before.summaries[label]
-    assert section.comparison.ranks == before.comparison.ranks and set(
-        before.comparison.ranks
+    assert section.comparison.pairwise.ranks == before.comparison.pairwise.ranks and set(
+        before.comparison.pairwise.ranks
     ) == set(LEAK)
     text = board(folder)
     assert (
@@ -677,7 +680,11 @@ def test_where_no_client_defends_a_row_without_its_scores_is_incomplete(tmp_path
         for attack in folder.attacks:
             folder.add(row, attack, seed, "failed", reason="x")
     (section,) = sections_of(folder)
-    assert {r.label for r in section.rows if r.complete} == set(section.comparison.ranks) == ranked
+    assert (
+        {r.label for r in section.rows if r.complete}
+        == set(section.comparison.pairwise.ranks)
+        == ranked
+    )
 
 
 # ---------------------------------------------------------------- rules of the server and attacks

@@ -285,14 +285,16 @@ def test_a_refuted_row_has_no_rank_and_the_others_rank_as_if_it_were_not_there(t
     source = source_of(tmp_path / "r")
     (section,), refuted = source.sections, "refuted: 3 of 3 cells not reproduced, stale"
     assert (
-        honest.comparison.ranks["grad-sparse"] == (1, 1)
-        and section.comparison.ranks == honest.comparison.ranks
+        honest.comparison.pairwise.ranks["grad-sparse"] == (1, 1)
+        and section.comparison.pairwise.ranks == honest.comparison.pairwise.ranks
     )
     assert (
-        section.comparison.leader("loss-series") == "grad-sparse" == answer(section).defense.label
+        section.comparison.pairwise.leader("loss-series")
+        == "grad-sparse"
+        == answer(section).defense.label
     )
     assert (
-        section.comparison.against("none").keys() == {"mixup", "grad-sparse"}
+        section.comparison.pairwise.against("none").keys() == {"mixup", "grad-sparse"}
         and "forged" not in trade_off(section).points
     )
     table = summary(source.sections, source.trust)

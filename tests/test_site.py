@@ -173,12 +173,12 @@ def test_the_table_shows_the_numbers_of_the_section(made, folder):
     rates = np.array(page.board["fpr"])[page.board["sections"][0]["fpr_from"] :]
     assert [row["label"] for row in page.board["rows"]] == [row.label for row in section.rows]
     for shown, row in zip(page.board["rows"], section.rows, strict=True):
-        worst = section.comparison.worst(row.label)
+        worst = section.comparison.worst_cases.of(row.label).worst
         assert shown["worst"] == pytest.approx(
             [worst.found.mean, worst.found.low, worst.found.high], abs=5e-5
         )
         assert section.attacks[shown["worst_attack"]] == worst.attack
-        assert tuple(shown["rank"]) == section.comparison.ranks[row.label]
+        assert tuple(shown["rank"]) == section.comparison.pairwise.ranks[row.label]
         assert re.search(rf">{shown['worst'][0]:.3f}[< ]", page.source)
         for attack, entry in zip(section.attacks, shown["entries"], strict=True):
             band, codes = roc_band(section, row.label, attack, rates), unpacked(entry["roc"])

@@ -16,8 +16,8 @@ from scipy.stats import norm
 from fedbench.core import MEMBER, OFL
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates
-from fedbench.leaderboard.statistics.scores import part_of
-from fedbench.leaderboard.statistics.verdict import Comparison
+from fedbench.leaderboard.statistics.comparison import Comparison
+from fedbench.leaderboard.statistics.scores import Part, SectionScores, part_of
 
 KIND, REPETITIONS = np.repeat([MEMBER, OFL], [90, 500]), 2000
 CASES = (
@@ -38,8 +38,7 @@ AUCS = (0.5, 0.48, 0.45, 0.4, 0.2)
 
 def compared(seeds: int, deviation: float, auc: float, rng: np.random.Generator) -> Comparison:
     """One row and attack; of a single seed the two halves of the candidates."""
-    found = Comparison([], ["attack"], [(seed, 0) for seed in range(seeds)])
-    found.parts = []
+    parts: list[Part] = []
     for seed in range(seeds):
         shift = np.sqrt(2) * norm.ppf(auc + deviation * rng.standard_normal())
         scores, nothing = (
@@ -49,15 +48,18 @@ def compared(seeds: int, deviation: float, auc: float, rng: np.random.Generator)
         candidates = Candidates(scores, KIND, np.arange(len(KIND)), ~nothing, nothing)
         even = np.arange(len(KIND)) % 2 == 0
         for fold, where in {0: even, 1: ~even}.items() if seeds == 1 else [(seed, ~nothing)]:
-            found.parts += part_of(fold, (seed, 0), {("row", "attack"): candidates}, where)
-    return found
+            parts += part_of(fold, (seed, 0), {("row", "attack"): candidates}, where)
+    scores_of_parts = SectionScores([], [(seed, 0) for seed in range(seeds)])
+    scores_of_parts._parts = {"all": parts}
+    return Comparison(scores_of_parts, ["attack"])
 
 
 def row(seeds: int, deviation: float, auc: float, repetitions: int) -> str:
     """A line of the table."""
     rng = numpy_rng(0, f"simulation of signs/{seeds}/{deviation}/{auc}")
     made = [compared(seeds, deviation, auc, rng) for _ in range(repetitions)]
-    found = [(i, c.settled("row", "attack")) for c in made if (i := c.signed("row", "attack"))]
+    cells = [c.cells.of("row", "attack") for c in made]
+    found = [(i, cell.settled) for cell in cells if (i := cell.auc)]
     covered, below = (
         np.mean([i.low <= 1 - auc <= i.high for i, _ in found]),
         np.mean([i.mean < 0.5 for i, _ in found]),
