@@ -25,6 +25,7 @@ from worlds import component
 from fedbench.core import Findings, Judged, Judgement, Number
 from fedbench.core.metrics import auc, combined_interval, exact_interval, t_interval, tf01
 from fedbench.leaderboard.statistics.intervals import accuracy_error
+from fedbench.plugins import papers
 from fedbench.plugins.analyses import fedbench_analyses
 from fedbench.plugins.analyses.clients import count_error
 from fedbench.plugins.analyses.common import interval_of
@@ -37,7 +38,8 @@ CANARY = np.arange(len(POOL)) % 4 == 0
 
 def analysis(name, **params):
     """A built-in analysis by its name."""
-    return component({c.name: c for c in fedbench_analyses()}[name])(**params)
+    announced = {c.name: c for c in [*fedbench_analyses(), *papers.fedbench_analyses()]}
+    return component(announced[name])(**params)
 
 
 def run_of(leak=(0.5, 0.5, 2.0), **change):

@@ -23,14 +23,14 @@ LONG = "a-defense-of-a-name-that-is-far-too-long-for-a-table-" + "x" * 60 + "-en
 
 REPORT = """
     from fedbench.core import Component, Report, Summary, hookimpl
-    from fedbench.core.report import Table
+    from fedbench.core.report import Table, opened
     from fedbench.leaderboard.document import document, source_of
 
     class Page(Report):
         def write(self, results, plots=True):
             path = results / "leaderboard" / "index.html"
             path.parent.mkdir(exist_ok=True)
-            blocks = document(source_of(results), plots)
+            blocks = opened(document(source_of(results), plots))
             path.write_text("".join(f"<h2>{b.title}</h2>" for b in blocks if isinstance(b, Table)))
             return path
 

@@ -24,7 +24,7 @@ from site_boards import HOSTILE, cells_of, hostile, marked, site
 from fedbench.core import UserError
 from fedbench.core.api import load
 from fedbench.core.cli.options import parse_only
-from fedbench.core.contract.board import Table
+from fedbench.core.contract.board import Table, opened
 from fedbench.core.store.files import write_atomically
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records
@@ -174,12 +174,12 @@ def test_the_table_shows_the_numbers_of_the_section(made, folder):
     assert [row["label"] for row in page.board["rows"]] == [row.label for row in section.rows]
     for shown, row in zip(page.board["rows"], section.rows, strict=True):
         worst = section.comparison.worst_cases.of(row.label).worst
-        assert shown["worst"] == pytest.approx(
+        assert shown["numbers"]["worst"] == pytest.approx(
             [worst.found.mean, worst.found.low, worst.found.high], abs=5e-5
         )
         assert section.attacks[shown["worst_attack"]] == worst.attack
         assert tuple(shown["rank"]) == section.comparison.pairwise.ranks[row.label]
-        assert re.search(rf">{shown['worst'][0]:.3f}[< ]", page.source)
+        assert re.search(rf">{shown['numbers']['worst'][0]:.3f}[< ]", page.source)
         for attack, entry in zip(section.attacks, shown["entries"], strict=True):
             band, codes = roc_band(section, row.label, attack, rates), unpacked(entry["roc"])
             curve = np.where(codes == 0, 0, 10.0 ** (4 * (codes / 4095 - 1)))
@@ -217,7 +217,7 @@ def test_a_cell_holds_the_auc_and_the_histogram_of_its_record(made, folder):
 def test_the_folds_hold_every_table_of_the_markdown_board(made, folder):
     blocks = [
         b
-        for b in document(source_of(folder.root), plots=False)
+        for b in opened(document(source_of(folder.root), plots=False))
         if isinstance(b, Table) and b.title != TITLE
     ]
     shown = [b for fold in kept(folder)["folds"] for b in fold["blocks"] if isinstance(b, dict)]
@@ -383,7 +383,7 @@ def test_a_changed_document_is_refused_with_the_place(
 
 def test_a_document_with_another_number_is_refused_by_every_reader(folder, made, tmp_path, call):
     path, content = tmp_path / "demo.json", kept(folder)
-    put(content, "rows/1/worst/0", 0.1297)
+    put(content, "rows/1/numbers/worst/0", 0.1297)
     path.write_text(json.dumps(content))
     said = f"{path}: damaged or changed since fedbench wrote it"
     with pytest.raises(UserError, match=re.escape(said)):

@@ -36,7 +36,9 @@ def test_the_index_leads_to_a_board_in_the_order_of_its_ranks(visit, shown):
     assert seen.rows() == RANKED
     assert seen.text("#f-count") == "5 of 10 rows shown."
     assert seen.text("#ranking tr.floor:not([hidden]) [data-key=rank]") == "floor"
-    assert seen.rows("worst") == [f"{row['worst'][0]:.3f}" for row in first_section(seen)]
+    assert seen.rows("worst") == [
+        f"{row['numbers']['worst'][0]:.3f}" for row in first_section(seen)
+    ]
 
 
 @pytest.mark.parametrize(("width", "least"), [(1280, 9), (400, 3)])  # the answer stands above
@@ -60,7 +62,8 @@ def test_rows_of_the_main_board_are_seen_without_scrolling(visit, tmp_path, widt
 def test_heads_sort_and_filters_combine(visit, page):
     seen = visit(page)
     expected = [
-        row["label"] for row in sorted(first_section(seen), key=lambda row: row["worst"][0])
+        row["label"]
+        for row in sorted(first_section(seen), key=lambda row: row["numbers"]["worst"][0])
     ]
     for order in (expected, expected[::-1], RANKED):
         seen.click("#ranking thead th[data-key=worst] button")
@@ -108,13 +111,13 @@ def test_the_address_reproduces_what_is_seen(visit, page):
 def test_the_plane_and_a_curve_show_their_numbers_with_intervals(visit, page):
     seen = visit(page)
     row = next(r for r in first_section(seen) if r["label"] == "cofedmid")
-    mean, low, high = row["worst"]
-    said = seen.point_at("plane", mean, 100 * row["accuracy"][0])
-    delta = f"{100 * row['delta'][0]:+.2f} pp".replace("-", "\u2212")
+    mean, low, high = row["numbers"]["worst"]
+    said = seen.point_at("plane", mean, 100 * row["numbers"]["accuracy"][0])
+    delta = f"{100 * row['numbers']['delta'][0]:+.2f} pp".replace("-", "\u2212")
     for part in (
         "cofedmid",
         f"{mean:.3f} [{low:.3f}, {high:.3f}]",
-        f"{100 * row['accuracy'][0]:.1f} %",
+        f"{100 * row['numbers']['accuracy'][0]:.1f} %",
         delta,
     ):
         assert part in said, part
@@ -173,7 +176,7 @@ def test_hostile_names_are_text_in_the_table_the_filters_and_the_tooltips(visit,
     row = next(r for r in seen.board()["rows"] if r["label"].startswith("script "))
     seen.redraw("row => fedbenchSite.change({row: fedbenchSite.rowName(row)})", row)
     assert "<script>alert(1)</script>" in seen.point_at(
-        "plane", row["worst"][0], 100 * row["accuracy"][0]
+        "plane", row["numbers"]["worst"][0], 100 * row["numbers"]["accuracy"][0]
     )
     foreign = "img, iframe, object, embed, base, form[action], [onerror], [onload], [style*=url]"
     assert seen.page.locator(foreign).count() == 0
