@@ -27,9 +27,7 @@ from fedbench.leaderboard.tables.attacks import (
     decision_tables,
     fact_table,
     group_table,
-    maximum_table,
     remarks,
-    round_table,
 )
 from fedbench.leaderboard.tables.common import (
     counts_note,
@@ -281,8 +279,6 @@ def _section(
                 *paired_table(section),
                 *pareto_table(section),
                 *tables["costs"],
-                *round_table(section),
-                *maximum_table(section),
             ],
         ),
         *fold(f"Figures ({len(figures)})", figures),

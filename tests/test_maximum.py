@@ -19,9 +19,9 @@ from fedbench.core.metrics.rounds import SHUFFLES, maximum, round_report
 from fedbench.core.population.audit import shuffle_rng
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.scores import MaximumScores, RoundScores
-from fedbench.leaderboard.statistics.maximum import null_of_mean, row_maximum
 from fedbench.leaderboard.submissions.recompute import recompute
 from fedbench.plugins.papers.claim_files import Quantity
+from fedbench.plugins.papers.maximum import null_of_mean, row_maximum
 from fedbench.plugins.papers.quantities import measured
 
 # --- the largest of many rounds -------------------------------------------------------------------

@@ -13,9 +13,7 @@ from fedbench.core.contract.analysis import Number
 from fedbench.core.contract.board import Column, Content, Note, Table, Text, Value, Words, value
 from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics import METRICS, Group, Interval, Metric
-from fedbench.core.metrics.roc import TF01_MIN_NONMEMBERS
-from fedbench.leaderboard.statistics.intervals import bounded, interval_of, mean_of
-from fedbench.leaderboard.statistics.maximum import has_maxima, row_maximum
+from fedbench.leaderboard.statistics.intervals import bounded, interval_of
 from fedbench.leaderboard.statistics.rows import FREE_RIDER, Entry, Row
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import (
@@ -29,7 +27,6 @@ from fedbench.leaderboard.tables.common import (
     numbers,
     rank_of,
     sentence,
-    spanned,
     table_of,
     tf01_notes,
     with_attack,
@@ -237,9 +234,7 @@ def group_table(section: Section) -> Table:
 
 
 def decision_tables(section: Section) -> list[Table]:
-    """Accuracy of attacks that decide by a threshold of their own, and each by its choice of round;
-    nothing without such attacks.
-    """
+    """Accuracy of attacks that decide by a threshold of their own; nothing without such attacks."""
     attacks = section.deciding
     if not attacks:
         return []
@@ -269,141 +264,7 @@ def decision_tables(section: Section) -> list[Table]:
         "guessing (worst: the attack with "
         "the highest accuracy)"
     )
-    return [table_of("Attack accuracy", caption, columns, rows), _decisions_by_round(section)]
-
-
-_DECISIONS = {
-    "last accuracy": "last_accuracy",
-    "calibrated accuracy": "calibrated_accuracy",
-    "best_round accuracy": "best_accuracy",
-    "null of best": "null_best_accuracy",
-    "last precision": "last_precision",
-    "last recall": "last_recall",
-    "calibrated precision": "calibrated_precision",
-    "calibrated recall": "calibrated_recall",
-    "best_round precision": "best_precision",
-    "best_round recall": "best_recall",
-}
-_CHOICE = (
-    " (calibrated: the round chosen on half of the candidates, judged on the other half; "
-    "best_round: the labelled oracle, to be "
-    "read with its mean under shuffled membership"
-)
-
-
-def _decisions_by_round(section: Section) -> Table:
-    entries = [
-        (row, a, e)
-        for row in section.rows
-        for a in section.deciding
-        if (e := row.entries[a]).decisions
-    ]
-    rows = (
-        (name_of(row), a, *(Value(mean=e.decision_mean(f)) for f in _DECISIONS.values()))
-        for row, a, e in entries
-    )
-    caption = f"{_CHOICE}; precision n/a where no candidate is called a member)"
-    return table_of(
-        "Accuracy, precision and recall by round",
-        caption,
-        (DEFENSE, ATTACK, *map(numbers, _DECISIONS)),
-        rows,
-    )
-
-
-_ROUNDS = {
-    "last_auc": "last AUC",
-    "calibrated_auc": "calibrated AUC",
-    "best_auc": "best_round AUC",
-    "null_best_auc": "null of best",
-    "last_tf01": "last TF01",
-    "calibrated_tf01": "calibrated TF01",
-    "best_tf01": "best_round TF01",
-    "null_best_tf01": "null of best TF01",
-}
-
-
-def round_table(section: Section) -> list[Table]:
-    """Single-round attacks by their round, means over seeds x targets; nothing where the section
-    has none.
-    """
-    entries = [
-        (row.label, a, e.single_rounds)
-        for row in section.rows
-        for a, e in row.entries.items()
-        if e.single_rounds
-    ]
-    if not entries:
-        return []
-    rows: list[tuple[Content, ...]] = [
-        (label, a, *(Value(mean=mean_of([getattr(r, field) for r in rounds])) for field in _ROUNDS))
-        for label, a, rounds in entries
-    ]
-    empty = Words(
-        f"a target by itself needs {TF01_MIN_NONMEMBERS:,} non-members for the TF01 of a round"
-    )
-    columns = [numbers(name, digits=2 if "tf01" in field else 3) for field, name in _ROUNDS.items()]
-    return [
-        table_of(
-            "Single-round attacks by their round",
-            f"{_CHOICE})",
-            (DEFENSE, ATTACK, *columns),
-            rows,
-            empty=empty,
-        )
-    ]
-
-
-_MAXIMUM = (
-    " (the papers' statistic, against outside non-members: every target's largest auR (AUC) and, "
-    "for itself, largest advantage\n"
-    "TPR - FPR over all attacks of this view and all rounds; means over seeds x targets. A maximum "
-    "of many looks is above\n"
-    "chance without any leak. Its null is the same maximum under shuffled memberships: the mean "
-    "and, in brackets, what 95 %\n"
-    "of the shuffles stay below. Excess: above the null's mean)"
-)
-
-
-def maximum_table(section: Section) -> list[Table]:
-    """The maximum over attacks and rounds of each defense; nothing where fewer than two attacks
-    score every round.
-    """
-    if not has_maxima(section):
-        return []
-    columns = [DEFENSE]
-    for name in ("auR", "Adv"):
-        columns += [
-            numbers(f"max {name}", direction="lower"),
-            numbers(f"null of {name}"),
-            numbers(f"excess {name}", direction="lower", signed=True),
-        ]
-    rows: list[tuple[Content, ...]] = []
-    for row in section.rows:
-        found = row_maximum(row)
-        cells = list[Content]()
-        for largest in (found.auc, found.advantage) if found else ():
-            null = Value(mean=largest.null_mean, suffix=Words(f" ({largest.null_high:.3f})"))
-            within = Words(" within null") if largest.within else ()
-            cells += [value(largest.found), null, Value(mean=largest.excess, suffix=within)]
-        rows.append(
-            (name_of(row), *(cells or [None] * 6), Words(spanned(found.looks)) if found else None)
-        )
-    return [
-        table_of(
-            "Maximum over attacks and rounds",
-            _MAXIMUM,
-            (*columns, numbers("looks")),
-            rows,
-            empty=Words("the records hold no maxima over rounds"),
-            footnotes=(
-                Words(
-                    "within null: more than 5 % of the shuffles reach the maximum. Looks: attacks "
-                    "x rounds of a target."
-                ),
-            ),
-        )
-    ]
+    return [table_of("Attack accuracy", caption, columns, rows)]
 
 
 # -- findings of analyses --------------------------------------------------------------------------

@@ -21,6 +21,11 @@ def fedbench_analyses() -> Iterator[Component]:
         f"{_HERE}.tables:PaperClaims",
         "sentences of papers, tested on the board",
     )
+    yield Component(
+        "rounds",
+        f"{_HERE}.rounds:Rounds",
+        "attacks by the choice of their round, and the maximum over attacks and rounds",
+    )
     paper = "Ahmed et al., MemberShield, Neural Networks 2025"
     yield Component(
         "distributions",

@@ -12,9 +12,9 @@ from typing import Any
 
 from fedbench.core import UserError
 from fedbench.core.metrics import Interval
-from fedbench.leaderboard.statistics.maximum import row_maximum
 from fedbench.leaderboard.statistics.rows import Entry, Row
 from fedbench.leaderboard.statistics.sections import Section
+from fedbench.plugins.papers.maximum import row_maximum
 
 QUANTITIES = (
     "auc",

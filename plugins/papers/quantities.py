@@ -15,11 +15,11 @@ from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.core.report import Courses
 from fedbench.leaderboard.statistics.intervals import Measured, over_units, p_value
-from fedbench.leaderboard.statistics.maximum import row_maximum
 from fedbench.leaderboard.statistics.paired import PairTests, Rival
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.plugins.papers.claim_files import Quantity
+from fedbench.plugins.papers.maximum import row_maximum
 
 CLASSES = {
     "digits": 10,
