@@ -71,15 +71,15 @@ class ImageFolder(ImageSet):
         return "wherever 'path' says"
 
     def _arrays(self) -> Arrays:
-        p = self.params
-        path = data_folder() / Path(p.path).expanduser()
+        path = data_folder() / Path(self.params.path).expanduser()
         if not path.is_dir():
             raise UserError(
                 f"image-folder: {path} is not a folder; put the images at {path}/<class>/<image>, "
                 f"or at {path}/train/<class>/<image> and {path}/test/<class>/<image>, or change "
                 "'path'"
             )
-        return self._from_folders(_trees(path), size=p.size, channels=p.channels, fit=p.fit)
+        decoding = self.params.model_dump(include={"size", "channels", "fit"})
+        return self._from_folders(_trees(path), **decoding)
 
 
 def _trees(path: Path) -> list[Path]:

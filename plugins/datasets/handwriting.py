@@ -62,8 +62,8 @@ class Digits(Dataset):
         order = rng.permutation(len(x))
         x = (x[order] / 16.0).astype(np.float32).reshape(-1, 1, 8, 8)
         y = y[order].astype(np.int64)
-        parts = [np.split(array, [p.test, p.test + p.holdout]) for array in (x, y)]
-        test, holdout, train = zip(*parts, strict=True)
+        x_parts, y_parts = (np.split(array, [p.test, p.test + p.holdout]) for array in (x, y))
+        test, holdout, train = zip(x_parts, y_parts, strict=True)
         return with_canaries(train, test, holdout, p.label_noise, 10, (rng, rng))
 
 
@@ -103,21 +103,26 @@ class Mnist(ImageSet):
 
     @classmethod
     def here(cls) -> str | bool:
-        folder = data_folder() / cls.folder
-        for stem, _, _ in cls.files:
-            if not ((folder / stem).exists() or (folder / f"{stem}.gz").exists()):
-                return False
-        return str(folder)
+        if all(cls._file(stem).exists() for stem, _, _ in cls.files):
+            return str(data_folder() / cls.folder)
+        return False
+
+    @classmethod
+    def _file(cls, stem: str) -> Path:
+        """Return the path of a file as it lies here: unpacked, or else packed."""
+        file = data_folder() / cls.folder / stem
+        return file if file.exists() else file.with_name(f"{stem}.gz")
 
     def _arrays(self) -> Arrays:
-        folder, files = data_folder() / self.folder, []
-        for stem, md5, size in self.files:
-            file, name = folder / stem, f"{stem}.gz"
-            if not file.exists():
-                urls = tuple(f"{mirror}/{name}" for mirror in self.mirrors)
-                file = fetch(Remote(name, urls, f"md5:{md5}", size), folder)
-            files.append(file)
-        return self._once(files, folder, self._read)
+        files = [self._fetched(*file) for file in self.files]
+        return self._once(files, files[0].parent, self._read)
+
+    def _fetched(self, stem: str, md5: str, size: int) -> Path:
+        file = self._file(stem)
+        if file.name == stem:
+            return file
+        urls = tuple(f"{mirror}/{file.name}" for mirror in self.mirrors)
+        return fetch(Remote(file.name, urls, f"md5:{md5}", size), file.parent)
 
     def _read(self, files: Sequence[Path]) -> Arrays:
         return self._parts(files[0].parent, read_idx(*files[:2]), read_idx(*files[2:]))

@@ -42,8 +42,6 @@ class ImageSet(Dataset):
     name: ClassVar[str] = ""
     n_classes: ClassVar[int | None] = None  # None: as many as there are labels
     expected: ClassVar[tuple[int, int] | None] = None  # images to train on, to test on
-    home: ClassVar[str] = ""
-    size_mb: ClassVar[float | None] = None  # to download; None: unknown
     published: ClassVar[dict[str, Statistics]] = {}  # by the value of ``normalise``
 
     class Params(Drawn):
@@ -133,11 +131,10 @@ class ImageSet(Dataset):
     def _check_counts(self, place: Path, *counts: int) -> None:
         if self.expected is None or counts == self.expected:
             return
-        actual, official = (" + ".join(f"{n:,}" for n in row) for row in (counts, self.expected))
         raise UserError(
-            f"{place}: {actual} images (train + test), {self.name} has {official}: fewer or more "
-            "than the official set; delete it and get it again, or use the data set 'image-folder' "
-            "for a part of it (train: N draws N by seed)"
+            f"{place}: {counts} images (train, test), {self.name} has {self.expected}: fewer or "
+            "more than the official set; delete it and get it again, or use the data set "
+            "'image-folder' for a part of it (train: N draws N by seed)"
         )
 
     def _from_folders(self, folders: Sequence[Path], **decoding: Any) -> Arrays:

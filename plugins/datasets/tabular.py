@@ -57,25 +57,23 @@ class TabularSet(Dataset):
             yield data_folder(), part
 
     def load(self, seed: int) -> Data:
-        arrays = self._arrays()
-        records = {"train_x": arrays["bits"], "train_y": arrays["y"]}
-        return draw_data(self, records, seed, self._floats)
+        return draw_data(self, self._arrays(), seed, self._floats)
 
     def _floats(self, bits: np.ndarray) -> np.ndarray:
         return np.unpackbits(bits, axis=1, count=self.features).astype(np.float32)
 
     def _arrays(self) -> Arrays:
-        """Return ``bits`` [n, ceil(features / 8)] uint8 and ``y`` [n] int64, read once."""
-        root = data_folder()
+        """Return train_x [n, ceil(features / 8)] uint8, packed, and train_y [n] int64."""
+        root, name = data_folder(), f"{self.name}-bits"
         folder, part = next(
             ((folder, part) for folder, part in self._places() if (folder / part).exists()),
             (root, self.remote.name),
         )
         if part == self.remote.name:
-            return read_once(self.name, [fetch(self.remote, folder)], root, self._from_archive)
+            return read_once(name, [fetch(self.remote, folder)], root, self._from_archive)
         files = [folder / file for file in self.files]
         remedy = f"put it there, or {self.remote.how_to_get(root)}"
-        return read_once(self.name, files, root, self._from_files, remedy)
+        return read_once(name, files, root, self._from_files, remedy)
 
     def _from_files(self, files: Sequence[Path]) -> Arrays:
         arrays: Arrays = {}
@@ -104,21 +102,21 @@ class TabularSet(Dataset):
         """Parse one of ``files``.
 
         Returns:
-            ``y`` [rows] int64, 0 to C-1, where a line begins with a label 1..C, in quotes or not;
-            ``bits`` [rows, ceil(features / 8)] uint8, packed, where it has features 0 or 1.
+            train_y, 0 to C-1, where a line begins with a label 1..C, in quotes or not; train_x,
+            packed, where it has features 0 or 1.
         """
         arrays: Arrays = {}
         features = self.features if part == self.files[0] else 0
         labels = int(features == 0 or len(self.files) == 1)
         if labels:
-            arrays["y"] = np.empty(self.rows, np.int64)
+            arrays["train_y"] = np.empty(self.rows, np.int64)
         if features:
-            arrays["bits"] = np.empty((self.rows, -(-features // 8)), np.uint8)
+            arrays["train_x"] = np.empty((self.rows, -(-features // 8)), np.uint8)
         for row, values in enumerate(self._records(content, place, labels, features)):
             if labels:
-                arrays["y"][row] = values[0] - 1
+                arrays["train_y"][row] = values[0] - 1
             if features:
-                arrays["bits"][row] = np.packbits(values[labels:] == 1)
+                arrays["train_x"][row] = np.packbits(values[labels:] == 1)
         return arrays
 
     def _records(
