@@ -7,7 +7,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import json
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -24,13 +23,14 @@ from torch.nn.functional import conv2d, linear, max_pool2d, relu
 from fedbench.core import Data, UserError
 from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.registry.components import Registry
+from fedbench.core.toolkit import Remote
 from fedbench.core.toolkit.arrays import check_data
 from fedbench.plugins.datasets.cifar import Cifar10, Cifar100, Stl10
 from fedbench.plugins.datasets.folders import DermNet, ImageFolder, TinyImageNet
 from fedbench.plugins.datasets.handwriting import Digits, FashionMnist, Femnist, Mnist
 from fedbench.plugins.datasets.sampling import split
 from fedbench.plugins.datasets.tables import ChMnist, Fer2013
-from fedbench.plugins.datasets.tabular import Location30, Purchase100, Shape, Texas100
+from fedbench.plugins.datasets.tabular import Location30, Purchase100, Texas100
 
 pytestmark = pytest.mark.usefixtures("home")
 PARTS = ("train", "test", "holdout")
@@ -83,11 +83,8 @@ def cifar(cls: Any, classes: int, train: int, test: int, label_bytes: int) -> Sm
     records = np.concatenate(
         [np.stack([99 - y, y], 1)[:, -label_bytes:], x.reshape(len(x), -1)], 1
     ).astype(np.uint8)
-    parts = [*np.split(records[:train], len(cls.train_files)), records[train:]]
-    files = {
-        f"{cls.folder}/{n}": p.tobytes()
-        for n, p in zip((*cls.train_files, cls.test_file), parts, strict=True)
-    }
+    parts = [*np.split(records[:train], len(cls.files) - 1), records[train:]]
+    files = {f"{cls.folder}/{n}": p.tobytes() for n, p in zip(cls.files, parts, strict=True)}
     return Small(cls, {"expected": (train, test)}, files, x, y, test, {"holdout": classes})
 
 
@@ -114,28 +111,6 @@ def emnist() -> Small:
         files[f"EMNIST/raw/emnist-byclass-{name}-images-idx3-ubyte"] = idx(x[s, 0].swapaxes(1, 2))
         files[f"EMNIST/raw/emnist-byclass-{name}-labels-idx1-ubyte"] = idx(y[s])
     return Small(Femnist, {"expected": (186, 124)}, files, x, y, 124, {"holdout": 62})
-
-
-def written(x: np.ndarray, y: np.ndarray, /, **changes: object) -> bytes:
-    """One writer of LEAF: ink of 255 is 0.0, white paper 1.0; ``changes`` of the writer's x and y
-    or of the file.
-    """
-    own = {
-        key: changes.pop(key, default)
-        for key, default in (("x", (1 - x.reshape(-1, 784) / 255).tolist()), ("y", y.tolist()))
-    }
-    return json.dumps(
-        {"users": ["w"], "num_samples": [len(y)], "user_data": {"w": own}} | changes
-    ).encode()
-
-
-def leaf() -> Small:
-    """Two writers of each part, all classes from each writer."""
-    x, y = pixels(248, 1, 28, 28) // 128 * 255, np.arange(248) % 62
-    writers = [(x[i : i + 62], y[i : i + 62]) for i in range(0, 248, 62)]
-    names = [f"femnist/data/{part}/all_data_{w}.json" for part in ("train", "test") for w in (0, 1)]
-    files = {name: written(*writer) for name, writer in zip(names, writers, strict=True)}
-    return Small(Femnist, {}, files, x, y, 124, {"holdout": 62})
 
 
 def tiny_imagenet() -> Small:
@@ -210,10 +185,12 @@ def fer2013(
     text = (
         "\n".join([", ".join(columns), *(",".join(row[c] for c in columns) for row in rows)]) + "\n"
     )
+    content = text.encode()
+    table = Remote(name, ("https://",), f"md5:{hashlib.md5(content).hexdigest()}", len(content))
     return Small(
         Fer2013,
-        {"expected": (42, 28)},
-        {f"fer2013/{name}": text.encode()},
+        {"tables": (table,)},
+        {f"fer2013/{name}": content},
         x,
         np.arange(70) % 7,
         0,
@@ -252,9 +229,8 @@ def of_records(cls: Any) -> Small:
         file: "".join(line + end for line in lines).encode()
         for file, lines in zip(cls.files, parts, strict=True)
     }
-    return Small(
-        cls, {"shape": Shape(240, 21, 6), "n_classes": 6}, files, x.astype(np.float32), y, 0, {}
-    )
+    cut = {"rows": 240, "features": 21, "n_classes": 6}
+    return Small(cls, cut, files, x.astype(np.float32), y, 0, {})
 
 
 TEN, SKIN = "0123456789", [f"skin {i:02}" for i in range(23)]
@@ -266,8 +242,7 @@ SETS: dict[str, Callable[[], Small]] = {
     ),
     "mnist": lambda: mnist(Mnist),
     "fashion-mnist": lambda: mnist(FashionMnist),
-    "femnist, emnist": emnist,
-    "femnist, leaf": leaf,
+    "femnist": emnist,
     "tiny-imagenet": tiny_imagenet,
     "dermnet": lambda: class_folders(
         DermNet, "dermnet", {"train": each(SKIN, 2), "test": each(SKIN, 2)}, 64, holdout=23
@@ -408,29 +383,17 @@ def test_an_archive_is_the_same_data_as_its_files(name, install, home, monkeypat
     assert small.cls(**small.params).load(0).digest() == found.digest()
 
 
-def test_femnist_is_read_from_the_archive_of_gzipped_files_and_leafs_files_are_preferred(
-    install, home, monkeypatch
-):
-    small = install(emnist())
-    wanted = Femnist(**small.params).load(0).digest()
-    assert Femnist.here() == f"{home / 'EMNIST' / 'raw'} (EMNIST ByClass, writers: no)"
-    monkeypatch.setattr(Femnist, "remote", replace(Femnist.remote, name="EMNIST/raw/gzip.zip"))
-    zipped = {
-        f"gzip/{Path(name).name}.gz": gzip.compress(content)
-        for name, content in small.files.items()
-    }
+def test_gzipped_files_are_the_same_data(install, home, monkeypatch):
+    small = install(SETS["femnist"]())
+    digest = Femnist(**small.params).load(0).digest()
+    archive = replace(Femnist.remote, name="EMNIST/raw/gzip.zip")
+    monkeypatch.setattr(Femnist, "remote", archive)
+    zipped = {f"gzip/{Path(n).name}.gz": gzip.compress(c) for n, c in small.files.items()}
     packed(small._replace(files=zipped), home, monkeypatch)
     monkeypatch.setattr(Femnist, "remote", replace(Femnist.remote, name="gzip.zip"))
     for name in small.files:
         (home / name).unlink()
-    assert Femnist(**small.params).load(0).digest() == wanted
-    install(leaf())
-    assert Femnist.here() == f"{home / 'femnist' / 'data'} (LEAF, writers: yes)"
-    assert (
-        Femnist(**small.params, form="emnist").load(0).digest()
-        == wanted
-        != Femnist(**small.params).load(0).digest()
-    )
+    assert Femnist(**small.params).load(0).digest() == digest
 
 
 def test_changed_labels_are_not_answered_from_the_cache(install, home):
@@ -458,7 +421,7 @@ def test_published_statistics_are_taken_by_name(name, params, mean, std, install
     assert (data.mean, data.std) == (mean, std)
 
 
-@pytest.mark.parametrize("name", ["tiny-imagenet", "stl10", "fer2013", "femnist, emnist"])
+@pytest.mark.parametrize("name", ["tiny-imagenet", "stl10", "fer2013", "femnist"])
 def test_statistics_are_those_of_the_pixels_to_train_on(name, install):
     small = install(SETS[name]())
     data, x = small.cls(**small.params).load(0), small.x[: len(small.x) - small.tests] / 255
@@ -476,16 +439,16 @@ Y = np.repeat(np.arange(4), 10)
 @pytest.mark.parametrize(
     ("test_y", "wanted", "told"),
     [
-        (Y, Wanted(41, None, 4), "set has 40 training images, 41 asked for"),
+        (Y, Wanted(41, None, 4), "set has 40 training samples, 41 asked for"),
         (
             Y,
             Wanted(None, 37, 4),
-            r"set has 40 test images: a hold-out of 4 \(holdout\) and 37 to test",
+            r"the test set of set has 40 samples: a hold-out of 4 \(holdout\) and 37 to test",
         ),
         (
             None,
             Wanted(None, 0.6, 0.6),
-            r"set has 40 images: a hold-out of 24 \(holdout\) and 24 to test",
+            r"set has 40 samples: a hold-out of 24 \(holdout\) and 24 to test",
         ),
     ],
     ids=["train", "test", "shares"],
@@ -544,88 +507,46 @@ def at(row: int, change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     return changed
 
 
-WRITER = pixels(62, 1, 28, 28), np.arange(62)
 DAMAGED: list[tuple[str, str, Callable[[bytes], bytes | None], str]] = [
-    ("cifar10", "data_batch_2.bin", lambda c: c[:-1], r"data_batch_2\.bin: .*truncated; delete"),
+    (
+        "cifar10",
+        "data_batch_2.bin",
+        lambda c: c[:-1],
+        r"data_batch_2\.bin: cannot be read .*; delete .*bin and run again, or download",
+    ),
     (
         "cifar10",
         "data_batch_2.bin",
         lambda c: bytes([10]) + c[1:],
-        r"1 labels are not 0\.\.9 \(the first: 10 at position 0\)",
+        r"1 labels are not 0\.\.9 \(the first: 10 at position 40\)",
     ),
-    (
-        "dermnet",
-        "train/skin 00/000.png",
-        lambda c: None,
-        "skin 00: a single image, at least 2 needed",
-    ),
-    (
-        "stl10",
-        "test_X.bin",
-        lambda c: c[:-1],
-        r"test_X\.bin: 552,959 bytes for 20 labels.*truncated",
-    ),
-    (
-        "fer2013",
-        ".csv",
-        at(4, lambda r: r.replace(b",", b",9 ", 1)),
-        r":5: 2,305 pixels, 2,304 expected",
-    ),
-    (
-        "fer2013",
-        ".csv",
-        lambda c: c.replace(b"PublicTest", b"Training", 1),
-        r"43 \+ 27 images .*fer2013 has 42 \+ 28",
-    ),
-    (
-        "ch-mnist",
-        ".csv",
-        lambda c: c.replace(b"pixel0000", b"pixel_0"),
-        r"csv:1: the columns are not pixel0000",
-    ),
+    ("mnist", "t10k-images", lambda c: c[:-1], r"t10k-images-.*: cannot be read .*; delete it"),
+    ("mnist", "t10k-labels", lambda c: None, r"raw/t10k-labels-idx1-ubyte.gz"),
+    ("dermnet", "train/skin 00/000.png", lambda c: None, "skin 00: 1 images, at least 2 needed"),
+    ("stl10", "test_X.bin", lambda c: c[:-1], r"stl10_binary: cannot be read .*; delete"),
+    ("stl10", "test_y.bin", lambda c: None, r"stl10_binary/test_y\.bin: No such file .*; delete"),
+    ("fer2013", ".csv", at(4, lambda r: r.replace(b",", b",9 ", 1)), "csv: its checksum is md5:"),
+    ("ch-mnist", ".csv", at(4, lambda r: b"1," + r), r"csv: cannot be read .*4098.*Kaggle"),
     (
         "location30",
         "bangkok",
         at(6, lambda r: r[:-3] + b"\n"),
-        r"bangkok:7: 20 features, 21 expected",
+        r"bangkok:7: cannot be read .*21 values, 22 expected",
+    ),
+    (
+        "location30",
+        "bangkok",
+        at(6, lambda r: r[:-2] + b"2\n"),
+        r"bangkok:7: cannot be read .*a feature is neither 0 nor 1",
     ),
     (
         "location30",
         "bangkok",
         lambda c: b"".join(c.splitlines(keepends=True)[:200]),
-        r":200: the file ends here, 240 lines",
+        r":201: cannot be read .*0 values, 22 expected",
     ),
-    ("texas100", "labels", lambda c: None, r"texas/100/labels is missing beside .*feats"),
-    (
-        "femnist, leaf",
-        "train",
-        lambda c: None,
-        "no json file in .*femnist/data/train: run 'preprocess.sh .* -t sample'",
-    ),
-    (
-        "femnist, leaf",
-        "train",
-        lambda c: written(*WRITER, num_samples=[61]),
-        "train.*62 images, 62 labels, num_samples 61",
-    ),
-    (
-        "femnist, leaf",
-        "train",
-        lambda c: written(*WRITER, x=[[1.01] * 784] * 62),
-        "train.*784 numbers",
-    ),
-    (
-        "femnist, leaf",
-        "train",
-        lambda c: written(*WRITER, y=[62] * 62),
-        r"train.*writer 'w': 62 labels are not 0\.\.61",
-    ),
-    (
-        "femnist, leaf",
-        "train",
-        lambda c: written(*WRITER, y=[5] * 62),
-        "train: 124 images, none of class 0",
-    ),
+    ("texas100", "labels", lambda c: None, r"texas/100/labels: No such file .*; put it there, or"),
+    ("femnist", "train-labels", lambda c: None, r"train-labels-idx1-ubyte: No such file"),
     ("image-folder, val", "train/b/00", lambda c: None, "val/b: a class that the"),
     ("image-folder, val", "/val/", lambda c: None, "mine: a folder 'train' but no 'test'"),
     (

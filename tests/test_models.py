@@ -24,10 +24,12 @@ from layered import (
     rows,
     size_of,
 )
+from pydantic import ValidationError
 from running import changed, invoke, records
 from scipy.stats import truncnorm
 from torch import nn
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d, dropout, group_norm, linear, relu
+from torchvision import models
 
 from fedbench.core import Data, Model, UserError
 from fedbench.core.contract.hooks import DISTRIBUTION
@@ -54,9 +56,18 @@ ANNOUNCED = {
     "membershield-mlp4": ((1, 2, 2), (600,), 100, 1_317_348),
     "vgg16": ((3, 32, 32), (3, 224, 224), 1000, 138_357_544),
     "vgg19": ((3, 32, 32), (3, 224, 224), 1000, 143_667_240),
+    "torchvision": ((3, 8, 8), (3, 224, 224), 1000, 11_689_512),
 }
 # where 30 million parameters would show nothing more
-NARROW = {"vgg16": {"divide": 16}, "vgg19": {"divide": 16}}
+NARROW = {
+    "vgg16": {"divide": 16},
+    "vgg19": {"divide": 16},
+    "torchvision": {
+        "architecture": "shufflenet_v2_x0_5",
+        "norm": "group",
+        "small_images": True,
+    },
+}
 MODELS = {
     c.name: c for c in Registry.discover().components("model") if c.distribution == DISTRIBUTION
 }
@@ -114,9 +125,7 @@ def wrn(x: torch.Tensor, p: Parameters, groups: int = 16) -> torch.Tensor:
     return linear(avg_pool2d(x, x.shape[2:]).flatten(1), next(p), next(p))
 
 
-def resnet20(
-    x: torch.Tensor, p: Parameters, norm: str = "batch", shortcut: str = "conv", groups: int = 8
-) -> torch.Tensor:
+def resnet20(x: torch.Tensor, p: Parameters, norm: str = "batch", groups: int = 8) -> torch.Tensor:
     """He et al., section 4.2; BatchNorm with the batch's statistics."""
 
     def conv(x, stride, padding):
@@ -132,22 +141,19 @@ def resnet20(
         for block in range(3):
             change = stage > 0 and block == 0
             out = conv(relu(conv(x, 2 if change else 1, 1)), 1, 1)
-            if change and shortcut == "conv":
-                x = conv(x, 2, 0)
-            elif change:
-                half = x[:, :, ::2, ::2]
-                x = torch.cat([half, torch.zeros_like(half)], 1)
-            x = relu(out + x)
+            x = relu(out + (conv(x, 2, 0) if change else x))
     return linear(avg_pool2d(x, x.shape[2:]).flatten(1), next(p), next(p))
 
 
+SMALL = {"norm": "group", "small_images": True}  # torchvision's resnet18 is then ours
 BY_HAND = [
     ("resnet18", resnet18, {}),
     ("resnet18", resnet18, {"groups": 8}),
     ("wrn-16-4", wrn, {}),
     ("wrn-16-4", wrn, {"groups": 4}),
     ("resnet20", resnet20, {}),
-    ("resnet20", resnet20, {"norm": "group", "shortcut": "identity", "groups": 8}),
+    ("resnet20", resnet20, {"norm": "group", "groups": 8}),
+    ("torchvision", lambda x, p, **params: resnet18(x, p), SMALL),
 ]
 
 
@@ -190,6 +196,42 @@ def test_initial_weights_have_the_scale_of_their_name(name, init, scale):
             init, float("inf")
         )
         assert weight.abs().max() <= widest * wanted
+
+
+# a name of each family, and whether the first convolution can be changed for small images
+FAMILIES = {
+    "convnext_tiny": False,
+    "densenet121": True,
+    "efficientnet_b0": True,
+    "googlenet": True,
+    "mobilenet_v3_small": True,
+    "regnet_y_400mf": True,
+    "squeezenet1_1": True,
+    "swin_t": False,
+    "vgg11_bn": True,
+    "vit_b_16": False,
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_architecture_of_torchvision_has_its_published_size_and_takes_small_grey_images(name):
+    (weights, *_) = models.get_model_weights(name)
+    with torch.device("meta"):
+        published = built("torchvision", (3, 224, 224), 1000, architecture=name)
+        params = {"architecture": name, "norm": "group", "small_images": FAMILIES[name]}
+        small = built("torchvision", (1, 32, 32), **params)
+        assert small(torch.empty(2, 1, 32, 32)).shape == (2, CLASSES)
+    assert size_of(published) == weights.meta["num_params"]
+    assert not any(isinstance(layer, nn.BatchNorm2d) for layer in small.modules())
+
+
+def test_an_architecture_that_torchvision_lacks_or_that_does_not_fit_is_refused():
+    with pytest.raises(ValidationError, match="architecture 'resnet19'; it has resnet1"):
+        built("torchvision", (3, 32, 32), architecture="resnet19")
+    with pytest.raises(UserError, match=r"vit_b_16 cuts images into patches of 16 x 16 pixels"):
+        built("torchvision", (3, 32, 32), architecture="vit_b_16", small_images=True)
+    with pytest.raises(UserError, match=r"vit_b_16 does not fit images \[3, 30, 30\]"):
+        built("torchvision", (3, 30, 30), architecture="vit_b_16")
 
 
 # -- every model -----------------------------------------------------------------------------------
@@ -301,7 +343,10 @@ def by_batch() -> nn.Module:
     return model
 
 
-OTHER = "mixes samples: swapping two samples changes other rows of its logits; .*the samples on the first axis.*batch_first=True"
+OTHER = (
+    "mixes samples: swapping two samples changes other rows of its logits; .*the samples on the "
+    "first axis.*batch_first=True"
+)
 CHANGED = "mixes samples: changing one sample changes other rows of its logits; "
 REFUSED = {
     "recurrence over samples": (SecondAxis, OTHER),
@@ -445,9 +490,7 @@ def test_buffers_constants_and_torchs_random_numbers_are_no_shared_state(forward
     assert try_model(builder(lambda: Part(forward)), data_of()) == size_of(Steps(rows)) + 1
 
 
-def test_an_engine_that_lets_a_client_start_from_the_last_ones_buffers_trains_no_model_that_reads_them(
-    monkeypatch,
-):
+def test_an_engine_that_does_not_reset_buffers_trains_no_model_that_reads_them(monkeypatch):
     kept = lambda self, turn: self.flat.load(turn.start, self.flat.buffers, turn.counts)  # noqa: E731
     monkeypatch.setattr(LocalTrainer, "_load", kept)
     with pytest.raises(UserError, match=APART):
@@ -464,7 +507,8 @@ PACKAGE = """
     class Net(nn.Module):
         def __init__(self, width, classes, first):
             super().__init__()
-            self.layer, self.head, self.first = nn.GRU(width, 6, batch_first=first), nn.Linear(6, classes), first
+            self.layer, self.first = nn.GRU(width, 6, batch_first=first), first
+            self.head = nn.Linear(6, classes)
 
         def forward(self, x):
             out, _ = self.layer(x.flatten(1, -2))
@@ -493,7 +537,7 @@ PACKAGE = """
     def fedbench_models():
         yield Component("reader", "recurrent:Reader", "reads an image row by row")
         yield Component("mixer", "recurrent:Mixer", "the same, along the wrong axis")
-        yield Component("company", "recurrent:Company", "the same, with no gradient for a sample alone")
+        yield Component("company", "recurrent:Company", "no gradient for a sample alone")
 """
 
 
@@ -526,7 +570,10 @@ def run(folder, model: str, status: int) -> dict[tuple[str, str, int], dict]:
 @pytest.mark.nightly
 def test_a_recurrent_model_runs_with_gradient_attacks_and_dp_sgd(site, tmp_path):
     install(site, "recurrent", PACKAGE)
-    note = "per-sample gradients in {} mode were taken one by one: vmap cannot go through the model (RuntimeError: "
+    note = (
+        "per-sample gradients in {} mode were taken one by one: vmap cannot go through the model "
+        "(RuntimeError: "
+    )
     found = run(tmp_path, "reader", 0)
     assert len(found) == 4
     for (defense, attack, _), record in found.items():
@@ -546,7 +593,10 @@ def test_a_recurrent_model_runs_with_gradient_attacks_and_dp_sgd(site, tmp_path)
 def test_without_gradients_of_a_sample_only_those_cells_fail_that_need_them(site, tmp_path):
     install(site, "recurrent", PACKAGE)
     found = run(tmp_path, "company", 1)
-    says = "RuntimeError: the model gives no gradient for a sample alone: ArithmeticError: it learns in company"
+    says = (
+        "RuntimeError: the model gives no gradient for a sample alone: ArithmeticError: it learns "
+        "in company"
+    )
     assert found["none", "loss-series", 0]["outcome"] == "ok"
     assert found["none", "grad-norm", 0]["reason"].endswith(f"round 1: {says}")
     for attack in ("loss-series", "grad-norm"):

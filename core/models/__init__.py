@@ -85,3 +85,8 @@ def fedbench_models():
         "VGG19 for small images: 16 convolutions, two hidden layers of 4096, no norm",
         "Simonyan and Zisserman, ICLR 2015",
     )
+    yield Component(
+        "torchvision",
+        f"{_HERE}.vision:TorchvisionModel",
+        "any classification architecture of torchvision by its name, BatchNorm or GroupNorm",
+    )

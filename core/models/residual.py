@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import nn
-from torch.nn.functional import pad
 
 from fedbench.core.contract.components import Model
 from fedbench.core.contract.components import Params as Base
@@ -64,13 +63,8 @@ class _ResNet(Model):
             nn.ReLU(inplace=True),
             *self._conv(wider, wider, 3, 1),
         ]
-        return Residual(
-            nn.Sequential(*body),
-            nn.Sequential(*([] if width == wider else self._shortcut(width, wider))),
-        )
-
-    def _shortcut(self, width: int, wider: int) -> list[nn.Module]:
-        return self._conv(width, wider, 1, 2)
+        skip = [] if width == wider else self._conv(width, wider, 1, 2)
+        return Residual(nn.Sequential(*body), nn.Sequential(*skip))
 
     def _conv(self, width: int, wider: int, kernel: int, stride: int) -> list[nn.Module]:
         return [
@@ -106,13 +100,9 @@ class ResNet20(_ResNet):
     (docs/methods/federation.md#models): the second and third stage halve the image, convolutions
     have no bias. The mean is over the whole final map: what an average pool of 8 does for 32x32
     pixels, of 12 for 48x48, of 24 for 96x96 (FedPoisonMIA's code pools 8 and 16 there, which leaves
-    out the map's right and lower edge). Torch's default initialisation.
-
-    Shortcuts where the shape changes: ``conv`` is a strided 1x1 convolution and its norm (the
-    paper's option B, and FedPoisonMIA's code), ``identity`` takes every second pixel and adds
-    channels of zeros (option A, the published 0.27 M). For 3 channels and 10 classes: identity
-    269,722 parameters; conv 272,474, which is 16*32 + 32*64 weights and 2*(32 + 64) of norm more.
-    GroupNorm has as many as BatchNorm.
+    out the map's right and lower edge). Torch's default initialisation. Where the shape changes,
+    the shortcut is a strided 1x1 convolution and its norm (the paper's option B, and FedPoisonMIA's
+    code). 272,474 parameters for 3 channels and 10 classes, with BatchNorm or GroupNorm.
 
     BatchNorm is the papers' and ties a batch's samples together in training; the models that are
     judged are in eval mode, on running statistics that are averaged with the clients' updates.
@@ -129,42 +119,17 @@ class ResNet20(_ResNet):
         groups: Literal[1, 2, 4, 8, 16] = Field(
             16, description="groups of every GroupNorm; norm: batch has none"
         )
-        shortcut: Literal["conv", "identity"] = Field(
-            "conv",
-            description="where the shape changes: a strided 1x1 convolution, or every second pixel "
-            "and zero channels",
-        )
-
-    def _shortcut(self, width: int, wider: int) -> list[nn.Module]:
-        return (
-            [_Subsample(wider - width)]
-            if self.params.shortcut == "identity"
-            else super()._shortcut(width, wider)
-        )
 
     def _norm(self, channels: int) -> nn.Module:
         return nn.BatchNorm2d(channels) if self.params.norm == "batch" else super()._norm(channels)
-
-
-class _Subsample(nn.Module):
-    """[B, C, H, W] -> [B, C + extra, ceil(H/2), ceil(W/2)]: every second pixel, then channels of
-    zeros.
-    """
-
-    def __init__(self, extra: int) -> None:
-        super().__init__()
-        self.extra = extra
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.extra))
 
 
 # --- Wide ResNet ----------------------------------------------------------------------------------
 
 
 _STEM = 16
-_WIDE = (64, 128, 256)  # (16, 32, 64) four times as wide
-_WIDE_BLOCKS = 2  # a stage: depth 16 = 4 + 3 stages x 2 blocks x 2 convolutions
+# (16, 32, 64) four times as wide; depth 16 = 4 + 3 stages x 2 blocks x 2 convolutions
+_WIDE = (64, 128, 256)
 _KEPT_STD = 0.8796256610342398  # standard deviation of a standard normal cut at +-2
 
 
@@ -190,13 +155,10 @@ class WideResNet16x4(Model):
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         require_images("wrn-16-4", input_shape, 4)
         layers: list[nn.Module] = [nn.Conv2d(input_shape[0], _STEM, 3, padding=1)]
-        width = _STEM
-        for stage, wider in enumerate(_WIDE):
-            for block in range(_WIDE_BLOCKS):
-                layers.append(
-                    self._block(width, wider, stride=2 if stage > 0 and block == 0 else 1)
-                )
-                width = wider
+        width, strides = _STEM, (1, 2, 2)  # of the first block of each stage
+        for wider, stride in zip(_WIDE, strides, strict=True):
+            layers += [self._block(width, wider, stride), self._block(wider, wider, 1)]
+            width = wider
         model = nn.Sequential(
             *layers, *self._before(width), GlobalMean(), nn.Linear(width, n_classes)
         )
@@ -206,20 +168,21 @@ class WideResNet16x4(Model):
     def _block(self, width: int, wider: int, stride: int) -> Residual:
         body = [*self._before(width), nn.Conv2d(width, wider, 3, padding=1)]
         body += [*self._before(wider), nn.Conv2d(wider, wider, 3, stride, padding=1)]
-        same = width == wider
-        skip = [] if same else [*self._before(width), nn.Conv2d(width, wider, 1, stride)]
+        skip: list[nn.Module] = []
+        if width != wider:
+            skip = [*self._before(width), nn.Conv2d(width, wider, 1, stride)]
         return Residual(nn.Sequential(*body), nn.Sequential(*skip))
 
     def _before(self, width: int) -> list[nn.Module]:
-        """The order of the private variant: ReLU before norm. Not in place, since the skip reads
-        the same input.
+        """Return ReLU before norm, the order of the private variant. Not in place, since the skip
+        reads the same input.
         """
         return [nn.ReLU(), nn.GroupNorm(min(self.params.groups, width), width)]
 
 
 def _initialise(layer: nn.Module) -> None:
-    """Weights from a normal cut at two standard deviations, with variance 1/fan_in after the cut;
-    biases zero.
+    """Draw weights from a normal cut at two standard deviations, with variance 1/fan_in after the
+    cut; biases are zero.
 
     Aerni et al. cut at the absolute value 2, ten standard deviations or more away: same variance,
     longer tails.

@@ -1,11 +1,10 @@
-"""Architectures without skips: fully connected and convolutional networks, and what the image
-architectures share.
-"""
+"""Architectures without skips: fully connected and convolutional networks."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveInt
@@ -22,15 +21,12 @@ def require_images(model: str, input_shape: tuple[int, ...], least: int) -> None
     """
     if len(input_shape) == 3 and min(input_shape[1:]) >= least:
         return
-    smaller = (
-        "'cnn-small' (from 4 x 4 pixels) or 'mlp' (any shape)"
-        if model != "cnn-small"
-        else "'mlp' (any shape)"
-    )
+    smaller = "'mlp' (any shape)"
+    if model != "cnn-small":
+        smaller = f"'cnn-small' (from 4 x 4 pixels) or {smaller}"
     raise UserError(
         f"{model} needs images [channels, height >= {least}, width >= {least}], not "
-        f"{list(input_shape)}; "
-        f"use the model {smaller}, or resize the images"
+        f"{list(input_shape)}; use the model {smaller}, or resize the images"
     )
 
 
@@ -46,20 +42,44 @@ class GlobalMax(nn.Module):
         return x.amax((2, 3))
 
 
+# --- layers ---------------------------------------------------------------------------------------
+
+
+def dense(*widths: int, activation: type[nn.Module] = nn.ReLU) -> list[nn.Module]:
+    """Return linear layers from each width to the next, with the activation between them."""
+    layers: list[nn.Module] = []
+    for width, wider in pairwise(widths):
+        layers += [nn.Linear(width, wider), activation()]
+    return layers[:-1]
+
+
+def convolution(*args: Any, pool: bool = True, **kwargs: Any) -> list[nn.Module]:
+    """Return a convolution, ReLU and, unless ``pool`` is False, a 2x2 max-pool."""
+    layers = [nn.Conv2d(*args, **kwargs), nn.ReLU()]
+    if pool:
+        layers.append(nn.MaxPool2d(2))
+    return layers
+
+
 Initial = Literal["default", "normal-0.01", "glorot"]
-INITIAL = "initial weights. normal-0.01: all of them N(0, 0.01^2); glorot: Glorot and Bengio's uniform, biases zero; default: "
+INITIAL = (
+    "initial weights. normal-0.01: all of them N(0, 0.01^2); glorot: Glorot and Bengio's uniform, "
+    "biases zero; default: "
+)
 
 
-def initialise(module: nn.Module, how: Initial) -> nn.Module:
-    """``module`` itself, with the weights and biases of its convolutions and linear layers drawn
-    anew, or left (default).
+def initialise(module: nn.Module, initial: Initial) -> nn.Module:
+    """Draw the weights and biases of convolutions and linear layers anew, or leave them (default).
+
+    Returns:
+        the module itself.
     """
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
-            if how == "normal-0.01":
+            if initial == "normal-0.01":
                 nn.init.normal_(layer.weight, std=0.01)
                 nn.init.normal_(layer.bias, std=0.01)
-            elif how == "glorot":
+            elif initial == "glorot":
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)
     return module
@@ -77,19 +97,16 @@ class MLP(Model):
         )
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-        layers: list[nn.Module] = [nn.Flatten()]
-        width = prod(input_shape)
-        for hidden in self.params.hidden:
-            layers += [nn.Linear(width, hidden), nn.ReLU()]
-            width = hidden
-        return nn.Sequential(*layers, nn.Linear(width, n_classes))
+        return nn.Sequential(
+            nn.Flatten(), *dense(prod(input_shape), *self.params.hidden, n_classes)
+        )
 
 
 class MLP512x128(Model):
     """Flatten, Linear to 512, ReLU, Linear to 128, ReLU, Linear to the classes; torch's default
     initialisation.
 
-    What FedPoisonMIA's released code trains on Texas100, Purchase100 and Location30
+    Trained by FedPoisonMIA's released code on Texas100, Purchase100 and Location30
     (docs/methods/federation.md#models); its text says "fully connected models" (Appendix E).
     3,237,604 parameters for Texas100.
     """
@@ -119,22 +136,14 @@ class SmallCNN(Model):
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         require_images("cnn-small", input_shape, 4)
-        depth, height, width = input_shape
-        c = self.params.channels
-        return nn.Sequential(
-            nn.Conv2d(depth, c, 3, padding=1),
-            nn.GroupNorm(4, c),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(c, 2 * c, 3, padding=1),
-            nn.GroupNorm(4, 2 * c),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(2 * c * (height // 4) * (width // 4), self.params.hidden),
-            nn.ReLU(),
-            nn.Linear(self.params.hidden, n_classes),
-        )
+        channels, height, width = input_shape
+        layers: list[nn.Module] = []
+        for wider in (self.params.channels, 2 * self.params.channels):
+            conv = nn.Conv2d(channels, wider, 3, padding=1)
+            layers += [conv, nn.GroupNorm(4, wider), nn.ReLU(), nn.MaxPool2d(2)]
+            channels = wider
+        features = channels * (height // 4) * (width // 4)
+        return nn.Sequential(*layers, nn.Flatten(), *dense(features, self.params.hidden, n_classes))
 
 
 class LeafCNN(Model):
@@ -150,16 +159,10 @@ class LeafCNN(Model):
         require_images("leaf-cnn", input_shape, 4)
         channels, height, width = input_shape
         return nn.Sequential(
-            nn.Conv2d(channels, 32, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
+            *convolution(channels, 32, 5, padding=2),
+            *convolution(32, 64, 5, padding=2),
             nn.Flatten(),
-            nn.Linear(64 * (height // 4) * (width // 4), 2048),
-            nn.ReLU(),
-            nn.Linear(2048, n_classes),
+            *dense(64 * (height // 4) * (width // 4), 2048, n_classes),
         )
 
 
@@ -176,29 +179,19 @@ class AlexNet(Model):
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         require_images("alexnet", input_shape, 13)
         return nn.Sequential(
-            nn.Conv2d(input_shape[0], 64, 11, stride=4, padding=5),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(2),
-            nn.Conv2d(64, 192, 5, padding=2),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(2),
-            nn.Conv2d(192, 384, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(384, 256, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(256, 256, 3, padding=1),
-            nn.ReLU(inplace=True),
+            *convolution(input_shape[0], 64, 11, stride=4, padding=5),
+            *convolution(64, 192, 5, padding=2),
+            *convolution(192, 384, 3, padding=1, pool=False),
+            *convolution(384, 256, 3, padding=1, pool=False),
+            *convolution(256, 256, 3, padding=1, pool=False),
             GlobalMax(),
             nn.Linear(256, n_classes),
         )
 
 
-_TABULAR = (1024, 512, 256, 128)
-
-
 class _MemberShield(Model):
-    """Section 6.2 of Ahmed et al., Neural Networks 2025 (docs/methods/federation.md#models):
-    layers, and how they start.
+    """Networks of section 6.2 of Ahmed et al., Neural Networks 2025
+    (docs/methods/federation.md#models).
     """
 
     class Params(Base):
@@ -219,23 +212,15 @@ class MemberShieldCNN2(_MemberShield):
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         require_images("membershield-cnn2", input_shape, 16)
-        channels, height, width = input_shape
-        left = [((side - 4) // 2 - 4) // 2 for side in (height, width)]
-        return initialise(
-            nn.Sequential(
-                nn.Conv2d(channels, 20, 5),
-                nn.ReLU(),
-                nn.MaxPool2d(2),
-                nn.Conv2d(20, 50, 5),
-                nn.ReLU(),
-                nn.MaxPool2d(2),
-                nn.Flatten(),
-                nn.Linear(50 * prod(left), 500),
-                nn.ReLU(),
-                nn.Linear(500, n_classes),
-            ),
-            self.params.init,
+        channels, *sides = input_shape
+        positions = prod(((side - 4) // 2 - 4) // 2 for side in sides)
+        module = nn.Sequential(
+            *convolution(channels, 20, 5),
+            *convolution(20, 50, 5),
+            nn.Flatten(),
+            *dense(50 * positions, 500, n_classes),
         )
+        return initialise(module, self.params.init)
 
 
 class MemberShieldCNN3(_MemberShield):
@@ -250,28 +235,14 @@ class MemberShieldCNN3(_MemberShield):
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         require_images("membershield-cnn3", input_shape, 8)
         channels, height, width = input_shape
-        return initialise(
-            nn.Sequential(
-                nn.Conv2d(channels, 128, 5, padding=2),
-                nn.ReLU(),
-                nn.MaxPool2d(2),
-                nn.Conv2d(128, 64, 3, padding=1),
-                nn.ReLU(),
-                nn.MaxPool2d(2),
-                nn.Conv2d(64, 64, 3, padding=1),
-                nn.ReLU(),
-                nn.MaxPool2d(2),
-                nn.Flatten(),
-                nn.Linear(64 * (height // 8) * (width // 8), 256),
-                nn.ReLU(),
-                nn.Linear(256, 64),
-                nn.ReLU(),
-                nn.Linear(64, 32),
-                nn.ReLU(),
-                nn.Linear(32, n_classes),
-            ),
-            self.params.init,
+        module = nn.Sequential(
+            *convolution(channels, 128, 5, padding=2),
+            *convolution(128, 64, 3, padding=1),
+            *convolution(64, 64, 3, padding=1),
+            nn.Flatten(),
+            *dense(64 * (height // 8) * (width // 8), 256, 64, 32, n_classes),
         )
+        return initialise(module, self.params.init)
 
 
 class MemberShieldMLP4(_MemberShield):
@@ -282,12 +253,8 @@ class MemberShieldMLP4(_MemberShield):
     """
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-        layers: list[nn.Module] = [nn.Flatten()]
-        width = prod(input_shape)
-        for wider in _TABULAR:
-            layers += [nn.Linear(width, wider), nn.Tanh()]
-            width = wider
-        return initialise(nn.Sequential(*layers, nn.Linear(width, n_classes)), self.params.init)
+        layers = dense(prod(input_shape), 1024, 512, 256, 128, n_classes, activation=nn.Tanh)
+        return initialise(nn.Sequential(nn.Flatten(), *layers), self.params.init)
 
 
 _VGG_WIDTHS = (64, 128, 256, 512, 512)  # of the five stages; each ends with a 2x2 max-pool
@@ -313,29 +280,17 @@ class _VGG(Model):
         )
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-        require_images(self.name, input_shape, 2 ** len(_VGG_WIDTHS))
+        divide, shrinks = self.params.divide, 2 ** len(_VGG_WIDTHS)
+        require_images(self.name, input_shape, shrinks)
         channels, height, width = input_shape
         layers: list[nn.Module] = []
         for wider, depth in zip(_VGG_WIDTHS, self.depths, strict=True):
-            for _ in range(depth):
-                layers += [
-                    nn.Conv2d(channels, wider // self.params.divide, 3, padding=1),
-                    nn.ReLU(),
-                ]
-                channels = wider // self.params.divide
-            layers.append(nn.MaxPool2d(2))
-        hidden, left = (
-            _VGG_HIDDEN // self.params.divide,
-            (height // 2 ** len(_VGG_WIDTHS)) * (width // 2 ** len(_VGG_WIDTHS)),
-        )
-        layers += [
-            nn.Flatten(),
-            nn.Linear(channels * left, hidden),
-            nn.ReLU(),
-            nn.Linear(hidden, hidden),
-            nn.ReLU(),
-        ]
-        module = nn.Sequential(*layers, nn.Linear(hidden, n_classes))
+            for remaining in reversed(range(depth)):
+                layers += convolution(channels, wider // divide, 3, padding=1, pool=remaining == 0)
+                channels = wider // divide
+        features = channels * (height // shrinks) * (width // shrinks)
+        hidden = _VGG_HIDDEN // divide
+        module = nn.Sequential(*layers, nn.Flatten(), *dense(features, hidden, hidden, n_classes))
         module.apply(_initialise)
         return initialise(module, self.params.init)
 
@@ -366,8 +321,8 @@ class VGG19(_VGG):
 
 
 def _initialise(layer: nn.Module) -> None:
-    """He et al., ICCV 2015, equation 10: each layer keeps the scale of what goes through it, with
-    ReLU between.
+    """Draw weights by He et al., ICCV 2015, equation 10: each layer keeps the scale of its input,
+    with ReLU between.
     """
     if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
         nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")

@@ -201,39 +201,43 @@ class Labelled:
     names: list[str]
 
 
-def class_folders(root: Path, names: Sequence[str] | None = None, at_least: int = 1) -> Labelled:
-    """The images below ``root/<class>/``, sorted by class, then by path; hidden and other files do
-    not count.
+def class_folders(root: Path, at_least: int = 1) -> Labelled:
+    """List the images below ``root/<class>/`` with torchvision, sorted by class, then by path.
 
-    ``names`` are the classes wanted (default: every folder found). Raises ``UserError`` for no
-    class folder, an unknown class, and a class with fewer than ``at_least`` images.
+    Hidden folders and files do not count, nor files of other suffixes.
+
+    Args:
+        at_least: images that every class must have.
+
+    Raises:
+        UserError: there is no class folder, or a class has too few images.
     """
-    found = sorted(p.name for p in _entries(root) if p.is_dir() and not p.name.startswith("."))
-    if not found:
+    from torchvision.datasets.folder import find_classes, make_dataset
+
+    try:
+        names = [name for name in find_classes(root)[0] if not name.startswith(".")]
+        positions = {name: position for position, name in enumerate(names)}
+        samples = make_dataset(root, positions, is_valid_file=_is_image, allow_empty=True)
+    except (OSError, ValueError) as error:  # a ValueError where all folders are hidden
         raise UserError(
-            f"{root}: no class folders; expected {root}/<class>/<image>{{{','.join(SUFFIXES)}}}"
-        )
-    unknown = sorted(set(found) - set(names)) if names is not None else []
-    if unknown:
-        raise UserError(
-            f"{root / unknown[0]}: an unknown class; the classes are {', '.join(names or ())}; "
-            "remove the folder"
-        )
-    wanted = sorted(names) if names is not None else found
-    groups = [_images_below(str(root / name)) if name in found else [] for name in wanted]
-    short = [
-        f"{root / n}: {_count(g)}" for n, g in zip(wanted, groups, strict=True) if len(g) < at_least
-    ]
+            f"{root}: no class folders ({error}); expected "
+            f"{root}/<class>/<image>{{{','.join(SUFFIXES)}}}"
+        ) from error
+    samples.sort(key=lambda sample: (sample[1], sample[0]))
+    y = np.array([position for _, position in samples], np.int64)
+    counts = np.bincount(y, minlength=len(names))
+    short = [f"{root / names[i]}: {counts[i]} images" for i in np.flatnonzero(counts < at_least)]
     if short:
-        raise UserError(
-            *(
-                f"{s}, at least {at_least} needed; add images or remove the class"
-                f"{'' if 'no image' not in s else ' (files read: ' + ', '.join(SUFFIXES) + ')'}"
-                for s in short[:_MOST_PROBLEMS]
-            )
+        remedy = (
+            f"at least {at_least} needed; add some ({', '.join(SUFFIXES)}), or remove the class"
         )
-    y = np.repeat(np.arange(len(wanted)), [len(g) for g in groups]).astype(np.int64)
-    return Labelled([f for g in groups for f in g], y, wanted)
+        raise UserError(*(f"{place}, {remedy}" for place in short[:_MOST_PROBLEMS]))
+    return Labelled([file for file, _ in samples], y, names)
+
+
+def _is_image(file: str) -> bool:
+    name = os.path.basename(file).lower()
+    return name.endswith(SUFFIXES) and not name.startswith(".")
 
 
 def decode_images(
@@ -343,24 +347,3 @@ def _room(n: int, shape: tuple[int, ...], file: str | Path) -> np.ndarray:
             "smaller 'size'"
         )
     return np.empty((n, *shape), np.uint8)
-
-
-def _entries(root: Path) -> list[Path]:
-    try:
-        return list(root.iterdir())
-    except OSError as error:
-        raise UserError(f"{root}: cannot be read as a folder ({error.strerror})") from error
-
-
-def _images_below(folder: str) -> list[str]:
-    found = [
-        os.path.join(at, name)
-        for at, _, names in os.walk(folder)
-        for name in names
-        if name.lower().endswith(SUFFIXES) and not name.startswith(".")
-    ]
-    return sorted(found)
-
-
-def _count(group: list[str]) -> str:
-    return {0: "no image", 1: "a single image"}.get(len(group), f"{len(group)} images")

@@ -89,8 +89,7 @@ def fedbench_datasets():
     yield Component(
         "femnist",
         f"{_HERE}.handwriting:Femnist",
-        "handwritten digits and letters 28x28, grey, 62 classes; LEAF's, brought by you, or "
-        "EMNIST, downloaded",
+        "814,255 handwritten digits and letters 28x28, grey, 62 classes; EMNIST, downloaded",
         "Caldas et al., arXiv 2018; Cohen et al., IJCNN 2017",
     )
     yield Component(

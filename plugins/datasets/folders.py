@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from fedbench.core import Params, UserError
-from fedbench.core.toolkit import Arrays, Labelled, Remote, check_size, class_folders, data_folder
-from fedbench.plugins.datasets.imageset import (
-    ArchivedSet,
-    ImageSet,
-    Statistics,
-    check_counts,
-    decoded,
-    folder_arrays,
-)
-
-_MOST_TABLE_BYTES = 10_000_000  # of the labels, which take 270 KB
-_TEST_NAMES = ("test", "val")
-# torchvision's, of ImageNet's training images
-_IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+from fedbench.core import UserError
+from fedbench.core.toolkit import Arrays, Labelled, Remote, data_folder
+from fedbench.plugins.datasets.imageset import ArchivedSet, ImageSet, Statistics
+from fedbench.plugins.datasets.reading import parsing
+from fedbench.plugins.datasets.sampling import Amount, Drawn
 
 
 class ImageFolder(ImageSet):
@@ -36,8 +26,12 @@ class ImageFolder(ImageSet):
     name = "image-folder"
     licence = "yours"
     citation = "the data's own"
+    # torchvision's, of ImageNet's training images
+    published: ClassVar[dict[str, Statistics]] = {
+        "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    }
 
-    class Params(Params):
+    class Params(Drawn):
         path: str = Field(
             min_length=1,
             description="the folder; a relative path starts at the data folder ($FEDBENCH_DATA)",
@@ -59,80 +53,46 @@ class ImageFolder(ImageSet):
         normalise: Literal["own", "imagenet", "half"] = Field(
             "own",
             description="channel mean and standard deviation: of the training folder's pixels (of "
-            "all images where there "
-            "is none), ImageNet's, or 0.5 and 0.5",
+            "all images where there is none), ImageNet's (of colour images), or 0.5 and 0.5",
         )
-        train: int | None = Field(
+        test: Amount | None = Field(
             None,
-            ge=1,
-            description="training images, drawn by seed, each class keeping its share; null: all "
-            "that is left",
-        )
-        test: int | float | None = Field(
-            None,
-            gt=0,
             description="test images, a count or a share below 1; null: the rest of the test "
             "folder, or 0.2",
         )
-        holdout: int | float = Field(
+        holdout: Amount = Field(
             0.1,
-            gt=0,
             description="outside non-members, a count or a share below 1 of the test folder or of "
             "all images",
         )
-        label_noise: float = Field(
-            0.0,
-            ge=0,
-            le=1,
-            description="share of mislabelled canaries in train and hold-out, as a fraction",
-        )
-
-        @field_validator("test", "holdout")
-        @classmethod
-        def _count_or_share(cls, value: int | float | None) -> int | float | None:
-            if isinstance(value, float) and value >= 1:
-                raise ValueError(f"{value} is neither a whole number of images nor a share below 1")
-            return value
 
     @classmethod
     def here(cls) -> str | bool:
         return "wherever 'path' says"
 
-    def _statistics(self, arrays: Arrays) -> Statistics:
-        channels = arrays["train_x"].shape[1]
-        fixed = {"imagenet": _IMAGENET, "half": ((0.5,) * channels, (0.5,) * channels)}
-        if self.params.normalise == "imagenet" and channels != 3:
-            raise UserError(
-                "image-folder: normalise: imagenet needs colour images; set channels: 3 or "
-                "normalise: own"
-            )
-        return fixed.get(self.params.normalise) or super()._statistics(arrays)
-
     def _arrays(self) -> Arrays:
-        p = self.params
-        path = data_folder() / Path(p.path).expanduser()
+        path = data_folder() / Path(self.params.path).expanduser()
         if not path.is_dir():
             raise UserError(
                 f"image-folder: {path} is not a folder; put the images at {path}/<class>/<image>, "
-                "or at "
-                f"{path}/train/<class>/<image> and {path}/test/<class>/<image>, or change 'path'"
+                f"or at {path}/train/<class>/<image> and {path}/test/<class>/<image>, or change "
+                "'path'"
             )
-        return folder_arrays(type(self), _trees(path), size=p.size, channels=p.channels, fit=p.fit)
+        decoding = self.params.model_dump(include={"size", "channels", "fit"})
+        return self._from_folders(_trees(path), **decoding)
 
 
 def _trees(path: Path) -> list[Path]:
-    """``[all]`` or ``[train, test]``. Raises ``UserError`` for a train folder without a test
-    folder.
-    """
-    if not (path / "train").is_dir():
+    """Return ``[all]`` or ``[train, test]``. Raises ``UserError`` for a lone train folder."""
+    train = path / "train"
+    if not train.is_dir():
         return [path]
-    for name in _TEST_NAMES:
+    for name in ("test", "val"):
         if (path / name).is_dir():
-            return [path / "train", path / name]
+            return [train, path / name]
     raise UserError(
-        f"{path}: a folder 'train' but no 'test' or 'val' beside it; add one, or give "
-        f"{path / 'train'} as 'path' to have "
-        "it split by seed"
+        f"{path}: a folder 'train' but no 'test' or 'val' beside it; add one, or give {train} as "
+        "'path' to have it split by seed"
     )
 
 
@@ -166,20 +126,16 @@ class DermNet(ImageSet):
 
     def _arrays(self) -> Arrays:
         folder = data_folder() / self.name
-        absent = [part for part in ("train", "test") if not (folder / part).is_dir()]
-        if absent:
+        trees = [folder / "train", folder / "test"]
+        if not all(tree.is_dir() for tree in trees):
             raise UserError(
-                f"dermnet is not in {folder} (no folder '{absent[0]}') and cannot be downloaded "
-                "freely: get the archive "
-                "(about 1.8 GB, 15,500 training and 4,000 test images, no published checksum) "
-                f"from {self.home} with your "
-                f"account, unpack it, and put its class folders at {folder}/train/<class>/*.jpg "
-                "and "
-                f"{folder}/test/<class>/*.jpg, {self.n_classes} classes each"
+                f"dermnet is not in {folder} and cannot be downloaded freely: get the archive "
+                "(about 1.8 GB, 15,500 training and 4,000 test images, no published checksum) from "
+                f"{self.home} with your account, unpack it, and put its class folders at "
+                f"{folder}/train/<class>/*.jpg and {folder}/test/<class>/*.jpg, "
+                f"{self.n_classes} classes each"
             )
-        return folder_arrays(
-            type(self), [folder / "train", folder / "test"], size=64, channels=3, fit="crop"
-        )
+        return self._from_folders(trees, size=64, channels=3, fit="crop")
 
 
 class TinyImageNet(ArchivedSet):
@@ -208,45 +164,17 @@ class TinyImageNet(ArchivedSet):
 
     def _arrays(self) -> Arrays:
         folder = self._unpacked()
-        train = class_folders(folder / "train", at_least=2)
-        if len(train.names) != self.n_classes:
-            raise UserError(
-                f"{folder / 'train'}: {len(train.names)} class folders, {self.name} has "
-                f"{self.n_classes}; "
-                f"{self._again(folder)}"
-            )
-        trees = [train, validation(folder / "val", train.names)]
-        check_counts(type(self), str(folder), *(len(t.files) for t in trees))
-        return decoded(self.name, trees, folder, channels=3)
+        train = self._training_tree(folder / "train")
+        test = self._validation(folder / "val", train.names)
+        self._check_counts(folder, len(train.files), len(test.files))
+        return self._decoded([train, test], folder, channels=3)
 
-
-def validation(folder: Path, names: list[str]) -> Labelled:
-    """Images and labels of ``val``: as published, ``images/`` beside ``val_annotations.txt``
-    (tab-separated: file, class, box), or sorted into class folders, as many keep it. Raises
-    ``UserError`` naming file and line.
-    """
-    table = folder / "val_annotations.txt"
-    if not (table.exists() and (folder / "images").is_dir()):
-        tree = class_folders(folder, names)
-        return Labelled(tree.files, tree.y, names)
-    check_size(table, _MOST_TABLE_BYTES)
-    position = {name: i for i, name in enumerate(names)}
-    files, y = [], []
-    for number, line in enumerate(
-        table.read_text(encoding="utf-8", errors="replace").splitlines(), 1
-    ):
-        image, _, rest = line.partition("\t")
-        label = rest.partition("\t")[0]
-        if (
-            label not in position
-            or Path(image).name != image
-            or not (folder / "images" / image).is_file()
-        ):
-            raise UserError(
-                f"{table}:{number}: no class folder '{label}' in train or no image '{image}'; "
-                "delete "
-                f"{folder.parent} and run again"
-            )
-        files.append(str(folder / "images" / image))
-        y.append(position[label])
-    return Labelled(files, np.array(y, np.int64), names)
+    def _validation(self, folder: Path, names: list[str]) -> Labelled:
+        """Return ``images/`` with the labels of ``val_annotations.txt`` (tab-separated: file,
+        class, box).
+        """
+        table = folder / "val_annotations.txt"
+        with parsing(table, self._remedy()):
+            rows = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()]
+            y = np.array([names.index(row[1]) for row in rows], np.int64)
+        return Labelled([str(folder / "images" / row[0]) for row in rows], y, names)

@@ -2,104 +2,151 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from fedbench.core import Data, Params, UserError
 from fedbench.core.toolkit import Arrays
 
+Part = tuple[np.ndarray, np.ndarray]  # samples, labels [n] int64
 _TEST_SHARE = 0.2  # of a data set without a test set of its own
 
 
-Split = tuple[np.ndarray | None, np.ndarray, np.ndarray]
-"""sorted positions to train on in the training pool (None: all of it), and to test on and to hold
-out in the test pool
-"""
+# --- parameters -----------------------------------------------------------------------------------
 
 
-def split(
-    train_y: np.ndarray,
-    test_y: np.ndarray | None,
-    want: Any,
-    seed: int,
-    name: str,
-    things: str = "images",
-) -> Split:
-    """Disjoint splits in which each class keeps its share; ``holdout`` and ``test`` do not depend
-    on ``want.train``.
+def _check_amount(amount: int | float) -> int | float:
+    if isinstance(amount, float) and amount >= 1:
+        raise ValueError(f"{amount} is neither a whole number of samples nor a share below 1")
+    return amount
 
-    ``want``: train, test and holdout, each a count, a share of the pool (a float below 1), or None
-    for what is left.
+
+# a number of samples, or a share of the pool below 1
+Amount = Annotated[int | float, Field(gt=0), AfterValidator(_check_amount)]
+TEST = "test samples, clean labels; a count, or a share of all below 1"
+HOLDOUT = "outside non-members, never trained on; a count, or a share of all below 1"
+
+
+class Noise(Params):
+    """Parameter of every data set with canaries."""
+
+    label_noise: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of mislabelled canaries in train and hold-out, as a fraction",
+    )
+
+
+class Drawn(Noise):
+    """Parameters of training samples that are drawn by seed."""
+
+    train: int | None = Field(
+        None,
+        ge=1,
+        description="training samples, drawn by seed, each class keeping its share; null: all that "
+        "is left",
+    )
+
+
+class Resplit(Drawn):
+    """Parameters of a data set whose three splits are drawn from all samples."""
+
+    test: Amount = Field(0.25, description=TEST)
+    holdout: Amount = Field(0.25, description=HOLDOUT)
+
+
+# --- splits ---------------------------------------------------------------------------------------
+
+
+class Split(NamedTuple):
+    """Sorted positions: to train on in the training pool, the others in the test pool."""
+
+    train: np.ndarray
+    test: np.ndarray
+    holdout: np.ndarray
+
+
+def split(train_y: np.ndarray, test_y: np.ndarray | None, want: Any, seed: int, name: str) -> Split:
+    """Draw disjoint splits in which each class keeps its share.
 
     With a test pool the hold-out is set aside from it (docs/methods/protocol.md: never trained on,
-    never used for test accuracy); without one (``test_y`` None) all three are drawn from the
-    training pool. Raises ``UserError`` when there are fewer samples than asked, or a class is left
-    without one to train on; ``things`` is what it calls them.
+    never used for test accuracy); without one all three splits are drawn from the training pool.
+    ``holdout`` and ``test`` do not depend on ``want.train``.
+
+    Args:
+        test_y: labels of the test pool, or None.
+        want: train, test and holdout, each a count, a share of the pool (a float below 1), or None
+            for what is left.
+
+    Raises:
+        UserError: there are fewer samples than wanted.
     """
-    pool_y = train_y if test_y is None else test_y
-    kind = things if test_y is None else f"test {things}"
-    n_holdout = _count(want.holdout, len(pool_y))
-    default = _count(_TEST_SHARE, len(pool_y)) if test_y is None else len(pool_y) - n_holdout
-    n_test = default if want.test is None else _count(want.test, len(pool_y))
-    if min(n_holdout, n_test) < 1 or n_holdout + n_test > len(pool_y):
+    if test_y is None:
+        default = _count(_TEST_SHARE, len(train_y))
+        rest, test, holdout = _set_aside(train_y, want, default, seed, name)
+        train = np.setdiff1d(rest, test, assume_unique=True)
+    else:
+        default = len(test_y) - _count(want.holdout, len(test_y))
+        _, test, holdout = _set_aside(test_y, want, default, seed, f"the test set of {name}")
+        train = np.arange(len(train_y))
+    if want.train is not None:
+        if want.train > len(train):
+            raise UserError(
+                f"{name} has {len(train):,} training samples, {want.train:,} asked for (train): "
+                "lower it"
+            )
+        train = draw(train, train_y, want.train, rng_for(seed, "train"))
+    return Split(train, test, holdout)
+
+
+def _set_aside(
+    y: np.ndarray, want: Any, default_test: int, seed: int, pool: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw the hold-out, then the test samples.
+
+    Returns:
+        positions outside the hold-out, to test on, and to hold out.
+    """
+    n_holdout = _count(want.holdout, len(y))
+    n_test = default_test if want.test is None else _count(want.test, len(y))
+    if min(n_holdout, n_test) < 1 or n_holdout + n_test > len(y):
         raise UserError(
-            f"{name} has {len(pool_y):,} {kind}: a hold-out of {n_holdout:,} (holdout) and "
-            f"{n_test:,} to test (test) "
-            "cannot both be drawn from them with at least one each; change them"
+            f"{pool} has {len(y):,} samples: a hold-out of {n_holdout:,} (holdout) and "
+            f"{n_test:,} to test (test) cannot both be drawn from them with at least one each; "
+            "change them"
         )
-    everything = np.arange(len(pool_y))
-    holdout = draw(everything, pool_y, n_holdout, rng_for(seed, "holdout"))
+    everything = np.arange(len(y))
+    holdout = draw(everything, y, n_holdout, rng_for(seed, "holdout"))
     rest = np.setdiff1d(everything, holdout, assume_unique=True)
-    test = draw(rest, pool_y, n_test, rng_for(seed, "test"))
-    free = (
-        np.arange(len(train_y))
-        if test_y is not None
-        else np.setdiff1d(rest, test, assume_unique=True)
-    )
-    return _train(free, train_y, want.train, seed, name, things), test, holdout
+    return rest, draw(rest, y, n_test, rng_for(seed, "test")), holdout
 
 
 def draw(pool: np.ndarray, y: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """``n`` of the positions ``pool``, sorted; each class of ``y[pool]`` gets its share by largest
-    remainder, ties by lot.
+    """Draw ``n`` of the positions ``pool``, sorted.
+
+    Each class of ``y[pool]`` gets its share by largest remainder, ties by lot.
     """
     classes, counts = np.unique(y[pool], return_counts=True)
     exact = n * counts / max(len(pool), 1)
-    take = np.floor(exact).astype(int)
+    sizes = np.floor(exact).astype(int)
     lots = rng.permutation(len(classes))
-    order = np.lexsort((lots, -np.round(exact - take, 9)))
-    take[order[: n - take.sum()]] += 1
-    drawn = [rng.permutation(pool[y[pool] == c])[:k] for c, k in zip(classes, take, strict=True)]
-    return np.sort(np.concatenate([*drawn, np.zeros(0, int)])).astype(np.int64)
+    order = np.lexsort((lots, -np.round(exact - sizes, 9)))
+    sizes[order[: n - sizes.sum()]] += 1
+    chosen = [np.zeros(0, int)]
+    for label, size in zip(classes, sizes, strict=True):
+        chosen.append(rng.permutation(pool[y[pool] == label])[:size])
+    return np.sort(np.concatenate(chosen)).astype(np.int64)
 
 
 def rng_for(seed: int, purpose: str) -> np.random.Generator:
-    """One stream a purpose, so that changing one count leaves the other draws alone."""
+    """Return the generator of one purpose: changing one count leaves the other draws alone."""
     return np.random.Generator(
         np.random.Philox([seed, int.from_bytes(purpose.encode()[:8], "little")])
     )
-
-
-def _train(
-    free: np.ndarray, y: np.ndarray, n: int | None, seed: int, name: str, things: str
-) -> np.ndarray | None:
-    if n is not None and n > len(free):
-        raise UserError(
-            f"{name} has {len(free):,} training {things}, {n:,} asked for (train): lower it"
-        )
-    chosen = free if n is None else draw(free, y, n, rng_for(seed, "train"))
-    classes = np.unique(y)
-    absent = np.setdiff1d(classes, y[chosen])
-    if len(absent):
-        raise UserError(
-            f"{name}: with {len(chosen):,} training {things} {len(absent)} of {len(classes)} "
-            "classes have none (the first: "
-            f"class {absent[0]}); raise train, lower test and holdout, or add {things}"
-        )
-    return None if len(chosen) == len(y) else chosen
 
 
 def _count(amount: int | float, pool: int) -> int:
@@ -109,11 +156,13 @@ def _count(amount: int | float, pool: int) -> int:
 def mislabel(
     y: np.ndarray, share: float, n_classes: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``(labels, canary)``: exactly round(share * n) random samples get a uniformly drawn WRONG
-    label.
+    """Give exactly round(share * n) random samples a uniformly drawn wrong label.
 
-    y: [n] int -> labels [n] int64, canary [n] bool. Canaries audit the most vulnerable samples
-    rather than the average one (Aerni, Zhang and Tramer, CCS 2024).
+    Canaries audit the most vulnerable samples rather than the average one (Aerni, Zhang and Tramer,
+    CCS 2024).
+
+    Returns:
+        labels [n] int64, canary [n] bool.
     """
     canary = np.zeros(len(y), bool)
     canary[rng.choice(len(y), round(share * len(y)), replace=False)] = True
@@ -121,83 +170,79 @@ def mislabel(
     return np.where(canary, (y + shift) % n_classes, y).astype(np.int64), canary
 
 
-def test_share(default: float) -> Any:
-    """The field ``test`` of :class:`Resplit` for images, with another default."""
-    return Field(
-        default, gt=0, description="test images, clean labels; a count, or a share of all below 1"
-    )
-
-
-def holdout_share(default: float) -> Any:
-    """The field ``holdout`` of :class:`Resplit`, with another default."""
-    return Field(
-        default,
-        gt=0,
-        description="outside non-members, never trained on; a count, or a share of all below 1",
-    )
-
-
-class Resplit(Params):
-    """Train, test and hold-out are drawn from all samples, disjoint, each class keeping its share
-    in every split.
-    """
-
-    train: int | None = Field(
-        None,
-        ge=1,
-        description="training samples, drawn by seed, each class keeping its share; null: all that "
-        "is left",
-    )
-    test: int | float = Field(
-        0.25, gt=0, description="test samples, clean labels; a count, or a share of all below 1"
-    )
-    holdout: int | float = holdout_share(0.25)
-    label_noise: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="share of mislabelled canaries in train and hold-out, as a fraction",
-    )
-
-    @field_validator("test", "holdout")
-    @classmethod
-    def _count_or_share(cls, value: int | float) -> int | float:
-        if isinstance(value, float) and value >= 1:
-            raise ValueError(f"{value} is neither a whole number of samples nor a share below 1")
-        return value
-
-
-def drawn(
-    a: Arrays,
-    want: Any,
-    seed: int,
-    name: str,
-    things: str = "images",
-    decode: Callable[[np.ndarray], np.ndarray] = lambda x: x,
+def with_canaries(
+    train: Part,
+    test: Part,
+    holdout: Part,
+    share: float,
+    n_classes: int,
+    rngs: Sequence[np.random.Generator],
     **facts: Any,
 ) -> Data:
-    """Splits of ``train_x``, ``train_y`` and, where there is a test set, ``test_x`` and ``test_y``,
-    with mislabelled canaries.
+    """Return data of three parts, a share of train and of hold-out mislabelled.
 
-    ``want``: parameters train, test, holdout and label_noise; ``decode``: samples as stored to what
-    a model reads; ``facts``: fields of :class:`Data`. Raises as ``split`` does.
+    Args:
+        rngs: of train and of hold-out.
+        facts: further fields of ``Data``.
     """
-    test_x, test_y = (a["test_x"], a["test_y"]) if "test_y" in a else (a["train_x"], a["train_y"])
-    train, test, holdout = split(a["train_y"], a.get("test_y"), want, seed, name, things)
-    chosen, n_classes = slice(None) if train is None else train, int(a["train_y"].max()) + 1
-    (train_y, train_canary), (hold_y, hold_canary) = (
-        mislabel(y, want.label_noise, n_classes, rng_for(seed, f"noise-{part}"))
-        for part, y in (("t", a["train_y"][chosen]), ("h", test_y[holdout]))
-    )
+    train_y, train_canary = mislabel(train[1], share, n_classes, rngs[0])
+    holdout_y, holdout_canary = mislabel(holdout[1], share, n_classes, rngs[1])
     return Data(
-        train_x=decode(a["train_x"][chosen]),
+        train_x=train[0],
         train_y=train_y,
-        test_x=decode(test_x[test]),
-        test_y=test_y[test],
-        holdout_x=decode(test_x[holdout]),
-        holdout_y=hold_y,
+        test_x=test[0],
+        test_y=test[1],
+        holdout_x=holdout[0],
+        holdout_y=holdout_y,
         n_classes=n_classes,
         train_canary=train_canary,
-        holdout_canary=hold_canary,
+        holdout_canary=holdout_canary,
         **facts,
     )
+
+
+def draw_data(
+    dataset: Any,
+    arrays: Arrays,
+    seed: int,
+    decode: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    **facts: Any,
+) -> Data:
+    """Split ``train_x``, ``train_y`` and, where there is a test set, ``test_x`` and ``test_y``.
+
+    Args:
+        dataset: its ``name``, ``n_classes`` (None for as many as there are labels) and parameters
+            train, test, holdout and label_noise are used.
+        decode: turns samples as stored into what a model reads.
+        facts: further fields of ``Data``.
+
+    Raises:
+        UserError: a split cannot be drawn, or a class is left without a sample to train on.
+    """
+    want, name = dataset.params, dataset.name
+    train_x, train_y = arrays["train_x"], arrays["train_y"]
+    pool_x, pool_y = arrays.get("test_x", train_x), arrays.get("test_y", train_y)
+    train, test, holdout = split(train_y, arrays.get("test_y"), want, seed, name)
+    n_classes = dataset.n_classes or int(train_y.max()) + 1
+    _require_every_class(train_y[train], n_classes, name)
+    if len(train) < len(train_y):  # all of them need no copy
+        train_x, train_y = train_x[train], train_y[train]
+    return with_canaries(
+        (decode(train_x), train_y),
+        (decode(pool_x[test]), pool_y[test]),
+        (decode(pool_x[holdout]), pool_y[holdout]),
+        want.label_noise,
+        n_classes,
+        (rng_for(seed, "noise-t"), rng_for(seed, "noise-h")),
+        **facts,
+    )
+
+
+def _require_every_class(y: np.ndarray, n_classes: int, name: str) -> None:
+    absent = np.setdiff1d(np.arange(n_classes), y)
+    if len(absent):
+        raise UserError(
+            f"{name}: with {len(y):,} training samples {len(absent)} of {n_classes} classes have "
+            f"none (the first: class {absent[0]}); raise train, lower test and holdout, or add "
+            "samples"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -11,40 +11,17 @@ import numpy as np
 from pydantic import Field
 
 from fedbench.core import UserError
-from fedbench.core.toolkit import (
-    Arrays,
-    Remote,
-    cached,
-    check_labels,
-    check_size,
-    class_folders,
-    data_folder,
-    file_lines,
-)
-from fedbench.plugins.datasets.imageset import ArchivedSet, ImageSet, check_counts, decoded, moments
-from fedbench.plugins.datasets.sampling import Resplit, holdout_share, test_share
+from fedbench.core.toolkit import Arrays, Remote, class_folders, data_folder, fetch
+from fedbench.plugins.datasets.imageset import ArchivedSet, ImageSet
+from fedbench.plugins.datasets.reading import parsing
+from fedbench.plugins.datasets.sampling import HOLDOUT, TEST, Amount, Resplit
 
-_SIDE, _TILE = 48, 64  # of a face, of a tile
-_MOST_BYTES = 400_000_000  # of the csv file of faces, which has 301 MB
-_TRAIN, _TEST = "Training", ("PublicTest", "PrivateTest")
-# Either file has all images and labels; they differ in the order of columns and rows. md5 as
-# torchvision has it.
-_FILES = (
-    ("fer2013.csv", "f8428a1edbd21e88f42c73edd2a14f95"),
-    ("icml_face_data.csv", "b114b9e04e6949e5fe8b6a98b3892b1d"),
+_FACE, _TILE = 48, 64  # sides, in pixels
+_FACES_HOME = (
+    "https://www.kaggle.com/c/"
+    "challenges-in-representation-learning-facial-expression-recognition-challenge"
 )
-CLASSES = (
-    "01_TUMOR",
-    "02_STROMA",
-    "03_COMPLEX",
-    "04_LYMPHO",
-    "05_DEBRIS",
-    "06_MUCOSA",
-    "07_ADIPOSE",
-    "08_EMPTY",
-)
-_CSV = "hmnist_64_64_L.csv"
-_MOST_CSV_BYTES = 200_000_000  # 20 million numbers below 256, and commas
+_FACES_URLS = (f"{_FACES_HOME}/data",)
 
 
 class Fer2013(ImageSet):
@@ -55,26 +32,32 @@ class Fer2013(ImageSet):
     (docs/methods/federation.md#data-sets), half of it test, half hold-out. ``channels: 3`` repeats
     the grey channel, for models of colour images. FedPoisonMIA counts 35,886 images; the file has
     35,887. Not freely downloadable: ``fer2013/fer2013.csv`` or ``fer2013/icml_face_data.csv`` is
-    put in place by hand; both give the same samples in the same order. ``train.csv`` and
-    ``test.csv`` do not do: the latter has no labels.
+    put in place by hand, and its checksum verified; both give the same samples in the same order.
+    ``train.csv`` and ``test.csv`` do not do: the latter has no labels.
     """
 
     name = "fer2013"
     default_model = "resnet20"
     n_classes = 7
-    expected = (28_709, 7_178)
     size_mb = 300.0
-    home = "https://www.kaggle.com/c/challenges-in-representation-learning-facial-expression-recognition-challenge"
+    home = _FACES_HOME
     licence = "the rules of Kaggle's challenge, an account is needed"
     citation = (
         "I. J. Goodfellow et al.: Challenges in representation learning: a report on three machine "
-        "learning "
-        "contests. ICONIP, 2013"
+        "learning contests. ICONIP, 2013"
+    )
+    # Either file has all images and labels, in about 300 MB; the order of columns and rows differs.
+    # md5 as torchvision has it.
+    tables: ClassVar[tuple[Remote, ...]] = (
+        Remote("fer2013.csv", _FACES_URLS, "md5:f8428a1edbd21e88f42c73edd2a14f95", 300_000_000),
+        Remote(
+            "icml_face_data.csv", _FACES_URLS, "md5:b114b9e04e6949e5fe8b6a98b3892b1d", 300_000_000
+        ),
     )
 
     class Params(Resplit):
-        test: int | float = test_share(1 / 18)
-        holdout: int | float = holdout_share(1 / 18)
+        test: Amount = Field(1 / 18, description=TEST)
+        holdout: Amount = Field(1 / 18, description=HOLDOUT)
         channels: Literal[1, 3] = Field(1, description="3 repeats the grey channel three times")
         normalise: Literal["own", "half"] = Field(
             "own", description="mean and standard deviation: of all images, or 0.5 and 0.5"
@@ -82,74 +65,45 @@ class Fer2013(ImageSet):
 
     @classmethod
     def _places(cls) -> list[Path]:
-        return [data_folder() / cls.name / file for file, _ in _FILES]
+        return [data_folder() / cls.name / table.name for table in cls.tables]
 
     def _arrays(self) -> Arrays:
-        file = next((f for f in self._places() if f.exists()), None)
-        if file is None:
-            raise UserError(_how_to_get(data_folder() / self.name))
-        arrays = cached(
-            self.name, [self.name, *file_lines([file], file.parent)], lambda: self._read(file)
-        )
+        folder = data_folder() / self.name
+        tables = [table for table in self.tables if (folder / table.name).exists()]
+        if not tables:
+            ways = " or ".join(table.how_to_get(folder) for table in self.tables)
+            raise UserError(
+                f"fer2013 cannot be downloaded freely: with your account {ways}; train.csv and "
+                "test.csv are not enough, since the test images have no labels there"
+            )
+        arrays = self._once([fetch(tables[0], folder)], folder, self._read)
         if self.params.channels == 1:
             return arrays
-        mean, std = (np.repeat(arrays[name], 3) for name in ("mean", "std"))
         return {
-            **arrays,
             "train_x": np.repeat(arrays["train_x"], 3, axis=1),
-            "mean": mean,
-            "std": std,
+            "train_y": arrays["train_y"],
+            "mean": np.repeat(arrays["mean"], 3),
+            "std": np.repeat(arrays["std"], 3),
         }
 
-    def _read(self, file: Path) -> Arrays:
-        x, y, usage = read_faces(file)
-        parts = Counter(usage)
-        check_counts(type(self), str(file), parts[_TRAIN], sum(parts[u] for u in _TEST))
-        # the two files differ in it
-        order = sorted(range(len(y)), key=lambda i: (usage[i], y[i], x[i]))
-        pixels = np.frombuffer(b"".join(x[i] for i in order), np.uint8).reshape(-1, 1, _SIDE, _SIDE)
-        return {"train_x": pixels, "train_y": np.array(y, np.int64)[order], **moments(pixels)}
+    def _read(self, files: Sequence[Path]) -> Arrays:
+        """Parse the columns emotion, Usage and pixels of a verified file.
+
+        Sorted, since the two files differ in their order. torchvision's reader does not tell
+        PublicTest from PrivateTest, by which they are sorted.
+        """
+        with open(files[0], newline="") as lines:
+            faces = sorted(map(_face, csv.DictReader(lines, skipinitialspace=True)))
+        pixels = np.frombuffer(b"".join(face for _, _, face in faces), np.uint8)
+        return {
+            "train_x": pixels.reshape(-1, 1, _FACE, _FACE),
+            "train_y": np.array([label for _, label, _ in faces], np.int64),
+        }
 
 
-def read_faces(file: Path) -> tuple[list[bytes], list[int], list[str]]:
-    """Pixels (48 * 48 bytes), label and usage of each row of a csv file, whatever its order of
-    columns.
-
-    Raises ``UserError`` naming file and line.
-    """
-    check_size(file, _MOST_BYTES)
-    x: list[bytes] = []
-    y: list[int] = []
-    usage: list[str] = []
-    with open(file, newline="", encoding="utf-8", errors="replace") as f:
-        rows = csv.DictReader(f, skipinitialspace=True, restval="")
-        try:
-            for row in rows:
-                x.append(_pixels(row["pixels"].split()))
-                y.append(("0", "1", "2", "3", "4", "5", "6").index(row["emotion"].strip()))
-                usage.append(row["Usage"].strip())
-        except (csv.Error, KeyError, ValueError) as error:
-            raise UserError(
-                f"{file}:{rows.line_num}: {error}; get it again: {_how_to_get(file.parent)}"
-            ) from error
-    return x, y, usage
-
-
-def _pixels(fields: list[str]) -> bytes:
-    if len(fields) != _SIDE * _SIDE:
-        raise ValueError(f"{len(fields):,} pixels, {_SIDE * _SIDE:,} expected: truncated?")
-    return bytes(map(int, fields))
-
-
-def _how_to_get(folder: Path) -> str:
-    (one, md5), (other, other_md5) = _FILES
-    return (
-        f"fer2013 cannot be downloaded freely: get {other} (or {one}, inside fer2013.tar.gz) from "
-        f"{Fer2013.home}/data with "
-        f"your account, about 300 MB unpacked, and put it at {folder / other} (md5 {other_md5}) or "
-        f"{folder / one} (md5 {md5}); "
-        "train.csv and test.csv are not enough, since the test images have no labels there"
-    )
+def _face(row: dict[str, str]) -> tuple[str, int, bytes]:
+    """Return usage, label and pixels of a row."""
+    return row["Usage"], int(row["emotion"]), bytes(map(int, row["pixels"].split()))
 
 
 class ChMnist(ArchivedSet):
@@ -170,9 +124,13 @@ class ChMnist(ArchivedSet):
     size_mb = 258.1
     home = "https://zenodo.org/record/53169"
     licence = "CC BY 4.0"
-    citation = "J. N. Kather et al.: Multi-class texture analysis in colorectal cancer histology. Scientific Reports, 2016"
+    citation = (
+        "J. N. Kather et al.: Multi-class texture analysis in colorectal cancer histology. "
+        "Scientific Reports, 2016"
+    )
     most_bytes = 1_000_000_000  # 5,000 tiles of about 75 kB
     folder = "Kather_texture_2016_image_tiles_5000"
+    table: ClassVar[str] = "hmnist_64_64_L.csv"
     # The checksum as TensorFlow Datasets has it (url_checksums/colorectal_histology.txt); Zenodo
     # publishes an md5.
     remote = Remote(
@@ -183,8 +141,8 @@ class ChMnist(ArchivedSet):
     )
 
     class Params(Resplit):
-        test: int | float = test_share(0.1)
-        holdout: int | float = holdout_share(0.1)
+        test: Amount = Field(0.1, description=TEST)
+        holdout: Amount = Field(0.1, description=HOLDOUT)
         normalise: Literal["half", "own"] = Field(
             "half",
             description="mean and standard deviation: 0.5 and 0.5, which is MemberShield's [-1, "
@@ -193,58 +151,33 @@ class ChMnist(ArchivedSet):
 
     @classmethod
     def _places(cls) -> list[Path]:
-        return [data_folder() / cls.name / _CSV, *super()._places()]
+        return [data_folder() / cls.name / cls.table, *super()._places()]
 
     def _arrays(self) -> Arrays:
-        table, root = self._places()[0], data_folder()
+        table = self._places()[0]
         if table.exists():
-            return cached(
-                self.name, [self.name, *file_lines([table], root)], lambda: self._from_table(table)
-            )
-        folder = self._unpacked(f", or put Kaggle's {_CSV} at {table}")
-        tiles = class_folders(folder, CLASSES)
+            return self._once([table], data_folder(), self._read)
+        folder = self._unpacked(f", or put Kaggle's {self.table} at {table}")
+        tiles = class_folders(folder)
         self._check_classes(folder, tiles.y)
-        return decoded(self.name, [tiles], root, size=_TILE, channels=1)
+        return self._decoded([tiles], data_folder(), size=_TILE, channels=1)
 
-    def _from_table(self, file: Path) -> Arrays:
-        x, y = read_table(file)
+    def _read(self, files: Sequence[Path]) -> Arrays:
+        """Parse Kaggle's table: pixel0000 to pixel4095 row by row of the image, label 1 to 8."""
+        (file,) = files
+        with parsing(file, "get Kaggle's table of 64x64 grey ('colorectal histology MNIST') again"):
+            table = np.loadtxt(file, np.uint8, delimiter=",", skiprows=1, ndmin=2)
+            x = table[:, :-1].reshape(-1, 1, _TILE, _TILE)
+        y = table[:, -1].astype(np.int64) - 1
         self._check_classes(file, y)
-        return {"train_x": x, "train_y": y, **moments(x)}
+        return {"train_x": x, "train_y": y}
 
-    def _check_classes(self, where: Path, y: np.ndarray) -> None:
-        counts = np.bincount(y, minlength=len(CLASSES))
-        wrong = [
-            f"{n:,} of {name}"
-            for n, name in zip(counts, CLASSES, strict=True)
-            if n != self.per_class
-        ]
-        if wrong:
+    def _check_classes(self, place: Path, y: np.ndarray) -> None:
+        counts = np.unique(y, return_counts=True)[1]
+        if counts.tolist() != [self.per_class] * self.n_classes:
             raise UserError(
-                f"{where}: {', '.join(wrong)}, where {self.name} has {self.per_class} of each "
-                "class: fewer or more than the "
-                "official set; delete it and get it again, or use the data set 'image-folder' for "
-                "a part of it"
+                f"{place}: {counts.tolist()} images of the classes, where {self.name} has "
+                f"{self.per_class} of each of {self.n_classes}: fewer or more than the official "
+                "set; delete it and get it again, or use the data set 'image-folder' for a part "
+                "of it"
             )
-
-
-def read_table(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels [n, 1, 64, 64] uint8 and labels [n] int64, 0 to 7, of Kaggle's csv file: pixel0000 to
-    pixel4095 row by row of the image, label 1 to 8. Raises ``UserError`` naming file and place.
-    """
-    check_size(file, _MOST_CSV_BYTES)
-    columns = [*(f"pixel{i:04}" for i in range(_TILE * _TILE)), "label"]
-    with open(file, encoding="utf-8", errors="replace") as lines:
-        if next(lines, "").strip().split(",") != columns:
-            raise UserError(
-                f"{file}:1: the columns are not pixel0000, ..., pixel4095, label: get Kaggle's "
-                "table of 64x64 grey"
-            )
-        try:
-            table = np.loadtxt(lines, np.uint8, delimiter=",", comments=None, ndmin=2)
-        except ValueError as error:
-            raise UserError(
-                f"{file}: {error}; get it again from Kaggle ('colorectal histology MNIST')"
-            ) from error
-    y = table[:, -1].astype(np.int64) - 1
-    check_labels(y, len(CLASSES), f"{file} (classes counted from 0)")
-    return table[:, :-1].reshape(-1, 1, _TILE, _TILE), y

@@ -4,48 +4,22 @@ seed.
 
 from __future__ import annotations
 
-import tarfile
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, ClassVar
 
 import numpy as np
 
 from fedbench.core import Data, Dataset, UserError
-from fedbench.core.toolkit import (
-    Arrays,
-    Remote,
-    archive_files,
-    cached,
-    data_folder,
-    fetch,
-    file_lines,
-)
-from fedbench.plugins.datasets.sampling import Resplit, drawn
+from fedbench.core.toolkit import Arrays, Remote, archive_files, data_folder, fetch
+from fedbench.plugins.datasets.reading import parsing, read_once
+from fedbench.plugins.datasets.sampling import Resplit, draw_data
 
 HOME = "https://github.com/privacytrustlab/datasets"
 MOST_BYTES = 100_000_000  # of an archive: its home, GitHub, takes no larger file
 _MOST_FILES = 1_000  # in an archive; the sets have one or two
-_DAMAGED = (tarfile.TarError, EOFError, zlib.error, OSError, RuntimeError, ValueError)
 _LABEL_BYTES = 16
 _MOST_FIELD_BYTES = 8  # of a feature with its comma
-_BIT = {b"0": 0, b"1": 1, b"0.0": 0, b"1.0": 1}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What a whole file holds: ``rows`` of ``features`` values 0 or 1, and labels 1..``classes``."""
-
-    rows: int
-    features: int
-    classes: int
-
-
-def most_bytes(shape: Shape) -> int:
-    """Of all files of a set together, with every line as long as it may be."""
-    return shape.rows * (_LABEL_BYTES + _MOST_FIELD_BYTES * shape.features)
 
 
 class TabularSet(Dataset):
@@ -63,7 +37,8 @@ class TabularSet(Dataset):
     home = HOME
     name: ClassVar[str]
     n_classes: ClassVar[int]
-    shape: ClassVar[Shape]
+    rows: ClassVar[int]
+    features: ClassVar[int]
     remote: ClassVar[Remote]
     files: ClassVar[tuple[str, ...]]
 
@@ -71,11 +46,9 @@ class TabularSet(Dataset):
 
     @classmethod
     def here(cls) -> str | bool:
-        """Where the data lies on this machine, or False."""
-        return next(
-            (str(folder / part) for folder, part in cls._places() if (folder / part).exists()),
-            False,
-        )
+        """Return where the data lie on this machine, or False."""
+        places = (folder / part for folder, part in cls._places())
+        return next((str(place) for place in places if place.exists()), False)
 
     @classmethod
     def _places(cls) -> Iterator[tuple[Path, str]]:
@@ -84,166 +57,99 @@ class TabularSet(Dataset):
             yield data_folder(), part
 
     def load(self, seed: int) -> Data:
-        a = self._arrays()
-        return drawn(
-            {"train_x": a["bits"], "train_y": a["y"]},
-            self.params,
-            seed,
-            self.name,
-            "records",
-            self._floats,
-        )
+        return draw_data(self, self._arrays(), seed, self._floats)
 
     def _floats(self, bits: np.ndarray) -> np.ndarray:
-        return np.unpackbits(bits, axis=1, count=self.shape.features).astype(np.float32)
+        return np.unpackbits(bits, axis=1, count=self.features).astype(np.float32)
 
     def _arrays(self) -> Arrays:
-        """``bits`` [n, ceil(features / 8)] uint8 and ``y`` [n] int64, read once. Raises
-        ``UserError``.
-        """
-        root = data_folder()
+        """Return train_x [n, ceil(features / 8)] uint8, packed, and train_y [n] int64."""
+        root, name = data_folder(), f"{self.name}-bits"
         folder, part = next(
-            ((f, p) for f, p in self._places() if (f / p).exists()), (root, self.remote.name)
+            ((folder, part) for folder, part in self._places() if (folder / part).exists()),
+            (root, self.remote.name),
         )
         if part == self.remote.name:
-            archive = fetch(self.remote, folder)
-            return cached(
-                self.name,
-                [self.name, *file_lines([archive], folder)],
-                lambda: self._from_archive(archive),
-            )
-        files = [folder / f for f in self.files]
-        absent = [f for f in files if not f.exists()]
-        if absent:
-            raise UserError(
-                f"{absent[0]} is missing beside {files[0]}: put it there, or "
-                f"{self.remote.how_to_get(root)}"
-            )
-        return cached(
-            self.name, [self.name, *file_lines(files, folder)], lambda: self._from_files(files)
-        )
+            return read_once(name, [fetch(self.remote, folder)], root, self._from_archive)
+        files = [folder / file for file in self.files]
+        remedy = f"put it there, or {self.remote.how_to_get(root)}"
+        return read_once(name, files, root, self._from_files, remedy)
 
-    def _from_files(self, files: list[Path]) -> Arrays:
+    def _from_files(self, files: Sequence[Path]) -> Arrays:
         arrays: Arrays = {}
         for part, file in zip(self.files, files, strict=True):
-            try:
-                with open(file, "rb") as content:
-                    arrays |= self._read(part, content, str(file))
-            except OSError as error:
-                raise UserError(f"{file}: cannot be read ({error.strerror or error})") from error
-        return self._complete(arrays, str(files[0]))
+            with open(file, "rb") as content:
+                arrays |= self._read(part, content, str(file))
+        return arrays
 
-    def _from_archive(self, archive: Path) -> Arrays:
+    def _from_archive(self, files: Sequence[Path]) -> Arrays:
+        """Parse the wanted files of an archive, without unpacking anything else."""
+        (archive,) = files
         arrays: Arrays = {}
-        try:
-            for part, content in self._members(archive):
-                arrays |= self._read(part, content, f"{archive}({part})")
-        except _DAMAGED as error:
-            raise UserError(
-                f"{archive}: a damaged archive ({type(error).__name__}: {error}); delete it and "
-                "run again, or "
-                f"{self.remote.how_to_get(archive.parent)}"
-            ) from error
-        return self._complete(arrays, str(archive))
-
-    def _members(self, archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-        """The wanted files of the archive in its order, each once, without unpacking anything else."""
-        missing = set(self.files)
-        for path, content in archive_files(archive, most_bytes(self.shape), _MOST_FILES):
-            if (part := path.as_posix()) in missing:
-                yield part, content
-                missing.remove(part)
-            if not missing:
-                return
+        most_bytes = self.rows * (_LABEL_BYTES + _MOST_FIELD_BYTES * self.features)
+        with parsing(archive):
+            for path, content in archive_files(archive, most_bytes, _MOST_FILES):
+                if path.as_posix() in self.files:
+                    arrays |= self._read(path.as_posix(), content, f"{archive}({path})")
+                if len(arrays) == 2:
+                    return arrays
         raise UserError(
-            f"{archive}: holds no {', '.join(sorted(missing))}: not {self.name}; "
+            f"{archive}: lacks one of {', '.join(self.files)}: not {self.name}; "
             f"{self.remote.how_to_get(archive.parent)}"
         )
 
-    def _read(self, part: str, content: IO[bytes], where: str) -> Arrays:
-        together, first = len(self.files) == 1, part == self.files[0]
-        return read_records(
-            content, where, self.shape, labels=together or not first, features=first
-        )
+    def _read(self, part: str, content: IO[bytes], place: str) -> Arrays:
+        """Parse one of ``files``.
 
-    def _complete(self, arrays: Arrays, where: str) -> Arrays:
-        absent = np.flatnonzero(np.bincount(arrays["y"], minlength=self.n_classes) == 0)
-        if len(absent):
-            raise UserError(
-                f"{where}: no record of class {absent[0] + 1} of 1..{self.n_classes}: not "
-                f"{self.name}; delete it"
-            )
+        Returns:
+            train_y, 0 to C-1, where a line begins with a label 1..C, in quotes or not; train_x,
+            packed, where it has features 0 or 1.
+        """
+        arrays: Arrays = {}
+        features = self.features if part == self.files[0] else 0
+        labels = int(features == 0 or len(self.files) == 1)
+        if labels:
+            arrays["train_y"] = np.empty(self.rows, np.int64)
+        if features:
+            arrays["train_x"] = np.empty((self.rows, -(-features // 8)), np.uint8)
+        for row, values in enumerate(self._records(content, place, labels, features)):
+            if labels:
+                arrays["train_y"][row] = values[0] - 1
+            if features:
+                arrays["train_x"][row] = np.packbits(values[labels:] == 1)
         return arrays
 
+    def _records(
+        self, content: IO[bytes], place: str, labels: int, features: int
+    ) -> Iterator[np.ndarray]:
+        """Yield the numbers of each line, comma-separated: a label or none, and features.
 
-def read_records(file: IO[bytes], where: str, shape: Shape, labels: bool, features: bool) -> Arrays:
-    """``y`` [rows] int64, 0 to C-1, of ``labels`` 1..C, and ``bits`` [rows, ceil(features / 8)]
-    uint8, packed, of ``features``.
-
-    One line a record: the label, in quotes or not, the features 0 or 1, or both, comma-separated.
-    ``where`` names the file. Raises ``UserError`` naming file and line for anything else, and for
-    another number of lines.
-    """
-    y, bits = (
-        np.empty(shape.rows, np.int64),
-        np.empty((shape.rows, -(-shape.features // 8)), np.uint8),
-    )
-    limit = _LABEL_BYTES + _MOST_FIELD_BYTES * shape.features
-    for row in range(shape.rows):
-        line, at = file.readline(limit + 1), f"{where}:{row + 1}"
-        if not line:
-            raise UserError(
-                f"{where}:{row}: the file ends here, {shape.rows:,} lines expected; delete it and "
-                "run again"
-            )
-        if len(line) > limit:
-            raise UserError(
-                f"{at}: more than {limit:,} bytes in a line: not this data set; delete it and run "
-                "again"
-            )
-        label, _, rest = line.partition(b",") if labels and features else (line, b"", line)
-        if labels:
-            y[row] = _label(label.strip().strip(b'"'), at, shape.classes)
-        if features:
-            bits[row] = np.packbits(_bits(rest.strip(), at, shape.features))
-    if file.read(1):
-        raise UserError(
-            f"{where}: more than the {shape.rows:,} lines expected; delete it and run again"
-        )
-    return ({"y": y} if labels else {}) | ({"bits": bits} if features else {})
+        Raises:
+            UserError: with the file and line of anything else, and for another number of lines.
+        """
+        for row in range(self.rows):
+            line = content.readline().replace(b'"', b"")
+            with parsing(f"{place}:{row + 1}"):
+                values = np.fromstring(line, np.float32, sep=",")
+                _check_record(values, labels, features, self.n_classes)
+            yield values
+        if content.read(1):
+            raise UserError(f"{place}: more than {self.rows:,} lines; delete it and run again")
 
 
-def _bits(text: bytes, where: str, features: int) -> np.ndarray:
-    """[features] uint8 of "0,1,1": at once where every value is one digit, else value by value."""
-    raw = np.frombuffer(text, np.uint8)
-    values = raw[::2] - ord("0")
-    if len(raw) == 2 * features - 1 and (values <= 1).all() and (raw[1::2] == ord(",")).all():
-        return values
-    bits = [_BIT.get(field.strip()) for field in text.split(b",")]
-    if len(bits) != features:
-        raise UserError(
-            f"{where}: {len(bits):,} features, {features:,} expected; delete the file and run again"
-        )
-    if None in bits:
-        raise UserError(
-            f"{where}: feature {bits.index(None) + 1} is neither 0 nor 1; fix the file, or delete "
-            "it and run again"
-        )
-    return np.array(bits, np.uint8)
-
-
-def _label(text: bytes, where: str, classes: int) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= classes:
-        found = text[:_LABEL_BYTES].decode(errors="replace")
-        raise UserError(
-            f"{where}: the label is '{found}', not 1..{classes}; fix the file, or delete it and "
-            "run again"
-        )
-    return int(text) - 1
+def _check_record(values: np.ndarray, labels: int, features: int, n_classes: int) -> None:
+    """Raise ``ValueError`` unless the values are a label or none, and features."""
+    if len(values) != labels + features:
+        raise ValueError(f"{len(values):,} values, {labels + features:,} expected")
+    label, record = values[:labels], values[labels:]
+    if not np.isin(label, np.arange(1, n_classes + 1)).all():
+        raise ValueError(f"the label is {label[0]:g}, not 1..{n_classes}")
+    if not ((record == 0) | (record == 1)).all():
+        raise ValueError("a feature is neither 0 nor 1")
 
 
 def remote(file: str, size: int, *mirrors: str) -> Remote:
-    """An archive at the sets' home, of at most ``size`` bytes; no checksum of it is published."""
+    """Describe an archive at the sets' home, of at most ``size`` bytes, without a checksum."""
     return Remote(file, (f"{HOME}/raw/master/{file}", *mirrors), None, size)
 
 
@@ -260,7 +166,8 @@ class Texas100(TabularSet):
 
     name = "texas100"
     n_classes = 100
-    shape = Shape(67_330, 6_169, 100)
+    rows = 67_330
+    features = 6_169
     files = ("texas/100/feats", "texas/100/labels")
     remote = remote(
         "dataset_texas.tgz", MOST_BYTES, "https://www.comp.nus.edu.sg/~reza/files/dataset_texas.tgz"
@@ -269,8 +176,8 @@ class Texas100(TabularSet):
     licence = "Texas DSHS's terms for its public use data file; none stated with the derived set"
     citation = (
         "R. Shokri, M. Stronati, C. Song, V. Shmatikov: Membership inference attacks against "
-        "machine learning "
-        "models. IEEE S&P, 2017; Texas DSHS: hospital discharge data public use data file"
+        "machine learning models. IEEE S&P, 2017; Texas DSHS: hospital discharge data public use "
+        "data file"
     )
 
 
@@ -285,7 +192,8 @@ class Purchase100(TabularSet):
 
     name = "purchase100"
     n_classes = 100
-    shape = Shape(197_324, 600, 100)
+    rows = 197_324
+    features = 600
     files = ("dataset_purchase",)
     remote = remote(
         "dataset_purchase.tgz",
@@ -296,8 +204,7 @@ class Purchase100(TabularSet):
     licence = "the rules of Kaggle's challenge; none stated with the derived set"
     citation = (
         "R. Shokri, M. Stronati, C. Song, V. Shmatikov: Membership inference attacks against "
-        "machine learning "
-        "models. IEEE S&P, 2017; Kaggle: Acquire valued shoppers challenge, 2014"
+        "machine learning models. IEEE S&P, 2017; Kaggle: Acquire valued shoppers challenge, 2014"
     )
 
 
@@ -312,15 +219,15 @@ class Location30(TabularSet):
 
     name = "location30"
     n_classes = 30
-    shape = Shape(5_010, 446, 30)
+    rows = 5_010
+    features = 446
     files = ("bangkok",)
     remote = remote("dataset_location.tgz", 5_000_000)  # more than the 4,492,469 bytes it holds
     size_mb = 0.3
     licence = "none stated; the authors ask to be cited"
     citation = (
         "R. Shokri, M. Stronati, C. Song, V. Shmatikov: Membership inference attacks against "
-        "machine learning "
-        "models. IEEE S&P, 2017; D. Yang, D. Zhang, B. Qu: Participatory cultural mapping based on "
-        "collective behavior "
-        "data in location-based social networks. ACM TIST, 2016"
+        "machine learning models. IEEE S&P, 2017; D. Yang, D. Zhang, B. Qu: Participatory cultural "
+        "mapping based on collective behavior data in location-based social networks. ACM TIST, "
+        "2016"
     )
