@@ -7,7 +7,7 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, logsigmoid, one_hot
 
 from fedbench.core import (
@@ -91,7 +91,7 @@ class AdvReg(Defense):
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
         return with_validation_part(data, ctx, self.params.validation, "adv-reg")
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
         y = batch.hard_labels("adv-reg")
         if "network" not in ctx.memory:
             ctx.memory["network"] = self._fresh(logits, ctx)
@@ -114,7 +114,7 @@ class AdvReg(Defense):
         return {"mean advantage of the inference network": gain}
 
     def _fresh(
-        self, like: torch.Tensor, ctx: MemberContext
+        self, like: Tensor, ctx: MemberContext
     ) -> tuple[InferenceNetwork, torch.optim.Optimizer]:
         p = self.params
         network = InferenceNetwork(like.shape[1], p.of_prediction, p.of_label, p.shared, p.sort).to(
@@ -188,7 +188,7 @@ class InferenceNetwork(nn.Module):
                     else torch.zeros(p.shape)
                 )
 
-    def forward(self, probabilities: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def forward(self, probabilities: Tensor, y: Tensor) -> Tensor:
         if self._sort:
             probabilities = probabilities.sort(1, descending=True).values
         label = one_hot(y, self._classes).to(probabilities)

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedbench.core import Batch, Defense, MemberContext, Params, Selection, UserError
@@ -105,7 +106,7 @@ class InstaHide(Defense):
         mask = 2 * torch.randint(0, 2, batch.x.shape, generator=ctx.generator, dtype=torch.int8) - 1
         return replace(batch, x=x * mask.to(batch.x), soft=target)
 
-    def _plan(self, ctx: MemberContext) -> tuple[torch.Tensor, torch.Tensor]:
+    def _plan(self, ctx: MemberContext) -> tuple[Tensor, Tensor]:
         """Which samples are mixed, and how much of each, in this local epoch."""
         epoch, plan = ctx.memory.get("plan", (None, None))
         if epoch != ctx.epoch:
@@ -155,12 +156,12 @@ def bounded_weights(n: int, k: int, bound: float, rng: np.random.Generator) -> n
     return weights
 
 
-def _target(y: torch.Tensor, soft: torch.Tensor | None, classes: int) -> torch.Tensor:
+def _target(y: Tensor, soft: Tensor | None, classes: int) -> Tensor:
     """[B, C] target probabilities."""
     return one_hot(y, classes).float() if soft is None else soft
 
 
-def _rows(weights: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _rows(weights: Tensor, like: Tensor) -> Tensor:
     """[B] as a column that scales the samples of ``like`` [B, ...]."""
     return weights.view(-1, *[1] * (like.ndim - 1))
 
@@ -253,12 +254,12 @@ class DataAugmentation(Defense):
 
 
 def shift_and_flip(
-    x: torch.Tensor,
-    shift: torch.Tensor,
-    hflip: torch.Tensor,
-    vflip: torch.Tensor,
-    fill: torch.Tensor,
-) -> torch.Tensor:
+    x: Tensor,
+    shift: Tensor,
+    hflip: Tensor,
+    vflip: Tensor,
+    fill: Tensor,
+) -> Tensor:
     """[B, C, H, W] cropped at ``shift`` [2, B] (rows, columns) of the padded image, then mirrored
     where [B] bools say so.
     """
@@ -269,7 +270,7 @@ def shift_and_flip(
     return _pick(x, rows, columns, fill)
 
 
-def rotate(x: torch.Tensor, angle: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
+def rotate(x: Tensor, angle: Tensor, fill: Tensor) -> Tensor:
     """[B, C, H, W] turned counter-clockwise by ``angle`` [B] radians about the centre; the nearest
     pixel is taken.
     """
@@ -281,9 +282,7 @@ def rotate(x: torch.Tensor, angle: torch.Tensor, fill: torch.Tensor) -> torch.Te
     return _pick(x, rows, columns, fill)
 
 
-def jitter(
-    x: torch.Tensor, brightness: torch.Tensor, contrast: torch.Tensor, black: torch.Tensor
-) -> torch.Tensor:
+def jitter(x: Tensor, brightness: Tensor, contrast: Tensor, black: Tensor) -> Tensor:
     """[B, C, H, W] with distances from ``black``, then from each channel's mean, scaled by factors
     [B].
     """
@@ -293,9 +292,7 @@ def jitter(
     return torch.where(contrast == 1, x, mean + contrast * (x - mean))
 
 
-def _pick(
-    x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, fill: torch.Tensor
-) -> torch.Tensor:
+def _pick(x: Tensor, rows: Tensor, columns: Tensor, fill: Tensor) -> Tensor:
     """[B, C, H, W]: pixel (rows, columns) [B, H, W] of each image, ``fill`` [B, C, 1, 1] where that
     is outside.
     """

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import (
@@ -183,7 +184,7 @@ class DPSGD(Defense):
             )
         return Selection(usable, poisson=True) if self.params.sampling == "poisson" else None
 
-    def local_step(self, batch: Batch, ctx: MemberContext) -> torch.Tensor | None:
+    def local_step(self, batch: Batch, ctx: MemberContext) -> Tensor | None:
         p = self.params
         if p.mode == "client":
             return None
@@ -200,7 +201,7 @@ class DPSGD(Defense):
         total = self._clipped_sum(batch, ctx)
         return total.add_(ctx.randn_like(total), alpha=sigma * p.clip).mul_(p.rate / size)
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         # buffers (running statistics) are sent as they are: with them nothing can be claimed
         ctx.memory["buffers"] = any(True for _ in ctx.model.buffers())
         if self.params.mode == "example":
@@ -307,7 +308,7 @@ class DPSGD(Defense):
             return noise_for(p.epsilon, self._steps(federation, samples), p.delta)
         return SIGMA if p.sigma is None else p.sigma
 
-    def _mean_gradient(self, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+    def _mean_gradient(self, batch: Batch, ctx: MemberContext) -> Tensor:
         """[P]: of the mean loss of the whole batch (and of its views); zero for an empty batch."""
         if len(batch.y) == 0:
             return torch.zeros_like(ctx.params)
@@ -316,7 +317,7 @@ class DPSGD(Defense):
             x, y = self._views(x, ctx), y.repeat_interleave(views)
         return ctx.gradient(cross_entropy(ctx.model(x), y))
 
-    def _clipped_sum(self, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+    def _clipped_sum(self, batch: Batch, ctx: MemberContext) -> Tensor:
         """[P]: the sum of the clipped gradients."""
         views = self.params.augment_multiplicity
         if views > 1:
@@ -327,7 +328,7 @@ class DPSGD(Defense):
             batch = replace(batch, x=self._views(batch.x, ctx), flag=None, **rows)
         return ctx.clipped_gradient(batch, self.params.clip, views)
 
-    def _views(self, x: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def _views(self, x: Tensor, ctx: MemberContext) -> Tensor:
         if x.ndim != 4:
             raise UserError(
                 f"dp-sgd: augment_multiplicity shifts images [channels, height, width]; "
@@ -337,7 +338,7 @@ class DPSGD(Defense):
             x, self.params.augment_multiplicity, self.params.shift, self.params.flip, ctx.generator
         )
 
-    def _update_bound(self, update: torch.Tensor, ctx: MemberContext) -> float:
+    def _update_bound(self, update: Tensor, ctx: MemberContext) -> float:
         if self.params.clip_update != "median":
             return self.params.clip_update
         length = float(norm(update))
@@ -347,14 +348,14 @@ class DPSGD(Defense):
         return bound
 
 
-def clip_to(vector: torch.Tensor, bound: float) -> torch.Tensor:
+def clip_to(vector: Tensor, bound: float) -> Tensor:
     """[P] scaled down to at most the L2 norm ``bound``."""
     return vector * (bound / norm(vector).clamp_min(1e-30)).clamp_max(1)
 
 
 def random_views(
-    x: torch.Tensor, views: int, shift: int, flip: bool, generator: torch.Generator
-) -> torch.Tensor:
+    x: Tensor, views: int, shift: int, flip: bool, generator: torch.Generator
+) -> Tensor:
     """[B * views, C, H, W] from [B, C, H, W]: pad with zeros, crop at random, mirror; one sample's
     views adjacent.
 

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedbench.core import (
     Defense,
@@ -95,7 +96,7 @@ def with_validation_part(
     return data
 
 
-def validation_loss(ctx: MemberContext, target: torch.Tensor) -> float:
+def validation_loss(ctx: MemberContext, target: Tensor) -> float:
     """Mean cross-entropy of the model at hand on the member's validation part; ``target``: [n]
     labels or [n, C] probabilities.
     """
@@ -104,7 +105,7 @@ def validation_loss(ctx: MemberContext, target: torch.Tensor) -> float:
 
 
 def train_with_patience(
-    ctx: MemberContext, target: torch.Tensor, patience: int, guarded: bool, keep: Keep
+    ctx: MemberContext, target: Tensor, patience: int, guarded: bool, keep: Keep
 ) -> None:
     """The round's local training, stopped by the validation loss against ``target`` ([n] labels or
     [n, C] probabilities).
@@ -313,7 +314,7 @@ class MemberShield(Defense):
 
 def soft_labels(
     data: MemberData, classes: int, theta: float, dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
+) -> Tensor:
     """[n, C]: (1 - theta) y + theta / C, y the one-hot labels, or the targets that a defense before
     this one made (Eq. 2).
     """

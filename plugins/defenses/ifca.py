@@ -10,6 +10,7 @@ import torch
 from pydantic import Field, model_validator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
+from torch import Tensor
 
 from fedbench.core import Defense, Federation, MemberContext, Params, ServerContext, UserError
 
@@ -19,9 +20,7 @@ WORST = 1e30  # what a loss that is not finite counts as: such a model is never 
 USUAL = 0.7
 
 
-def empirical_losses(
-    models: torch.Tensor, ctx: MemberContext, batch: int | None = None
-) -> np.ndarray:
+def empirical_losses(models: Tensor, ctx: MemberContext, batch: int | None = None) -> np.ndarray:
     """[s] float64: mean cross-entropy of each model [s, P] on the member's own data, in eval mode.
 
     ``batch``: on so many samples drawn without replacement, the same ones for every model; None: on
@@ -108,13 +107,11 @@ class IFCA(Defense):
                 "lower models, or let more clients take part"
             )
 
-    def assign(self, models: torch.Tensor, ctx: MemberContext) -> int:
+    def assign(self, models: Tensor, ctx: MemberContext) -> int:
         """The model [s, P] of least empirical loss, the first of equals."""
         return int(np.argmin(empirical_losses(models, ctx, self.params.batch)))
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """[P]: the mean of one cluster's rows [n, P]."""
         return weights @ updates if self.params.weights == "size" else updates.mean(dim=0)
 
@@ -131,7 +128,7 @@ class LocalOnly(Defense):
 
     n_models = 0
 
-    def assign(self, models: torch.Tensor, ctx: MemberContext) -> int:
+    def assign(self, models: Tensor, ctx: MemberContext) -> int:
         """The client's own model, whatever the others' [s, P] are worth to it."""
         return ctx.client
 
@@ -141,7 +138,7 @@ Order = Literal["sorted", "true-first"]
 
 
 def risk(
-    start: torch.Tensor, ctx: ServerContext, shadows: int, epochs: int, order: Order = "sorted"
+    start: Tensor, ctx: ServerContext, shadows: int, epochs: int, order: Order = "sorted"
 ) -> float:
     """Balanced accuracy in [0, 1] of a shadow-model attack, 0.5 being chance.
 
@@ -170,7 +167,7 @@ def risk(
     return float((predicted[member].mean() + (~predicted[~member]).mean()) / 2)
 
 
-def features(logits: torch.Tensor, y: torch.Tensor, order: Order = "sorted") -> np.ndarray:
+def features(logits: Tensor, y: Tensor, order: Order = "sorted") -> np.ndarray:
     """[n, 2C] float64: the softmax of ``logits`` [n, C], largest first, then the label [n] one-hot.
 
     ``true-first`` puts the label's own confidence before the others: sorted ones do not tell right
@@ -291,7 +288,7 @@ class IFCAMIR(IFCA):
         """``shadow_samples``."""
         return self.params.shadow_samples
 
-    def assign(self, models: torch.Tensor, ctx: MemberContext) -> int:
+    def assign(self, models: Tensor, ctx: MemberContext) -> int:
         """The model [s, P] of least cost to this member."""
         beta = self._beta(ctx)
         if beta == 0 or len(self.announced) < len(models):
@@ -326,9 +323,7 @@ class IFCAMIR(IFCA):
             max((p.tolerant - ctx.privacy_threshold) / (p.tolerant - p.sensitive), 0.0), 1.0
         )
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """[P]: as IFCA; then, in its turn, the model that comes of it is examined."""
         step = super().aggregate(updates, weights, ctx)
         if self.params.start == "initial" and "initial" not in ctx.memory:
@@ -344,7 +339,7 @@ class IFCAMIR(IFCA):
             self._examine(ctx.memory.get("initial", ctx.params + step), ctx)
         return step
 
-    def _examine(self, start: torch.Tensor, ctx: ServerContext) -> None:
+    def _examine(self, start: Tensor, ctx: ServerContext) -> None:
         # The date is in ``ctx.memory``: an adversary that tries the rule gets a copy of it, so the
         # real examination is still due afterwards and overwrites what the trial announced.
         ctx.memory["examined"] = ctx.round

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import log_softmax, nll_loss, one_hot
 
 from fedbench.core import Batch, Defense, MemberContext, MemberData, Params, UserError
@@ -52,7 +52,7 @@ class ConfidencePenalty(Defense):
             0.1, ge=0, description="beta, weight of the entropy (in nats) of a prediction"
         )
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
         log_p = log_softmax(logits, 1)
         entropy = -(log_p.exp() * log_p).sum(1).mean()
         return super().loss(logits, batch, ctx) - self.params.strength * entropy
@@ -88,7 +88,7 @@ class HAMP(Defense):
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
         return replace(data, soft=soft_labels(data.y, ctx.federation.n_classes, self.params.gamma))
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
         classes = logits.shape[1]
         log_p = log_softmax(logits, 1)
         target = (
@@ -117,7 +117,7 @@ def true_class_probability(classes: int, gamma: float) -> float:
     return 1 / classes
 
 
-def soft_labels(y: torch.Tensor, classes: int, gamma: float) -> torch.Tensor:
+def soft_labels(y: Tensor, classes: int, gamma: float) -> Tensor:
     """[n, classes] target probabilities for the labels ``y`` [n]."""
     p = true_class_probability(classes, gamma)
     soft = torch.full((len(y), classes), (1 - p) / (classes - 1), device=y.device)
@@ -155,7 +155,7 @@ class RelaxLoss(Defense):
             True, description="whether soft targets are constants, without gradient"
         )
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
         log_p = log_softmax(logits, 1)
         ce = nll_loss(log_p, batch.hard_labels("relaxloss"), reduction="none")
         epoch = (
@@ -168,7 +168,7 @@ class RelaxLoss(Defense):
         # torch.where rather than `if`: no wait for the device in every batch
         return torch.where(ce.mean() > self.params.alpha, ce.mean(), flattened)
 
-    def _soft_ce(self, log_p: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def _soft_ce(self, log_p: Tensor, y: Tensor) -> Tensor:
         """[B]: cross-entropy against p_y (at most ``upper``) on the true class and an even rest."""
         p_true = log_p.gather(1, y[:, None]).exp().clamp(max=self.params.upper)
         if self.params.detach:
@@ -212,7 +212,7 @@ class WeightDecay(Defense):
             1, description="how many of the last linear layers, or `all` of them"
         )
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
         count = None if self.params.layers == "all" else self.params.layers
         penalty = torch.stack(
             [layer.weight.square().sum() for layer in last_linear(ctx.model, count, "weight-decay")]
@@ -259,7 +259,7 @@ class Dropout(Defense):
                 hook.remove()
 
 
-def dropped(x: torch.Tensor, rate: float, generator: torch.Generator) -> torch.Tensor:
+def dropped(x: Tensor, rate: float, generator: torch.Generator) -> Tensor:
     """``x`` with each entry zero with probability ``rate``, else divided by 1 - ``rate``."""
     keep = (torch.rand(x.shape, generator=generator) >= rate).to(x.device)
     return x * keep / (1 - rate)
@@ -300,7 +300,7 @@ class SelfDistillation(Defense):
         ctx.train()
         del ctx.memory["teacher"]  # of this round's received model
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
         of_labels = super().loss(logits, batch, ctx)
         if "teacher" not in ctx.memory:
             return of_labels
@@ -310,23 +310,21 @@ class SelfDistillation(Defense):
         )
         return (1 - p.alpha) * of_labels + p.alpha * taught
 
-    def _teacher(self, x: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def _teacher(self, x: Tensor, ctx: MemberContext) -> Tensor:
         """[B, C] logits in eval mode, constants."""
         was_training = ctx.model.training
         ctx.model.eval()
         try:
             with torch.no_grad():
-                answer: torch.Tensor = torch.func.functional_call(
-                    ctx.model, ctx.memory["teacher"], (x,)
-                )
+                answer: Tensor = torch.func.functional_call(ctx.model, ctx.memory["teacher"], (x,))
                 return answer
         finally:
             ctx.model.train(was_training)
 
 
 def distillation(
-    student: torch.Tensor, teacher: torch.Tensor, temperature: float, reverse: bool = False
-) -> torch.Tensor:
+    student: Tensor, teacher: Tensor, temperature: float, reverse: bool = False
+) -> Tensor:
     """T^2 KL(teacher || student) of logits [B, C], the mean over the batch; ``reverse``: T^2
     KL(student || teacher).
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedbench.core import (
@@ -53,7 +53,7 @@ class Classifier:
             b = torch.zeros(out, dtype=torch.float64)
             self.layers.append((nn.Parameter(w.to(device)), nn.Parameter(b.to(device))))
 
-    def h(self, p: torch.Tensor) -> torch.Tensor:
+    def h(self, p: Tensor) -> Tensor:
         """[n]: g's logit on confidence vectors ``p`` [n, C] float64."""
         x = p.sort(dim=1, descending=True).values if self._sorted else p
         for i, (w, b) in enumerate(self.layers):
@@ -61,7 +61,7 @@ class Classifier:
         return x.squeeze(1)
 
 
-def trained(lessons: Sequence[torch.Tensor], params: Any, key: int) -> Classifier | None:
+def trained(lessons: Sequence[Tensor], params: Any, key: int) -> Classifier | None:
     """A classifier that learnt from every member's ``lessons`` [2m, C], logits on its own samples,
     then on as many references; None without any.
     """
@@ -103,7 +103,7 @@ SURE = 1e-5  # from 1/2: an answer is as good as it gets
 GRID = 0.01
 
 
-def crafted(logits: torch.Tensor, g: Classifier, steps: int) -> torch.Tensor:
+def crafted(logits: Tensor, g: Classifier, steps: int) -> Tensor:
     """[n, C] in the dtype of ``logits`` [n, C]: phase I, the logits z + e of the largest weight of
     the distance that turned g's decision without changing the label; z where there is none.
 
@@ -129,8 +129,8 @@ def crafted(logits: torch.Tensor, g: Classifier, steps: int) -> torch.Tensor:
 
 
 def _descend(
-    z: torch.Tensor, label: torch.Tensor, first: torch.Tensor, g: Classifier, c3: float, steps: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+    z: Tensor, label: Tensor, first: Tensor, g: Classifier, c3: float, steps: int
+) -> tuple[Tensor, Tensor]:
     """([n, C] where each sample's search ended, [n] whether g's decision had turned there with the
     label as it was).
     """
@@ -154,7 +154,7 @@ def _descend(
     return x, turned
 
 
-def _leads(x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+def _leads(x: Tensor, label: Tensor) -> Tensor:
     """[n] bool: whether the label's logit, and its probability, are above all others in the very
     dtype of the answer.
     """
@@ -166,9 +166,7 @@ def _leads(x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     return ahead[0] & ahead[1]
 
 
-def used(
-    logits: torch.Tensor, noisy: torch.Tensor, g: Classifier, budget: float, key: int
-) -> torch.Tensor:
+def used(logits: Tensor, noisy: Tensor, g: Classifier, budget: float, key: int) -> Tensor:
     """[n, C]: phase II, each sample's ``noisy`` answer with probability p, else its ``logits``.
 
     p = 0 where the noise brings g no nearer to 1/2, else min(budget / d, 1) with d the L1 distance
@@ -182,7 +180,7 @@ def used(
     )
 
 
-def chance(logits: torch.Tensor, noisy: torch.Tensor, g: Classifier, budget: float) -> torch.Tensor:
+def chance(logits: Tensor, noisy: Tensor, g: Classifier, budget: float) -> Tensor:
     """[n] float64: p of phase II."""
     before, after = (z.double().softmax(1) for z in (logits, noisy))
     off, near = ((g.h(p).sigmoid() - 0.5).abs() for p in (before, after))
@@ -190,7 +188,7 @@ def chance(logits: torch.Tensor, noisy: torch.Tensor, g: Classifier, budget: flo
     return torch.where(near < off, (budget / distance.clamp(min=1e-30)).clamp(max=1.0), 0.0)
 
 
-def coins(logits: torch.Tensor, key: int) -> torch.Tensor:
+def coins(logits: Tensor, key: int) -> Tensor:
     """[n] float64, uniform on [0, 1) over keys, from ``key`` and each row of ``logits``, rounded to
     ``GRID``, whatever is added to a whole row."""
     z = logits.double()
@@ -286,7 +284,7 @@ class MemGuard(Defense):
         ctx.memory["lessons"] = ctx.ask_global(ctx.data.x[asked]).double()
         ctx.memory["round"] = ctx.round
 
-    def answer(self, logits: torch.Tensor, ctx: AnswerContext) -> torch.Tensor:
+    def answer(self, logits: Tensor, ctx: AnswerContext) -> Tensor:
         if self._latest is None or self._latest[0] != ctx.key:
             self._latest = ctx.key, trained(lessons_of(ctx), self.params, ctx.key)
         g = self._latest[1]
@@ -304,7 +302,7 @@ class MemGuard(Defense):
         }
 
 
-def lessons_of(ctx: AnswerContext) -> list[torch.Tensor]:
+def lessons_of(ctx: AnswerContext) -> list[Tensor]:
     """[2m, C] logits of each member that the model serves and that asked it last: its own samples,
     then its references.
     """

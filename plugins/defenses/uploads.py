@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from fedbench.core import Defense, MemberContext, Params, Selection
 from fedbench.plugins.defenses.dp_sgd import clip_to
@@ -64,11 +65,11 @@ class GradNoise(Defense):
             0.01, ge=0, description="standard deviation of the noise, in units of the parameters"
         )
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         return update + self.params.sigma * ctx.randn_like(update)
 
 
-def tensors_of(update: torch.Tensor, ctx: MemberContext) -> tuple[torch.Tensor, ...]:
+def tensors_of(update: Tensor, ctx: MemberContext) -> tuple[Tensor, ...]:
     """The parts of ``update`` [P] that belong to each trainable tensor of the model."""
     return update.split([p.numel() for p in ctx.model.parameters() if p.requires_grad])
 
@@ -91,14 +92,14 @@ class GradSparse(Defense):
             1000, ge=0, description="tensors of at most this many elements stay whole"
         )
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         rate, least = self.params.rate, self.params.min_elements
         return torch.cat(
             [sparsify(t, rate) if len(t) > least else t for t in tensors_of(update, ctx)]
         )
 
 
-def sparsify(values: torch.Tensor, rate: float) -> torch.Tensor:
+def sparsify(values: Tensor, rate: float) -> Tensor:
     """[n] with the floor(rate * n) entries of smallest magnitude zeroed; of equal ones the earlier
     go first.
     """
@@ -139,16 +140,14 @@ class Quantize(Defense):
             "floor", description="down to the bin's edge, to the nearest level, or unbiased"
         )
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         p = self.params
         return torch.cat(
             [quantize(t, p.bits, p.rounding, ctx.generator) for t in tensors_of(update, ctx)]
         )
 
 
-def quantize(
-    values: torch.Tensor, bits: int, rounding: Rounding, generator: torch.Generator
-) -> torch.Tensor:
+def quantize(values: Tensor, bits: int, rounding: Rounding, generator: torch.Generator) -> Tensor:
     """[n] rounded to at most 2^bits values; ``generator`` (CPU) is used by ``stochastic`` alone."""
     exact = values.double()  # in float32 an entry on a bin's edge could fall into the bin below
     low, high = exact.aminmax()
@@ -205,7 +204,7 @@ class Perturb(Defense):
                 )
             return self
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         p = self.params
         if p.clip == "none":
             return update + p.sigma * ctx.randn_like(update)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import (
@@ -157,7 +158,7 @@ class CoFedMID(Defense):
         m = planning.sizes(self.params, ctx.federation)[ctx.round - 1]
         return planning.assign_random(ctx.federation.n_classes, 1, m, ctx.rng)[0]
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
         """C16: assigned and recycled samples come in the same shuffled batches: [sum CE + sum over
         recycled CR] / B.
         """
@@ -170,7 +171,7 @@ class CoFedMID(Defense):
         )
         return loss + (extra * batch.flag).sum() / len(batch.y)
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         """In the independent mode every member adds noise of its own."""
         p = self.params
         if not reports.own_noise(p):
@@ -188,14 +189,14 @@ class CoFedMID(Defense):
 
     # every round: the coalition
 
-    def coordinate(self, updates: torch.Tensor, ctx: CoalitionContext) -> torch.Tensor:
+    def coordinate(self, updates: Tensor, ctx: CoalitionContext) -> Tensor:
         if not reports.shared_noise(self.params):
             return updates
         reports.count(ctx.memory, "absent", by=len(ctx.present) < len(ctx.members))
         noise = self._shared_noise(ctx) if self.params.noise_resample else self.fixed_noise
         return self._perturbed(updates, noise[[self.row[client] for client in ctx.present]])
 
-    def _shared_noise(self, ctx: CoalitionContext) -> torch.Tensor:
+    def _shared_noise(self, ctx: CoalitionContext) -> Tensor:
         """[d, 1] or [d, P']: every member's, present or not, since all were planned together.
 
         C18: a scalar a member, fresh every round, as the paper's two numbers a member and round
@@ -214,7 +215,7 @@ class CoFedMID(Defense):
             else planning.tail(self.params.ratio, federation.n_params)
         )
 
-    def _perturbed(self, updates: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    def _perturbed(self, updates: Tensor, noise: Tensor) -> Tensor:
         """[n, P]: with ``noise`` [n, 1] or [n, P'] on the last P' parameters."""
         perturbed = updates.clone()
         perturbed[:, updates.shape[1] - planning.tail(self.params.ratio, updates.shape[1]) :] += (

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 from pydantic import AfterValidator, Field, model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from fedbench.core import CoalitionContext, Federation, Params, UserError
 
@@ -85,7 +85,7 @@ def assign_random(classes: int, members: int, m: int, rng: np.random.Generator) 
     return held
 
 
-def project(noise: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def project(noise: Tensor, weights: Tensor) -> Tensor:
     """[d, n]: ``noise`` [d, n] without its component along ``weights`` [d], so that sum_k w_k
     delta_k = 0.
 
@@ -121,7 +121,7 @@ def in_final_layer(model: nn.Module, perturbed: int) -> tuple[int, int]:
     )
 
 
-def draw(sigma: float, rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+def draw(sigma: float, rows: int, columns: int, generator: torch.Generator) -> Tensor:
     """[rows, columns] float64 from N(0, sigma^2)."""
     return torch.randn((rows, columns), generator=generator, dtype=torch.float64) * sigma
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from fedbench.core import MemberContext
@@ -35,12 +36,12 @@ def limit(mask: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def confidence_regulariser(
-    logits: torch.Tensor,
-    y: torch.Tensor,
+    logits: Tensor,
+    y: Tensor,
     mu: float,
     detach: bool,
     kl_reduction: Literal["sum", "mean"],
-) -> torch.Tensor:
+) -> Tensor:
     """[B]: KL(soft || p) - mu H(p), the soft label keeping p_y on the true class and spreading 1 -
     p_y evenly.
 

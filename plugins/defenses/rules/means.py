@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedbench.core import Defense, Federation, Params, ServerContext, norms
 from fedbench.plugins.defenses.rules.geometry import (
@@ -33,13 +34,10 @@ class FedAvg(Defense):
             "size", description="a row's weight: its client's share of the data, or 1/K"
         )
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]."""
-        return (
-            weights if self.params.weights == "size" else torch.full_like(weights, 1 / len(weights))
-        ) @ updates
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        if self.params.weights == "equal":
+            weights = torch.full_like(weights, 1 / len(weights))
+        return weights @ updates
 
 
 class TopK(Defense):
@@ -53,14 +51,12 @@ class TopK(Defense):
     class Params(Params):
         keep: float = Field(0.5, gt=0, le=1, description="part of a row's entries that is kept")
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]."""
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         n, size = updates.shape
+        k = max(1, int(self.params.keep * size))
         total = torch.zeros_like(updates[0])
         for row in updates:
-            largest = row.abs().topk(max(1, int(self.params.keep * size)), sorted=False).indices
+            largest = row.abs().topk(k, sorted=False).indices
             total[largest] += row[largest]
         return total / n
 
@@ -83,18 +79,15 @@ class NormClipping(Defense):
         )
 
     def check(self, federation: Federation) -> None:
-        """Without a bound of its own it needs more honest than malicious rows."""
+        """Raise ``UserError`` where a bound by the median has no majority of honest rows."""
         if self.params.bound is None:
             require_majority("norm-clipping without a bound", federation)
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]."""
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         lengths, bound = norms(updates), self.params.bound
-        return clipped_mean(
-            updates, lengths, float(lengths.quantile(0.5)) if bound is None else bound
-        )
+        if bound is None:
+            bound = float(lengths.quantile(0.5))
+        return clipped_mean(updates, lengths, bound)
 
 
 class ServerDP(Defense):
@@ -125,17 +118,12 @@ class ServerDP(Defense):
             "sigma: .001)",
         )
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]."""
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         p, noise = self.params, ctx.randn_like(updates[0])
         if p.variant == "shared":
             return updates.mean(dim=0) + p.sigma * noise
-        return (
-            clipped_mean(updates, norms(updates), p.clip)
-            + (p.sigma * p.clip / len(updates)) * noise
-        )
+        deviation = p.sigma * p.clip / len(updates)
+        return clipped_mean(updates, norms(updates), p.clip) + deviation * noise
 
 
 # --- medians and trimmed means --------------------------------------------------------------------
@@ -144,11 +132,12 @@ class ServerDP(Defense):
 Middle = Literal["midpoint", "lower"]
 
 
-def middle_of(ordered: torch.Tensor, middle: Middle = "midpoint") -> torch.Tensor:
-    """[P]: the median of columns [K, P] that are already in ascending order."""
+def middle_of(ordered: Tensor, middle: Middle = "midpoint") -> Tensor:
+    """Median [P] of columns [K, P] that are already in ascending order."""
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    # halved first: the sum could overflow
-    return low.clone() if middle == "lower" else low / 2 + high / 2
+    if middle == "lower":
+        return low.clone()
+    return low / 2 + high / 2  # halved first: the sum could overflow
 
 
 class Median(Defense):
@@ -166,13 +155,10 @@ class Median(Defense):
         )
 
     def check(self, federation: Federation) -> None:
-        """More honest than malicious rows."""
+        """Raise ``UserError`` unless most rows are honest."""
         require_majority("median", federation)
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]."""
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         return middle_of(sorted_columns(updates), self.params.middle)
 
 
@@ -193,17 +179,15 @@ class TrimmedMean(Defense):
         )
 
     def check(self, federation: Federation) -> None:
-        """Something must be left to average."""
+        """Raise ``UserError`` where no value is left to average."""
         expected("trimmed-mean", self.params.b, federation, federation.cohort, 2, 1, "b")
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]; raises ``UserError`` where nothing is left."""
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        """Mean [P] of what is left; ``UserError`` where nothing is."""
         b = expected("trimmed-mean", self.params.b, ctx, len(updates), 2, 1, "b")
-        return (
-            sorted_columns(updates)[b : len(updates) - b].mean(dim=0) if b else updates.mean(dim=0)
-        )
+        if b:
+            updates = sorted_columns(updates)[b : len(updates) - b]
+        return updates.mean(dim=0)
 
 
 # relative change of every weight: a huge row must stand still too, however small its weight
@@ -211,9 +195,9 @@ CONVERGED = 1e-9
 
 
 def weiszfeld(products: np.ndarray, smoothing: float, iterations: int) -> np.ndarray:
-    """[K] weights, summing to 1, of the rows in their geometric median; ``products``: their inner
-    products [K, K].
+    """Weights [K], summing to 1, of the rows in their geometric median.
 
+    ``products``: their inner products [K, K].
     Every iterate z is a combination of the rows, so |x_i - z|^2 = G_ii - 2 (G c)_i + c G c needs no
     vector of length P. Smoothed as in Pillutla et al.: a distance counts for ``smoothing`` at
     least. It starts near the majority, with weights inverse to each row's median distance to all
@@ -255,16 +239,12 @@ class GeometricMedian(Defense):
         )
 
     def check(self, federation: Federation) -> None:
-        """More honest than malicious rows."""
+        """Raise ``UserError`` unless most rows are honest."""
         require_majority("geometric-median", federation)
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]."""
-        return combine(
-            weiszfeld(gram(updates), self.params.smoothing, self.params.iterations), updates
-        )
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        weights = weiszfeld(gram(updates), self.params.smoothing, self.params.iterations)
+        return combine(weights, updates)
 
 
 # --- angles ---------------------------------------------------------------------------------------
@@ -274,7 +254,7 @@ TIE = 1e-6  # radians; arccos near 1 is good to 1.5e-8 in float64
 
 
 def shares(scores: np.ndarray, keep: int) -> np.ndarray:
-    """[K], summing to ``keep``: 1 for the rows of the ``keep`` least scores, 0 for the others.
+    """Share each row keeps, [K] summing to ``keep``: 1 for the ``keep`` least scores, else 0.
 
     Rows within ``TIE`` of the score at the cut share what places are left there equally.
     """
@@ -307,15 +287,12 @@ class AngularTrimmedMean(Defense):
         )
 
     def check(self, federation: Federation) -> None:
-        """Something must be left to average."""
+        """Raise ``UserError`` where no row is left to average."""
         expected("atm", self.params.kappa, federation, federation.cohort, 2, 1, " kappa")
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]; raises ``UserError`` where nothing is left."""
-        keep = len(updates) - 2 * expected(
-            "atm", self.params.kappa, ctx, len(updates), 2, 1, " kappa"
-        )
-        mean = angles(updates).sum(axis=1) / max(1, len(updates) - 1)  # equation 7
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        """Mean [P] of the rows that are kept; ``UserError`` where none is."""
+        n = len(updates)
+        keep = n - 2 * expected("atm", self.params.kappa, ctx, n, 2, 1, " kappa")
+        mean = angles(updates).sum(axis=1) / max(1, n - 1)  # equation 7
         return combine(shares(mean, keep) / keep, updates)
