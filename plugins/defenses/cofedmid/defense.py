@@ -112,7 +112,7 @@ class CoFedMID(Defense):
         )
         if p.compensation and data.held_out is None:  # else a validation part is there already
             count = min(max(round(p.val_fraction * n), p.val_min), n // 5)
-            held = hold_out(data.y.cpu().numpy(), count, ctx.rng)
+            held = hold_out(data, count, ctx.rng)
             data = replace(data, held_out=torch.from_numpy(held).to(data.y.device))
         if p.partition and n and not len(data.trainable):
             raise UserError(
