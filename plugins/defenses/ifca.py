@@ -14,14 +14,12 @@ from torch import Tensor
 
 from fedbench.core import Defense, Federation, MemberContext, Params, ServerContext, UserError
 
-WORST = 1e30  # what a loss that is not finite counts as: such a model is never the better one
-# default of ``least_share``, in units of 1/s: the released code's 35 % of the clients for two
-# clusters
-USUAL = 0.7
+WORST = 1e30  # for a loss that is not finite: such a model is never the better one
+USUAL = 0.7  # default of ``least_share``, in 1/s: the released code's 35 % for two clusters
 
 
 def empirical_losses(models: Tensor, ctx: MemberContext, batch: int | None = None) -> np.ndarray:
-    """[s] float64: mean cross-entropy of each model [s, P] on the member's own data, in eval mode.
+    """Mean cross-entropy [s] float64 of each model [s, P] on the member's own data, in eval mode.
 
     ``batch``: on so many samples drawn without replacement, the same ones for every model; None: on
     all. Samples held out of training are left out. Overwrites ``ctx.params``. Normalisation
@@ -30,16 +28,15 @@ def empirical_losses(models: Tensor, ctx: MemberContext, batch: int | None = Non
     """
     index = ctx.data.trainable
     if batch is not None and batch < len(index):
-        index = index[
-            torch.from_numpy(ctx.rng.choice(len(index), batch, replace=False)).to(index.device)
-        ]
+        places = ctx.rng.choice(len(index), batch, replace=False)
+        index = index[torch.from_numpy(places).to(index.device)]
     x, y = ctx.data.x[index], ctx.data.y[index]
-    losses = []
+    means = []
     for model in models:
         ctx.params.copy_(model)
-        losses.append(ctx.losses(x, y).double().mean())
-    found = torch.stack(losses).cpu().numpy()
-    return np.where(np.isfinite(found), found, WORST)
+        means.append(ctx.losses(x, y).double().mean())
+    losses = torch.stack(means).cpu().numpy()
+    return np.where(np.isfinite(losses), losses, WORST)
 
 
 class IFCA(Defense):
@@ -89,31 +86,33 @@ class IFCA(Defense):
 
     @property
     def n_models(self) -> int:  # type: ignore[override]
-        """``models``."""
+        """Number of global models."""
         return self.params.models
 
     @property
     def least_share(self) -> float:  # type: ignore[override]
-        """``least_share``, or its default for so many models."""
+        """Share of the members that picks each initial model."""
         share = self.params.least_share
         return USUAL / self.params.models if share is None else share
 
     def check(self, federation: Federation) -> None:
-        """No more clusters than clients."""
-        if self.params.models > federation.clients:
+        """Raise ``UserError`` for more clusters than clients."""
+        models, clients = self.params.models, federation.clients
+        if models > clients:
             raise UserError(
-                f"{self.params.models} clusters need as many clients, and the federation has "
-                f"{federation.clients}: "
-                "lower models, or let more clients take part"
+                f"{models} clusters need as many clients, and the federation has {clients}: lower "
+                "models, or let more clients take part"
             )
 
     def assign(self, models: Tensor, ctx: MemberContext) -> int:
-        """The model [s, P] of least empirical loss, the first of equals."""
+        """Pick the model of [s, P] of least empirical loss, the first of equals."""
         return int(np.argmin(empirical_losses(models, ctx, self.params.batch)))
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
-        """[P]: the mean of one cluster's rows [n, P]."""
-        return weights @ updates if self.params.weights == "size" else updates.mean(dim=0)
+        """Mean [P] of one cluster's rows [n, P]."""
+        if self.params.weights == "size":
+            return weights @ updates
+        return updates.mean(dim=0)
 
 
 class LocalOnly(Defense):
@@ -129,7 +128,7 @@ class LocalOnly(Defense):
     n_models = 0
 
     def assign(self, models: Tensor, ctx: MemberContext) -> int:
-        """The client's own model, whatever the others' [s, P] are worth to it."""
+        """Pick the client's own model, whatever the others are worth to it."""
         return ctx.client
 
 
@@ -140,7 +139,7 @@ Order = Literal["sorted", "true-first"]
 def risk(
     start: Tensor, ctx: ServerContext, shadows: int, epochs: int, order: Order = "sorted"
 ) -> float:
-    """Balanced accuracy in [0, 1] of a shadow-model attack, 0.5 being chance.
+    """Return the balanced accuracy in [0, 1] of a shadow-model attack, 0.5 being chance.
 
     ``shadows`` models are trained from ``start`` [P] for ``epochs`` on random halves of
     ``ctx.root``; an attack model learns from their confidences to tell in from out; it is judged on
@@ -150,42 +149,39 @@ def risk(
     algorithm 2 (TrainMIA), after Shokri et al., IEEE S&P 2017. The paper does not say where TPR and
     TNR are taken: a held-out shadow model is what a server can do by itself.
     """
-    if ctx.root is None or ctx.train is None or ctx.logits is None:
-        raise RuntimeError("the red team was given no root samples")
-    x, y = ctx.root.x, ctx.root.y
-    members = [ctx.rng.permutation(len(y)).argsort() < len(y) // 2 for _ in range(shadows + 1)]
-    seen = []
+    assert ctx.root and ctx.train and ctx.logits  # `root_samples` asks for them
+    x, y, n = ctx.root.x, ctx.root.y, len(ctx.root.y)
+    members = [ctx.rng.permutation(n).argsort() < n // 2 for _ in range(shadows + 1)]
+    inputs = []
     for member in members:
         inside = torch.from_numpy(member).to(y.device)
         shadow = ctx.train(start, x[inside], y[inside], epochs)
-        seen.append(features(ctx.logits(shadow, x), y, order))
-    attack = fit(
-        np.concatenate(seen[:-1]), np.concatenate(members[:-1]), int(ctx.rng.integers(2**31))
-    )
-    predicted, member = attack.predict(seen[-1]).astype(bool), members[-1]
+        inputs.append(features(ctx.logits(shadow, x), y, order))
+    seed = int(ctx.rng.integers(2**31))
+    attack = fit(np.concatenate(inputs[:-1]), np.concatenate(members[:-1]), seed)
+    predicted, member = attack.predict(inputs[-1]).astype(bool), members[-1]
     # Jung et al., eq. 8
     return float((predicted[member].mean() + (~predicted[~member]).mean()) / 2)
 
 
 def features(logits: Tensor, y: Tensor, order: Order = "sorted") -> np.ndarray:
-    """[n, 2C] float64: the softmax of ``logits`` [n, C], largest first, then the label [n] one-hot.
+    """Return [n, 2C] float64: the softmax of ``logits`` [n, C], largest first, and one-hot labels.
 
     ``true-first`` puts the label's own confidence before the others: sorted ones do not tell right
     from wrong, while the plain vectors of Shokri et al., one attack model a class, do.
     """
-    p = logits.double().softmax(dim=1)
+    p, column = logits.double().softmax(dim=1), y[:, None]
+    descending = p.sort(dim=1, descending=True).values
     if order == "true-first":
-        column = y[:, None]
-        others = p.scatter(1, column, -1.0).sort(dim=1, descending=True).values[:, :-1]
-        p = torch.cat([p.gather(1, column), others], dim=1)
-    else:
-        p = p.sort(dim=1, descending=True).values
-    return np.hstack([p.cpu().numpy(), np.eye(logits.shape[1])[y.cpu().numpy()]])
+        rest = p.scatter(1, column, -1.0).sort(dim=1, descending=True).values[:, :-1]
+        descending = torch.cat([p.gather(1, column), rest], dim=1)
+    return np.hstack([descending.cpu().numpy(), np.eye(p.shape[1])[y.cpu().numpy()]])
 
 
 def fit(x: np.ndarray, member: np.ndarray, seed: int) -> MLPClassifier:
-    """The attack model on ``x`` [n, F] and ``member`` [n] bool: one hidden layer of ReLUs, Adam, a
-    fixed number of epochs.
+    """Fit the attack model to ``x`` [n, F] and ``member`` [n] bool.
+
+    One hidden layer of ReLUs, Adam, a fixed number of epochs.
     """
     attack = MLPClassifier(
         (HIDDEN,),
@@ -207,12 +203,14 @@ Scale = Literal["relative", "raw"]
 
 
 def costs(losses: np.ndarray, risks: np.ndarray, beta: float, scale: Scale) -> np.ndarray:
-    """[s]: (1 - beta) f + beta l of losses f [s] and risks l [s]. ``relative``: each divided by its
-    largest over the s models, so that both are 1 for the worst; ``raw``: as printed (Jung et al.,
-    algorithm 1, line 12).
+    """Cost [s], (1 - beta) f + beta l of losses f [s] and risks l [s].
+
+    ``relative``: each divided by its largest over the s models, so that both are 1 for the worst;
+    ``raw``: as printed (Jung et al., algorithm 1, line 12).
     """
     if scale == "relative":
-        losses, risks = (v / max(float(v.max()), 1e-30) for v in (losses, risks))
+        losses = losses / max(float(losses.max()), 1e-30)
+        risks = risks / max(float(risks.max()), 1e-30)
     return (1 - beta) * losses + beta * risks
 
 
@@ -285,64 +283,58 @@ class IFCAMIR(IFCA):
 
     @property
     def root_samples(self) -> int:  # type: ignore[override]
-        """``shadow_samples``."""
+        """Number of samples the server has of its own."""
         return self.params.shadow_samples
 
     def assign(self, models: Tensor, ctx: MemberContext) -> int:
-        """The model [s, P] of least cost to this member."""
+        """Pick the model of [s, P] of least cost to this member."""
         beta = self._beta(ctx)
         if beta == 0 or len(self.announced) < len(models):
             return super().assign(models, ctx)
+        losses = empirical_losses(models, ctx, self.params.batch)
         risks = np.array([self.announced[j] for j in range(len(models))])
-        return int(
-            np.argmin(
-                costs(
-                    empirical_losses(models, ctx, self.params.batch), risks, beta, self.params.scale
-                )
-            )
-        )
+        return int(np.argmin(costs(losses, risks, beta, self.params.scale)))
 
     def check(self, federation: Federation) -> None:
-        """As IFCA; and a privacy weight needs thresholds."""
+        """Raise ``UserError`` where IFCA does, and for a privacy weight without thresholds."""
         super().check(federation)
         if self.params.beta_max and not federation.thresholds:
             raise UserError(
                 "ifca-mir weighs a client's privacy by the MIA accuracy it tolerates, and this "
-                "setting gives its clients "
-                "none: give the setting thresholds: [0.5, 0.8] (or the defense beta_max: 0)"
+                "setting gives its clients none: give the setting thresholds: [0.5, 0.8] (or the "
+                "defense beta_max: 0)"
             )
 
     def _beta(self, ctx: MemberContext) -> float:
-        """``beta_max`` for a client that tolerates ``sensitive`` or less, 0 from ``tolerant`` on,
-        linear between.
+        """Return ``beta_max`` for a client that tolerates ``sensitive`` or less, 0 from
+        ``tolerant`` on, linear between.
         """
         p = self.params
         if p.beta_max == 0 or ctx.privacy_threshold is None:
             return 0.0
-        return p.beta_max * min(
-            max((p.tolerant - ctx.privacy_threshold) / (p.tolerant - p.sensitive), 0.0), 1.0
-        )
+        sensitivity = (p.tolerant - ctx.privacy_threshold) / (p.tolerant - p.sensitive)
+        return p.beta_max * min(max(sensitivity, 0.0), 1.0)
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
-        """[P]: as IFCA; then, in its turn, the model that comes of it is examined."""
+        """Aggregate by IFCA; then, in its turn, examine the model that comes of it."""
         step = super().aggregate(updates, weights, ctx)
-        if self.params.start == "initial" and "initial" not in ctx.memory:
+        p, memory = self.params, ctx.memory
+        if p.start == "initial" and "initial" not in memory:
             # a model moves only here: before the first call it is as drawn
-            ctx.memory["initial"] = ctx.params.clone()
-        every = self.params.every
-        # a multiple of it has passed since this model's last examination, and there are clients
-        # left to tell
-        if (
-            ctx.round < ctx.federation.rounds
-            and ctx.round // every > ctx.memory.get("examined", 0) // every
-        ):
-            self._examine(ctx.memory.get("initial", ctx.params + step), ctx)
+            memory["initial"] = ctx.params.clone()
+        # a multiple of ``every`` has passed since this model was examined last
+        due = ctx.round // p.every > memory.get("examined", 0) // p.every
+        if due and ctx.round < ctx.federation.rounds:  # there are clients left to tell
+            self._examine(memory.get("initial", ctx.params + step), ctx)
         return step
 
     def _examine(self, start: Tensor, ctx: ServerContext) -> None:
-        # The date is in ``ctx.memory``: an adversary that tries the rule gets a copy of it, so the
-        # real examination is still due afterwards and overwrites what the trial announced.
+        """Announce the risk of a model.
+
+        The date is in ``ctx.memory``: an adversary that tries the rule gets a copy of it, so the
+        real examination is still due afterwards and overwrites what the trial announced.
+        """
+        p, model = self.params, ctx.model_index
         ctx.memory["examined"] = ctx.round
-        p = self.params
-        found = risk(start, ctx, p.shadows, p.epochs, p.confidences)
-        self.announced[ctx.model_index] = self.history[ctx.round, ctx.model_index] = found
+        self.announced[model] = risk(start, ctx, p.shadows, p.epochs, p.confidences)
+        self.history[ctx.round, model] = self.announced[model]
