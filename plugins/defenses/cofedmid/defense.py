@@ -150,13 +150,9 @@ class CoFedMID(Defense):
     def _recycled(self, ctx: MemberContext, usable: np.ndarray, assigned: np.ndarray) -> np.ndarray:
         """Mask [n] of the samples that are recycled; none before the first round that does."""
         p, rounds = self.params, ctx.federation.rounds
-        if (
-            not p.compensation
-            or not usable.any()
-            or ctx.round < planning.first_recycling(p, rounds)
-        ):
-            return np.zeros_like(usable)
-        return Recycler.of(p, ctx).choose(p, ctx, usable, assigned)
+        if p.compensation and usable.any() and ctx.round >= planning.first_recycling(p, rounds):
+            return Recycler.of(p, ctx).choose(p, ctx, usable, assigned)
+        return np.zeros_like(usable)
 
     def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
         """Return [sum CE + sum over recycled CR] / B.
