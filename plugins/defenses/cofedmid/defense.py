@@ -40,8 +40,8 @@ class CoFedMID(Defense):
 
     ``mode: independent`` is the paper's comparison (section 2.3, Figure 3): each member draws its
     classes and its noise by itself. The paper does not say what becomes of the noise there.
-    Projected, a coalition of one has none; ``raw`` leaves each member its N(0, sigma^2), which is
-    not cancelled, and ``none`` takes it away.
+    Projected, a coalition of one has none; here each member keeps its N(0, sigma^2), which is not
+    cancelled, and ``perturbation: false`` takes it away.
 
     The noise cancels only if all members take part and the server takes the mean, by data volume or
     with equal weights (C20): under client sampling it raises ``UserError`` (``allow_absent``);
@@ -99,8 +99,6 @@ class CoFedMID(Defense):
         self.row = {client: i for i, client in enumerate(ctx.members)}
         if p.mode == "collaborative" and p.partition:
             self.classes = planning.plan_classes(p, ctx)
-        if p.shared_noise and not p.noise_resample:
-            self.fixed_noise = self._shared_noise(ctx)
 
     # before round 1: a member
 
@@ -171,11 +169,7 @@ class CoFedMID(Defense):
         p = self.params
         if not p.raw_noise:
             return update
-        noise = ctx.memory.get("noise")
-        if noise is None:
-            noise = planning.draw_noise(p, 1, ctx.federation, ctx.generator)
-        if not p.noise_resample:
-            ctx.memory["noise"] = noise
+        noise = planning.draw_noise(p, 1, ctx.federation, ctx.generator)
         return self._perturbed(update[None], noise)[0]
 
     def after_round(self, ctx: MemberContext) -> None:
@@ -189,15 +183,14 @@ class CoFedMID(Defense):
             return updates
         if len(ctx.present) < len(ctx.members):
             ctx.memory["absent"] = ctx.memory.get("absent", 0) + 1
-        noise = self._shared_noise(ctx) if self.params.noise_resample else self.fixed_noise
-        return self._perturbed(updates, noise[[self.row[client] for client in ctx.present]])
+        rows = [self.row[client] for client in ctx.present]
+        return self._perturbed(updates, self._shared_noise(ctx)[rows])
 
     def _shared_noise(self, ctx: CoalitionContext) -> Tensor:
         """Draw [d, 1] or [d, P'], for all members, present or not, since they are planned together.
 
         C18: a scalar a member, fresh every round, as the paper's two numbers a member and round
-        have room for; ``noise: vector`` and ``noise_resample: false`` are the other readings of
-        "N(0, sigma^2 I)" and "precompute".
+        have room for; ``noise: vector`` is the other reading of "N(0, sigma^2 I)".
         """
         noise = planning.draw_noise(self.params, len(ctx.members), ctx.federation, ctx.generator)
         return planning.project(noise, torch.tensor(ctx.weights, dtype=torch.float64))

@@ -245,10 +245,6 @@ class CoFedMIDParams(Params):
     noise: Literal["scalar", "vector"] = Field(
         "scalar", description="one number a member, or one a parameter"
     )
-    noise_resample: bool = Field(True, description="fresh noise every round, or the same in all")
-    independent_noise: Literal["raw", "none"] = Field(
-        "raw", description="where mode is independent: noise of sigma that does not cancel, or none"
-    )
     allow_absent: bool = Field(
         False, description="run under client sampling, where the noise does not cancel"
     )
@@ -280,8 +276,7 @@ class CoFedMIDParams(Params):
     @property
     def raw_noise(self) -> bool:
         """Whether every member adds noise that does not cancel."""
-        independent = self.mode == "independent" and self.independent_noise == "raw"
-        return self.perturbation and self.sigma > 0 and independent
+        return self.perturbation and self.sigma > 0 and self.mode == "independent"
 
 
 _RECYCLE_FROM = 10  # the paper's t', of 100 rounds

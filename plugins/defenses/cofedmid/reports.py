@@ -151,8 +151,7 @@ def _overhead(p: CoFedMIDParams, federation: Federation) -> Facts:
     if p.partition:
         items += sum(planning.sizes(p, federation))
     if p.perturbation:
-        times = rounds if p.noise_resample else 1
-        items += (planning.noise_width(p, federation) + 1) * times
+        items += (planning.noise_width(p, federation) + 1) * rounds
     bound = (federation.n_classes + 2) * rounds
     return {name: items, f"{name}, (N + 2) T of section 5.5": bound}
 

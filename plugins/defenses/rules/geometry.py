@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbench.core import Federation, Params, ServerContext, UserError
+from fedbench.core import Defense, Federation, Params, ServerContext, UserError
 
 
 class ExpectsMalicious(Params):
@@ -20,35 +20,42 @@ class ExpectsMalicious(Params):
     )
 
 
-def expected(
-    rule: str,
-    f: int | None,
-    server: Federation | ServerContext,
-    rows: int,
-    a: int,
-    b: int,
-    name: str = "f",
-) -> int:
-    """Return the malicious rows to expect: ``f`` or, where it is None, the federation's number.
+class RobustRule(Defense):
+    """Rule that must know how many rows may be malicious, f."""
 
-    In a round less its rejected rows: they were among those to expect, and sending rows that are
-    not finite must not leave a rule with too few to work on.
+    rule: str
+    """Name in messages."""
+    condition: tuple[int, int]
+    """a and b of a f + b, the fewest rows of a round."""
+    param = "f"
+    """Parameter that tells f."""
 
-    Raises:
-        UserError: ``rows`` are fewer than a f + b; ``name`` is what the message calls f.
-    """
-    if f is None:
-        f = server.assumed_malicious
-    elif isinstance(server, ServerContext):
-        f = max(0, f - server.federation.assumed_malicious + server.assumed_malicious)
-    least = a * f + b
-    if rows < least:
-        factor = a if a > 1 else ""
-        raise UserError(
-            f"{rule} with {name.strip()} = {f} needs at least {factor}{name} + {b} = {least} rows "
-            f"a round and has {rows}: expect fewer malicious clients, or let more clients take part"
-        )
-    return f
+    def check(self, federation: Federation) -> None:
+        """Raise ``UserError`` where a round has too few rows."""
+        self.expected(federation, federation.cohort, *self.condition)
+
+    def expected(self, server: Federation | ServerContext, rows: int, a: int, b: int) -> int:
+        """Return the malicious rows to expect: the parameter or, if None, the federation's number.
+
+        In a round less its rejected rows: they were among those to expect, and sending rows that
+        are not finite must not leave a rule with too few to work on.
+
+        Raises:
+            UserError: ``rows`` are fewer than a f + b.
+        """
+        f, name = getattr(self.params, self.param), self.param
+        if f is None:
+            f = server.assumed_malicious
+        elif isinstance(server, ServerContext):
+            f = max(0, f - server.federation.assumed_malicious + server.assumed_malicious)
+        least, times = a * f + b, a if a > 1 else ""
+        if rows < least:
+            raise UserError(
+                f"{self.rule} with {name} = {f} needs at least {times}{name} + {b} = {least} rows "
+                f"a round and has {rows}: expect fewer malicious clients, or let more clients take "
+                "part"
+            )
+        return f
 
 
 def require_majority(rule: str, federation: Federation) -> None:

@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedbench.core import Defense, Federation, ServerContext, UserError
+from fedbench.core import Federation, ServerContext, UserError
 from fedbench.plugins.defenses.rules.geometry import (
     ExpectsMalicious,
-    expected,
+    RobustRule,
     sorted_columns,
     squared_distances,
 )
@@ -59,7 +59,7 @@ def choose_in_turn(
     return sorted(chosen)
 
 
-class Krum(Defense):
+class Krum(RobustRule):
     """The one row with the least sum of squared distances to its n - f - 2 nearest other rows; rows
     are not weighted.
 
@@ -76,20 +76,18 @@ class Krum(Defense):
             description="`published`: the paper's; `released`: plain distances, self included",
         )
 
-    def check(self, federation: Federation) -> None:
-        """Raise ``UserError`` unless n >= 2f + 3, the condition of the paper's proposition 1."""
-        expected("krum", self.params.f, federation, federation.cohort, 2, 3)
+    rule, condition = "krum", (2, 3)  # of the paper's proposition 1
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Return the chosen row; ``UserError`` where no row has a neighbour to count."""
-        f = expected("krum", self.params.f, ctx, len(updates), 1, 3)
+        f = self.expected(ctx, len(updates), 1, 3)
         squared = squared_distances(updates)
         if self.params.variant == "released":
             return updates[released_choice(np.sqrt(squared), f)].clone()
         return updates[krum_choice(squared, f)].clone()
 
 
-class MultiKrum(Defense):
+class MultiKrum(RobustRule):
     """The unweighted mean of the m = n - f rows with the best Krum scores, for each of which Krum's
     bound holds.
 
@@ -109,10 +107,12 @@ class MultiKrum(Defense):
             "published", description="`published`: the m best scores; `released`: one row at a time"
         )
 
+    rule, condition = "multi-krum", (2, 3)
+
     def check(self, federation: Federation) -> None:
-        """Raise ``UserError`` unless n >= 2f + 3, as for Krum, and ``keep`` rows take part."""
+        """Raise ``UserError`` where Krum would, and where fewer than ``keep`` rows take part."""
+        super().check(federation)
         keep, rows = self.params.keep or 0, federation.cohort
-        expected("multi-krum", self.params.f, federation, rows, 2, 3)
         if keep > rows:
             raise UserError(
                 f"multi-krum: keep is {keep}, and a round has {rows} rows: lower it, or let more "
@@ -123,7 +123,7 @@ class MultiKrum(Defense):
         """Mean [P] of the chosen rows; ``UserError`` where no row can be scored."""
         p, n = self.params, len(updates)
         released = p.variant == "released"
-        f = expected("multi-krum", p.f, ctx, n, 2 if released else 1, 3)
+        f = self.expected(ctx, n, 2 if released else 1, 3)
         squared = squared_distances(updates)
         if released:
             chosen = choose_in_turn(squared, min(p.keep or 4, n - 2 * f - 2), released_choice, f)
@@ -151,7 +151,7 @@ def nearest_to_median(updates: Tensor, beta: int) -> Tensor:
     return mean
 
 
-class Bulyan(Defense):
+class Bulyan(RobustRule):
     """Krum again and again for n - 2f rows, then in each coordinate the mean of the n - 4f values
     nearest to the median.
 
@@ -164,13 +164,11 @@ class Bulyan(Defense):
     class Params(ExpectsMalicious):
         pass
 
-    def check(self, federation: Federation) -> None:
-        """Raise ``UserError`` unless n >= 4f + 3, the paper's condition."""
-        expected("bulyan", self.params.f, federation, federation.cohort, 4, 3)
+    rule, condition = "bulyan", (4, 3)  # the paper's
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Mean [P] near the medians; ``UserError`` where no value is left in a coordinate."""
         n = len(updates)
-        f = expected("bulyan", self.params.f, ctx, n, 4, 1)
+        f = self.expected(ctx, n, 4, 1)
         chosen = choose_in_turn(squared_distances(updates), n - 2 * f, krum_choice, f)
         return nearest_to_median(updates[chosen], n - 4 * f)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fedbench.core import Defense, Federation, Params, ServerContext, norms
 from fedbench.plugins.defenses.rules.geometry import (
+    RobustRule,
     angles,
     clipped_mean,
     combine,
-    expected,
     gram,
     require_majority,
     sorted_columns,
@@ -162,7 +162,7 @@ class Median(Defense):
         return middle_of(sorted_columns(updates), self.params.middle)
 
 
-class TrimmedMean(Defense):
+class TrimmedMean(RobustRule):
     """Every coordinate without its b largest and b smallest values, averaged unweighted.
 
     With no more than b malicious rows it lies between the least and the largest honest value of
@@ -178,13 +178,11 @@ class TrimmedMean(Defense):
             "rows are assumed",
         )
 
-    def check(self, federation: Federation) -> None:
-        """Raise ``UserError`` where no value is left to average."""
-        expected("trimmed-mean", self.params.b, federation, federation.cohort, 2, 1, "b")
+    rule, condition, param = "trimmed-mean", (2, 1), "b"
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Mean [P] of what is left; ``UserError`` where nothing is."""
-        b = expected("trimmed-mean", self.params.b, ctx, len(updates), 2, 1, "b")
+        b = self.expected(ctx, len(updates), 2, 1)
         if b:
             updates = sorted_columns(updates)[b : len(updates) - b]
         return updates.mean(dim=0)
@@ -264,7 +262,7 @@ def shares(scores: np.ndarray, keep: int) -> np.ndarray:
     return below + tied * (keep - below.sum()) / tied.sum()
 
 
-class AngularTrimmedMean(Defense):
+class AngularTrimmedMean(RobustRule):
     """The mean angle of each row to all others; without the 2 kappa rows where it is largest, the
     rest is averaged.
 
@@ -286,13 +284,11 @@ class AngularTrimmedMean(Defense):
             "the paper's code: 2",
         )
 
-    def check(self, federation: Federation) -> None:
-        """Raise ``UserError`` where no row is left to average."""
-        expected("atm", self.params.kappa, federation, federation.cohort, 2, 1, " kappa")
+    rule, condition, param = "atm", (2, 1), "kappa"
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Mean [P] of the rows that are kept; ``UserError`` where none is."""
         n = len(updates)
-        keep = n - 2 * expected("atm", self.params.kappa, ctx, n, 2, 1, " kappa")
+        keep = n - 2 * self.expected(ctx, n, 2, 1)
         mean = angles(updates).sum(axis=1) / max(1, n - 1)  # equation 7
         return combine(shares(mean, keep) / keep, updates)

@@ -24,9 +24,9 @@ from fedbench.core import (
 )
 from fedbench.plugins.defenses.rules.geometry import (
     ExpectsMalicious,
+    RobustRule,
     clipped_mean,
     cosines,
-    expected,
     require_majority,
 )
 
@@ -88,7 +88,7 @@ def fang(updates: Tensor, f: int, reject: Reject, evaluate: Evaluate) -> Tensor:
     return updates[[k for k in range(n) if k not in removed]].mean(dim=0)
 
 
-class Fang(Defense):
+class Fang(RobustRule):
     """Remove the rows without which the averaged model has the lower error (ERR) or loss (LFR) on
     the server's own data.
 
@@ -107,18 +107,16 @@ class Fang(Defense):
         )
         root: int = Field(100, ge=1, description="samples the server has of its own")
 
+    rule, condition = "fang", (2, 1)
+
     @property
     def root_samples(self) -> int:  # type: ignore[override]
         """Number of samples the server has of its own."""
         return self.params.root
 
-    def check(self, federation: Federation) -> None:
-        """Raise ``UserError`` where 2f removals leave no row."""
-        expected("fang", self.params.f, federation, federation.cohort, 2, 1)
-
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Mean [P] of the rows that are kept; ``UserError`` where none is."""
-        f = expected("fang", self.params.f, ctx, len(updates), 0, 1)
+        f = self.expected(ctx, len(updates), 0, 1)
         return fang(updates, f, self.params.reject, lambda step: _evaluate(step, ctx))
 
 
