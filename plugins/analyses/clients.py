@@ -34,6 +34,7 @@ from fedbench.plugins.analyses.common import (
     over_seeds,
     seeds_of,
     separation,
+    table,
     words,
 )
 
@@ -82,12 +83,8 @@ class Violations(Analysis):
         for row in section.rows:
             counts = [count(section, row.entries[a], label) for a in attacks]
             rows.append((row.label, *counts))
-        yield Table(
-            title="Violations",
-            caption=Words(": clients with a model that an attack reads better than they tolerate"),
-            columns=(words("defense"), *map(column, attacks)),
-            rows=tuple(rows),
-        )
+        caption = ": clients with a model that an attack reads better than they tolerate"
+        yield table("Violations", caption, (words("defense"), *map(column, attacks)), rows)
 
 
 def accuracy_of_model(judgement: Judgement, models: int) -> np.ndarray:
@@ -274,9 +271,4 @@ def _migration_table(base: Row, rows: list[tuple[Content, ...]]) -> Table:
             "for the others; means over seeds, change with its 95 % interval over clients x seeds"
         ),
     )
-    return Table(
-        title="Does migration lower the risk, or move it?",
-        caption=caption,
-        columns=tuple(columns),
-        rows=tuple(rows),
-    )
+    return table("Does migration lower the risk, or move it?", caption, columns, rows)

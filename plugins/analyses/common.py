@@ -9,7 +9,20 @@ import numpy as np
 
 from fedbench.core import Findings, FinishedRun
 from fedbench.core.metrics import auc, combined_interval, t_interval
-from fedbench.core.report import Column, Entry, Interval, Row, Section, Style, Value, Words, value
+from fedbench.core.report import (
+    Column,
+    Content,
+    Entry,
+    Interval,
+    Row,
+    Section,
+    Style,
+    Table,
+    Text,
+    Value,
+    Words,
+    value,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,6 +126,23 @@ def numbers(name: str, **how: Any) -> Column:
 def shown(label: str, wanted: tuple[str, ...]) -> bool:
     """Tell whether a board shows the row: all are shown where no labels are ``wanted``."""
     return not wanted or label in wanted
+
+
+def table(
+    title: str,
+    caption: str | Text,
+    columns: Iterable[Column],
+    rows: Iterable[Iterable[Content]],
+    footnotes: Iterable[Text] = (),
+) -> Table:
+    """Table of a board; a ``caption`` in one string is the program's text."""
+    return Table(
+        title=title,
+        caption=Words(caption) if isinstance(caption, str) else caption,
+        columns=tuple(columns),
+        rows=tuple(map(tuple, rows)),
+        footnotes=tuple(footnotes),
+    )
 
 
 def colour(style: Style, row: Row, i: int) -> str:

@@ -43,6 +43,7 @@ from fedbench.plugins.analyses.common import (
     interval_of,
     numbers,
     seeds_of,
+    table,
     words,
 )
 
@@ -150,16 +151,14 @@ def _side_by_side(section: Section, findings: dict[str, list[Findings]]) -> Tabl
         numbers("purity"),
         numbers("moves", digits=1),
     ]
-    caption = Words(
+    caption = (
         ": test accuracy (%) of each group, and how far apart they are treated, 0 is fair (an "
         "absolute difference is above 0 for equals, too: compare it with its interval); clients of "
         "each group's model in the last audited round, by group; purity: share of a group's "
         "clients that are on its model, mean over groups (1: clusters are the groups, 1 / G: one "
         "model for all G of them); changes of model between audited rounds; means over seeds"
     )
-    return Table(
-        title="Groups of clients", caption=caption, columns=tuple(columns), rows=tuple(rows)
-    )
+    return table("Groups of clients", caption, columns, rows)
 
 
 def _models(section: Section, row: Row, findings: Sequence[Findings]) -> tuple[Content, Content]:
@@ -189,17 +188,12 @@ def _attacked(section: Section) -> Table:
                 cells.append(value(entry.of_group(groups, g).attack_accuracy()))
             if bounded:
                 cells.append(clients.count(section, entry))
-    caption = Words(
+    caption = (
         " in the last round, 0.5 is guessing, and violations: clients with a model that the attack "
         "reads more accurately than they tolerate (interval over seeds, never narrower than the "
         "binomial one of their bounds)"
     )
-    return Table(
-        title="MIA accuracy by group",
-        caption=caption,
-        columns=tuple(columns),
-        rows=tuple(map(tuple, rows)),
-    )
+    return table("MIA accuracy by group", caption, columns, rows)
 
 
 def _aucs(section: Section) -> Table:
@@ -208,15 +202,11 @@ def _aucs(section: Section) -> Table:
     for row in section.rows:
         entries = [row.entries[attack].of_group(groups, g) for attack, g in pairs]
         rows.append((_name(row), *[value(entry.interval("auc", "ofl")) for entry in entries]))
-    caption = Words(
+    columns = [words("defense"), *[_column(attack, groups[g]) for attack, g in pairs]]
+    caption = (
         " as measured, against outside non-members (the tables above take the groups together)"
     )
-    return Table(
-        title="AUC by group of clients",
-        caption=caption,
-        columns=(words("defense"), *[_column(attack, groups[g]) for attack, g in pairs]),
-        rows=tuple(rows),
-    )
+    return table("AUC by group of clients", caption, columns, rows)
 
 
 def _column(attack: str, group: ClientGroup) -> Column:

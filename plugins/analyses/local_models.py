@@ -22,9 +22,7 @@ from fedbench.core.report import (
     Row,
     Section,
     Style,
-    Table,
     Value,
-    Words,
 )
 from fedbench.plugins.analyses.common import (
     advantage,
@@ -41,6 +39,7 @@ from fedbench.plugins.analyses.common import (
     seeds_of,
     separation,
     shown,
+    table,
     words,
 )
 
@@ -153,7 +152,7 @@ def _bins(
 
 
 def _counts(bins: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Count the samples [40] of each bin, each as often as its weight says, under all models alike."""
+    """Count the samples of each bin, [40]; ``weights`` [N]: how often each counts."""
     inside = bins >= 0
     if weights is not None:
         weights = np.broadcast_to(weights, bins.shape)[inside]
@@ -252,12 +251,12 @@ class GeneralisationError(Analysis):
         client, label = np.nonzero((totals >= least).all(axis=0))
         if not len(client):
             return None
-        rng, resampled = run.rng("generalisation-error"), []
+        signed = differences[client, label]
+        error, rng, resampled = np.abs(signed), run.rng("generalisation-error"), []
         for _ in range(_REPEATS):
             times = rng.poisson(1.0, samples).astype(float)
             resampled.append(_differences(run, correct, counted, times)[1][client, label])
-        signed, drawn = differences[client, label], np.array(resampled)
-        error = np.abs(signed)
+        drawn = np.array(resampled)
         numbers = {
             "mean": Number(float(error.mean()), _spread(np.abs(drawn)), "fraction"),
             "gap": Number(float(signed.mean()), _spread(drawn), "fraction"),
@@ -373,10 +372,11 @@ class ClientModels(Analysis):
         arrays = {name: np.full(run.clients, np.nan) for name in _columns()}
         for k in clients:
             through = (k, -1 - _MODEL * int(run.assignment[r, k]))
-            for model, row in zip(MODELS, through, strict=True):
-                quantities = _quantities(run, r, run.rows.index(row), k)
-                for name, number in zip(QUANTITIES, quantities, strict=True):
-                    arrays[f"{model} {name}"][k] = number
+            quantities = []
+            for row in through:
+                quantities += _quantities(run, r, run.rows.index(row), k)
+            for array, number in zip(arrays.values(), quantities, strict=True):
+                array[k] = number
         units = {name: "nats" if "loss" in name else "fraction" for name in arrays}
         return Findings({"round": Number(int(run.rounds[r]))}, arrays, units)
 
@@ -391,7 +391,7 @@ class ClientModels(Analysis):
         if not rows:
             return
         names = ", ".join(f"{r:g}" for r in sorted(rounds))
-        caption = Words(
+        caption = (
             f" of each client in round {names}: on its training samples and on outside "
             "non-members, and AUC and advantage of the loss in that round alone (the threshold is "
             "chosen on the answers); means over seeds"
@@ -400,12 +400,7 @@ class ClientModels(Analysis):
         for name in _columns():
             direction = "higher" if name.endswith("test accuracy") else "none"
             columns.append(numbers(name, direction=direction))
-        yield Table(
-            title="Local and global models",
-            caption=caption,
-            columns=tuple(columns),
-            rows=tuple(rows),
-        )
+        yield table("Local and global models", caption, columns, rows)
 
 
 def _columns() -> list[str]:
