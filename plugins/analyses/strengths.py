@@ -361,10 +361,8 @@ def strengths_table(tuning: Section, choices: Sequence[Strengths]) -> Table:
         words("chosen"),
     )
     seeds = ", ".join(map(str, tuning.seeds))
-    caption = Words(f" ({seeds}), by which strengths are chosen; no other table has these numbers")
-    return Table(
-        title="Strengths on the tuning seeds", caption=caption, columns=columns, rows=tuple(rows)
-    )
+    caption = f" ({seeds}), by which strengths are chosen; no other table has these numbers"
+    return table("Strengths on the tuning seeds", caption, columns, rows)
 
 
 def _numbers(s: RowSummary | None, front: dict[str, bool], undefended: bool) -> tuple[Content, ...]:
