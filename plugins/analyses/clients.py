@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, TypeGuard
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core import Analysis, Findings, FinishedRun, Judged, Judgement, Number
 from fedbench.core.report import (
@@ -87,7 +88,7 @@ class Violations(Analysis):
         yield table("Violations", caption, (words("defense"), *map(column, attacks)), rows)
 
 
-def accuracy_of_model(judgement: Judgement, models: int) -> np.ndarray:
+def accuracy_of_model(judgement: Judgement, models: int) -> ndarray:
     """Return (TPR + TNR) / 2, [S], over the candidates that each model serves.
 
     NaN without members or without non-members.
@@ -223,7 +224,7 @@ def _lines(section: Section, base: Row, row: Row, label: str) -> Iterator[tuple[
 
 def _changes(
     section: Section, base: Row, row: Row, attack: str, label: str
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[ndarray, ndarray]:
     """Exposures (before, after) [n, 2] of the clients that end with another model than under the
     base, and of the others; all seeds together.
     """
@@ -245,7 +246,7 @@ def _complete(findings: Findings | None) -> TypeGuard[Findings]:
     return findings is not None and {"exposure", "assignment"} <= findings.arrays.keys()
 
 
-def _side(changes: np.ndarray) -> tuple[Content, ...]:
+def _side(changes: ndarray) -> tuple[Content, ...]:
     """Count the clients; means before and after, and of the change over clients x seeds."""
     if not len(changes):
         return Words("0"), None, None, None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core import Findings, FinishedRun
 from fedbench.core.metrics import auc, combined_interval, t_interval
@@ -38,19 +39,19 @@ def clients_of(run: FinishedRun) -> list[int]:
     return [k for k in honest if members_of(run, k).any() and outsiders_of(run, k).any()]
 
 
-def members_of(run: FinishedRun, client: int) -> np.ndarray:
+def members_of(run: FinishedRun, client: int) -> ndarray:
     """Mask [N] of the audited samples that the client trained on."""
     return run.pool == client
 
 
-def outsiders_of(run: FinishedRun, client: int) -> np.ndarray:
+def outsiders_of(run: FinishedRun, client: int) -> ndarray:
     """Mask [N] of samples without training: the client's own test part, or else the hold-out."""
     if (run.outsider_of >= 0).any():
         return (run.outsider_of == client) & (run.pool == -1)
     return run.pool == -1
 
 
-def advantage(members: np.ndarray, outsiders: np.ndarray) -> float:
+def advantage(members: ndarray, outsiders: ndarray) -> float:
     """Return max |TPR - FPR| over all thresholds on one number; 0 where a side is empty."""
     if not len(members) or not len(outsiders):
         return 0.0
@@ -60,7 +61,7 @@ def advantage(members: np.ndarray, outsiders: np.ndarray) -> float:
     return float(np.abs(below).max())
 
 
-def separation(members: np.ndarray, outsiders: np.ndarray) -> float:
+def separation(members: ndarray, outsiders: ndarray) -> float:
     """Return the AUC of scores of members against those of outsiders."""
     scores = np.concatenate([members, outsiders])
     return float(auc(scores, np.arange(len(scores)) < len(members)))
@@ -85,7 +86,7 @@ def seeds_of(
 
 def arrays_of(
     section: Section, source: Row | Entry, label: str, name: str
-) -> list[Mapping[str, np.ndarray]]:
+) -> list[Mapping[str, ndarray]]:
     """Arrays of every seed that has one of this ``name``."""
     return [findings.arrays for findings in seeds_of(section, source, label, name)]
 

@@ -15,6 +15,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy import ndarray
 from scipy.optimize import linear_sum_assignment
 
 from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number
@@ -100,7 +101,7 @@ class GroupFairness(Analysis):
         yield Figure("groups", "Groups of clients", partial(_draw, section))
 
 
-def _accuracy(correct: np.ndarray) -> Number:
+def _accuracy(correct: ndarray) -> Number:
     """Mean of ``correct`` [n] with its binomial error."""
     if not len(correct):
         return Number(None)
@@ -108,7 +109,7 @@ def _accuracy(correct: np.ndarray) -> Number:
     return Number(accuracy, float(np.sqrt(accuracy * (1 - accuracy) / len(correct))))
 
 
-def clusters(group_of: np.ndarray, assignment: np.ndarray) -> tuple[np.ndarray, float]:
+def clusters(group_of: ndarray, assignment: ndarray) -> tuple[ndarray, float]:
     """Match models with the G groups, one each: clients [model, group], and the purity.
 
     ``group_of`` and ``assignment``: [K] int. The purity is the mean over the groups of the share of
@@ -296,7 +297,7 @@ Gap = tuple[float | None, float | None]  # value and standard error
 
 
 def fairness_report(
-    predicted: np.ndarray, y: np.ndarray, group: np.ndarray, rng: np.random.Generator, n: int = 200
+    predicted: ndarray, y: ndarray, group: ndarray, rng: np.random.Generator, n: int = 200
 ) -> dict[str, Gap]:
     """Return three gaps between groups with their standard errors.
 
@@ -323,13 +324,13 @@ def fairness_report(
     return gaps
 
 
-def _spread(replicates: np.ndarray) -> float | None:
+def _spread(replicates: ndarray) -> float | None:
     """Standard deviation of those replicates that have a value; None with fewer than two."""
     finite = replicates[~np.isnan(replicates)]
     return float(finite.std(ddof=1)) if len(finite) > 1 else None
 
 
-def _counts(predicted: np.ndarray, y: np.ndarray, group: np.ndarray) -> np.ndarray:
+def _counts(predicted: ndarray, y: ndarray, group: ndarray) -> ndarray:
     """Count samples [G, C, C] of each (group, true class, predicted class)."""
     names, g = np.unique(group, return_inverse=True)
     if len(names) < 2:
@@ -341,7 +342,7 @@ def _counts(predicted: np.ndarray, y: np.ndarray, group: np.ndarray) -> np.ndarr
     return counts
 
 
-def _gaps(tables: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
+def _gaps(tables: ndarray, counts: ndarray) -> dict[str, ndarray]:
     """Return the three gaps [...] of ``tables`` [..., G, C, C], over the classes of ``counts``.
 
     NaN where there are no rates to compare.
@@ -361,12 +362,12 @@ def _gaps(tables: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def _largest(gaps: np.ndarray) -> np.ndarray:
+def _largest(gaps: ndarray) -> ndarray:
     """Largest gap [...] of [..., pairs of groups]."""
     return np.fmax.reduce(gaps, axis=-1)
 
 
-def _mean_gaps(rates: np.ndarray, occurs: np.ndarray) -> np.ndarray:
+def _mean_gaps(rates: ndarray, occurs: ndarray) -> ndarray:
     """Mean [..., pairs of groups] over the classes that occur of the absolute difference of rates
     [..., G, C].
     """

@@ -11,6 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy import ndarray
 from pydantic import Field
 
 from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number, Params
@@ -95,7 +96,7 @@ class Distributions(Analysis):
             every_model = product(range(len(run.rounds)), clients)
             models = [max(every_model, key=lambda model: _best_advantage(run, values, *model))]
         numbers: dict[str, Number] = {}
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, ndarray] = {}
         for name in EDGES:
             sides = {side: _bins(run, name, values[name], models, side) for side in SIDES}
             for side, bins in sides.items():
@@ -118,7 +119,7 @@ class Distributions(Analysis):
             yield Figure(kind, "Members and non-members", drawing)
 
 
-def _values(run: FinishedRun) -> dict[str, np.ndarray]:
+def _values(run: FinishedRun) -> dict[str, ndarray]:
     """Map a name to [R, K, N]; what does not vary over the clients is the same for each."""
     shape = (len(run.rounds), len(run.rows), len(run.pool))
     values = {
@@ -129,7 +130,7 @@ def _values(run: FinishedRun) -> dict[str, np.ndarray]:
     return {name: np.broadcast_to(a, shape) for name, a in values.items()}
 
 
-def _best_advantage(run: FinishedRun, values: dict[str, np.ndarray], r: int, k: int) -> float:
+def _best_advantage(run: FinishedRun, values: dict[str, ndarray], r: int, k: int) -> float:
     """Largest advantage of a threshold on one of the numbers, for the client's members."""
     row, members, outsiders = run.rows.index(k), members_of(run, k), outsiders_of(run, k)
     advantages = []
@@ -140,8 +141,8 @@ def _best_advantage(run: FinishedRun, values: dict[str, np.ndarray], r: int, k: 
 
 
 def _bins(
-    run: FinishedRun, name: str, values: np.ndarray, models: list[tuple[int, int]], side: str
-) -> np.ndarray:
+    run: FinishedRun, name: str, values: ndarray, models: list[tuple[int, int]], side: str
+) -> ndarray:
     """Bin [m, N] that each of m models (round, client) puts a sample of the side in, else -1."""
     rows = []
     for r, k in models:
@@ -151,7 +152,7 @@ def _bins(
     return np.stack(rows)
 
 
-def _counts(bins: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+def _counts(bins: ndarray, weights: ndarray | None = None) -> ndarray:
     """Count the samples of each bin, [40]; ``weights`` [N]: how often each counts."""
     inside = bins >= 0
     if weights is not None:
@@ -159,7 +160,7 @@ def _counts(bins: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     return np.bincount(bins[inside], weights, minlength=_BINS)
 
 
-def _distances(name: str, sides: list[np.ndarray], rng: np.random.Generator) -> dict[str, Number]:
+def _distances(name: str, sides: list[ndarray], rng: np.random.Generator) -> dict[str, Number]:
     counts = [_counts(bins) for bins in sides]
     resampled = []
     for _ in range(_REPEATS):
@@ -177,7 +178,7 @@ def _distances(name: str, sides: list[np.ndarray], rng: np.random.Generator) -> 
     }
 
 
-def total_variation(p: np.ndarray, q: np.ndarray) -> float:
+def total_variation(p: ndarray, q: ndarray) -> float:
     """Half the sum of absolute differences of two histograms' shares; NaN where one is empty."""
     if not p.sum() or not q.sum():
         return float("nan")
@@ -206,7 +207,7 @@ def _draw_distributions(section: Section, label: str, oracle: bool, style: Style
 
 
 def _histograms(
-    axis: Axes, style: Style, arrays: Sequence[Mapping[str, np.ndarray]], number: str
+    axis: Axes, style: Style, arrays: Sequence[Mapping[str, ndarray]], number: str
 ) -> None:
     """Draw members and non-members by one number."""
     bins = EDGES[number]
@@ -277,8 +278,8 @@ class GeneralisationError(Analysis):
 
 
 def _differences(
-    run: FinishedRun, correct: np.ndarray, counted: np.ndarray, times: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+    run: FinishedRun, correct: ndarray, counted: ndarray, times: ndarray
+) -> tuple[ndarray, ndarray]:
     """Count the samples [2, K, C] of clients' members and outsiders by class, and subtract the
     accuracy [K, C] outside from that inside.
 
@@ -298,14 +299,14 @@ def _differences(
     return totals, inside - outside
 
 
-def _spread(drawn: np.ndarray) -> float:
+def _spread(drawn: ndarray) -> float:
     """Standard deviation over repeats of the mean over pairs; a pair that a repeat left empty does
     not count there.
     """
     return float(np.nanmean(drawn, axis=1).std())
 
 
-def errors_of(section: Section, label: str) -> dict[str, np.ndarray]:
+def errors_of(section: Section, label: str) -> dict[str, ndarray]:
     """Map a row's label to the sorted errors of all clients, classes and seeds."""
     by_row = {}
     for row in section.rows:
@@ -315,7 +316,7 @@ def errors_of(section: Section, label: str) -> dict[str, np.ndarray]:
     return by_row
 
 
-def _draw_errors(section: Section, errors: dict[str, np.ndarray], style: Style) -> Canvas:
+def _draw_errors(section: Section, errors: dict[str, ndarray], style: Style) -> Canvas:
     figure = style.new_figure(6.4, 4.2)
     axis = figure.subplots()
     for i, row in enumerate(in_order(section)):

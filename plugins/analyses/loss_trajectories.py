@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number
 from fedbench.core.report import (
@@ -68,7 +69,7 @@ class LossTrajectories(Analysis):
         if not clients or not len(run.rounds):
             return None
         canary = run.pool_canary if len(run.pool_canary) else np.zeros(len(run.pool), bool)
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, ndarray] = {}
         for part, mask in zip(Courses.PARTS, (~canary, canary), strict=True):
             if part == Courses.PARTS[0] or mask.any():
                 arrays |= {f"{part} {side}": _course(run, side, mask) for side in Courses.SIDES}
@@ -86,7 +87,7 @@ class LossTrajectories(Analysis):
             yield Figure("loss-trajectories", "Loss trajectories", partial(_draw, section, courses))
 
 
-def _course(run: FinishedRun, side: str, part: np.ndarray) -> np.ndarray:
+def _course(run: FinishedRun, side: str, part: ndarray) -> ndarray:
     """Mean loss [R x K] of each client's samples of a side, of which ``part`` [N] counts."""
     course = np.full((len(run.rounds), run.clients), np.nan)
     for k in clients_of(run):
@@ -97,7 +98,7 @@ def _course(run: FinishedRun, side: str, part: np.ndarray) -> np.ndarray:
     return course.ravel()
 
 
-def _side(run: FinishedRun, side: str, client: int) -> np.ndarray:
+def _side(run: FinishedRun, side: str, client: int) -> ndarray:
     """Mask [N] of the client's members, other clients' samples, or outsiders."""
     if side == "members":
         return members_of(run, client)
@@ -106,7 +107,7 @@ def _side(run: FinishedRun, side: str, client: int) -> np.ndarray:
     return (run.pool >= 0) & (run.pool != client)
 
 
-def _numbers(arrays: dict[str, np.ndarray], clients: np.ndarray) -> dict[str, Number]:
+def _numbers(arrays: dict[str, ndarray], clients: ndarray) -> dict[str, Number]:
     """Gaps, non-members' loss minus members', of ``clients`` [K]: above 0 members are easier."""
     numbers, rounds = {}, arrays["rounds"]
     for part in Courses.PARTS:
@@ -123,7 +124,7 @@ def _numbers(arrays: dict[str, np.ndarray], clients: np.ndarray) -> dict[str, Nu
     return numbers
 
 
-def _gaps(gap: np.ndarray, rounds: np.ndarray) -> tuple[float | None, float | None, float | None]:
+def _gaps(gap: ndarray, rounds: ndarray) -> tuple[float | None, float | None, float | None]:
     """Return the last gap, the largest one, and the round of the largest one."""
     finite = np.flatnonzero(~np.isnan(gap))
     if not len(finite):

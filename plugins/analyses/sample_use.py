@@ -12,6 +12,7 @@ from itertools import chain, product
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number
 from fedbench.core.report import Block, Content, Figure, Row, Section, Style, Table, Value, Words
@@ -113,7 +114,7 @@ class DataUsage(Analysis):
             yield Figure("data-usage", "Use of the training samples", drawing)
 
 
-def _last_loss(run: FinishedRun) -> np.ndarray:
+def _last_loss(run: FinishedRun) -> ndarray:
     """Loss [N] on the upload of the client that trained on the sample, in the last audited round
     with it; NaN of the others.
     """
@@ -126,7 +127,7 @@ def _last_loss(run: FinishedRun) -> np.ndarray:
     return losses
 
 
-def _of_samples(name: str, share: np.ndarray, loss: np.ndarray) -> dict[str, Number]:
+def _of_samples(name: str, share: ndarray, loss: ndarray) -> dict[str, Number]:
     """Mean and quantiles of ``share`` [n], and means of the thirds of lowest, middle and highest
     loss; None of one without samples.
     """
@@ -140,13 +141,13 @@ def _of_samples(name: str, share: np.ndarray, loss: np.ndarray) -> dict[str, Num
     return {f"{name}, {key}": Number(v, unit="of the rounds") for key, v in statistics.items()}
 
 
-def _of_rounds(name: str, share: np.ndarray) -> dict[str, Number]:
+def _of_rounds(name: str, share: ndarray) -> dict[str, Number]:
     """Shares [T] of the first, the middle and the last round."""
     ends = zip(ROUNDS, (share[0], share[(len(share) - 1) // 2], share[-1]), strict=True)
     return {f"{name}, {key} round": Number(float(v), unit="of the samples") for key, v in ends}
 
 
-def _share(run: FinishedRun, counts: np.ndarray, clients: list[int]) -> np.ndarray:
+def _share(run: FinishedRun, counts: ndarray, clients: list[int]) -> ndarray:
     """Share [T] of all training samples of these clients that ``counts`` [T, K] has in a round."""
     return counts[:, clients].sum(axis=1) / run.sizes[clients].sum()
 
@@ -232,9 +233,9 @@ class Bandits:
     """Means over seeds of the facts of a row."""
 
     label: str
-    values: Mapping[str, np.ndarray]
+    values: Mapping[str, ndarray]
     """Map a fact to [M], lowest losses first."""
-    shares: Mapping[str, np.ndarray]
+    shares: Mapping[str, ndarray]
     """Share that was recycled, early and late."""
 
     @property
@@ -258,7 +259,7 @@ def bandits_of(row: Row) -> Iterator[Bandits]:
             yield Bandits(lead + row.label, values, shares)
 
 
-def _means(row: Row, lead: str, facts: Mapping[str, str], ndim: int) -> dict[str, np.ndarray]:
+def _means(row: Row, lead: str, facts: Mapping[str, str], ndim: int) -> dict[str, ndarray]:
     """Average facts over seeds, element by element; those of another form are left out."""
     means = {}
     for name, fact in facts.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy import ndarray
 from pydantic import Field
 
 from fedbench.core import (
@@ -151,7 +152,7 @@ def _missing(rows: Sequence[_Pooled]) -> tuple[Words, ...]:
     return (Words(text),)
 
 
-def _above(judged: Judged, members: np.ndarray, nonmembers: np.ndarray) -> float:
+def _above(judged: Judged, members: ndarray, nonmembers: ndarray) -> float:
     """Count the ``members`` above the threshold of ``nonmembers``; NaN with too few of these."""
     scores, member = judged.scores, judged.kind == MEMBER
     counted = (members | nonmembers) & (judged.kind != EXCLUDED)
@@ -200,9 +201,7 @@ def _share(above: float, members: float) -> Content:
     return Value(mean=above / members, ends=ends, suffix=Words(f" ({members:.0f})"))
 
 
-def _pooled(
-    defense: str, attack: str, seeds: Sequence[Mapping[str, np.ndarray]]
-) -> Iterator[_Pooled]:
+def _pooled(defense: str, attack: str, seeds: Sequence[Mapping[str, ndarray]]) -> Iterator[_Pooled]:
     if not seeds:
         return
     table = {}

@@ -8,6 +8,8 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
+from numpy.random import Generator
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -130,7 +132,7 @@ class InstaHide(Defense):
         return plan
 
 
-def draw_partners(n: int, usable: np.ndarray, k: int, rng: np.random.Generator) -> np.ndarray:
+def draw_partners(n: int, usable: ndarray, k: int, rng: Generator) -> ndarray:
     """Draw k - 1 partners [n, k - 1] among ``usable`` [m] for each of them.
 
     Distinct partners, never the sample itself, each sample being partner k - 1 times: distinct
@@ -145,7 +147,7 @@ def draw_partners(n: int, usable: np.ndarray, k: int, rng: np.random.Generator) 
     return ring[(place[:, None] + shifts) % len(ring)]
 
 
-def draw_weights(n: int, k: int, bound: float, rng: np.random.Generator) -> np.ndarray:
+def draw_weights(n: int, k: int, bound: float, rng: Generator) -> ndarray:
     """Draw weights [n, k] float32, each row uniform on the simplex, no entry above ``bound``.
 
     By rejection, from the smaller of two simplices that hold that set: all weights, or bound minus
@@ -155,7 +157,7 @@ def draw_weights(n: int, k: int, bound: float, rng: np.random.Generator) -> np.n
         return np.ones((n, 1), np.float32)
     side = k * bound - 1
 
-    def draw(rows: int) -> np.ndarray:
+    def draw(rows: int) -> ndarray:
         even = rng.dirichlet(np.ones(k), rows)
         return bound - side * even if side < 1 else even
 

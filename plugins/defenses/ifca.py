@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field, model_validator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
@@ -18,7 +19,7 @@ WORST = 1e30  # for a loss that is not finite: such a model is never the better 
 USUAL = 0.7  # default of ``least_share``, in 1/s: the released code's 35 % for two clusters
 
 
-def empirical_losses(models: Tensor, ctx: MemberContext, batch: int | None = None) -> np.ndarray:
+def empirical_losses(models: Tensor, ctx: MemberContext, batch: int | None = None) -> ndarray:
     """Mean cross-entropy [s] float64 of each model [s, P] on the member's own data, in eval mode.
 
     ``batch``: on so many samples drawn without replacement, the same ones for every model; None: on
@@ -164,7 +165,7 @@ def risk(
     return float((predicted[member].mean() + (~predicted[~member]).mean()) / 2)
 
 
-def features(logits: Tensor, y: Tensor, order: Order = "sorted") -> np.ndarray:
+def features(logits: Tensor, y: Tensor, order: Order = "sorted") -> ndarray:
     """Return [n, 2C] float64: the softmax of ``logits`` [n, C], largest first, and one-hot labels.
 
     ``true-first`` puts the label's own confidence before the others: sorted ones do not tell right
@@ -178,7 +179,7 @@ def features(logits: Tensor, y: Tensor, order: Order = "sorted") -> np.ndarray:
     return np.hstack([descending.cpu().numpy(), np.eye(p.shape[1])[y.cpu().numpy()]])
 
 
-def fit(x: np.ndarray, member: np.ndarray, seed: int) -> MLPClassifier:
+def fit(x: ndarray, member: ndarray, seed: int) -> MLPClassifier:
     """Fit the attack model to ``x`` [n, F] and ``member`` [n] bool.
 
     One hidden layer of ReLUs, Adam, a fixed number of epochs.
@@ -202,7 +203,7 @@ def fit(x: np.ndarray, member: np.ndarray, seed: int) -> MLPClassifier:
 Scale = Literal["relative", "raw"]
 
 
-def costs(losses: np.ndarray, risks: np.ndarray, beta: float, scale: Scale) -> np.ndarray:
+def costs(losses: ndarray, risks: ndarray, beta: float, scale: Scale) -> ndarray:
     """Cost [s], (1 - beta) f + beta l of losses f [s] and risks l [s].
 
     ``relative``: each divided by its largest over the s models, so that both are 1 for the worst;

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -65,7 +66,7 @@ class CoFedMID(Defense):
 
     Params = CoFedMIDParams
     params: CoFedMIDParams
-    classes: np.ndarray | None = None  # [T, d, N] bool of the coalition's plan
+    classes: ndarray | None = None  # [T, d, N] bool of the coalition's plan
 
     @property
     def least_members(self) -> int:  # type: ignore[override]
@@ -138,14 +139,14 @@ class CoFedMID(Defense):
         flag = torch.from_numpy(recycled[index])
         return Selection(torch.from_numpy(index).to(device), flag.to(device))
 
-    def _classes_of(self, ctx: MemberContext) -> np.ndarray:
+    def _classes_of(self, ctx: MemberContext) -> ndarray:
         """Classes [N] of this round, as the coordinator planned, or drawn by the member alone."""
         if self.classes is not None:
             return self.classes[ctx.round - 1, self.row[ctx.client]]
         m = planning.sizes(self.params, ctx.federation)[ctx.round - 1]
         return planning.assign_random(ctx.federation.n_classes, 1, m, ctx.rng)[0]
 
-    def _recycled(self, ctx: MemberContext, usable: np.ndarray, assigned: np.ndarray) -> np.ndarray:
+    def _recycled(self, ctx: MemberContext, usable: ndarray, assigned: ndarray) -> ndarray:
         """Mask [n] of the samples that are recycled; none before the first round that does."""
         p, rounds = self.params, ctx.federation.rounds
         if p.compensation and usable.any() and ctx.round >= planning.first_recycling(p, rounds):

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
+from numpy.random import Generator
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor, nn
 
@@ -41,7 +43,7 @@ def subset_size(
     return math.floor(size)
 
 
-def assign_balanced(classes: int, members: int, m: int, rng: np.random.Generator) -> np.ndarray:
+def assign_balanced(classes: int, members: int, m: int, rng: Generator) -> ndarray:
     """Assign ``m`` classes to each member, [members, classes] bool, with least total overlap.
 
     C2: the paper's objective, sum over pairs of |S_i & S_j|, is sum over classes of q_c (q_c - 1) /
@@ -63,9 +65,7 @@ def assign_balanced(classes: int, members: int, m: int, rng: np.random.Generator
     return assigned
 
 
-def _holders(
-    count: int, capacity: np.ndarray, overlap: np.ndarray, rng: np.random.Generator
-) -> list[int]:
+def _holders(count: int, capacity: ndarray, overlap: ndarray, rng: Generator) -> list[int]:
     holders: list[int] = []
     tie = rng.permutation(len(capacity))
     for _ in range(count):
@@ -76,7 +76,7 @@ def _holders(
     return holders
 
 
-def assign_random(classes: int, members: int, m: int, rng: np.random.Generator) -> np.ndarray:
+def assign_random(classes: int, members: int, m: int, rng: Generator) -> ndarray:
     """Draw each member's ``m`` classes on their own (CoFedMID table 6): [members, classes] bool."""
     assigned = np.zeros((members, classes), bool)
     for row in assigned:
@@ -335,7 +335,7 @@ def sizes(p: CoFedMIDParams, federation: Federation) -> list[int]:
     return [subset_size(t, rounds, *limits, p.decay, p.m_round) for t in range(1, rounds + 1)]
 
 
-def plan_classes(p: CoFedMIDParams, ctx: CoalitionContext) -> np.ndarray:
+def plan_classes(p: CoFedMIDParams, ctx: CoalitionContext) -> ndarray:
     """Plan the classes [T, d, N] bool of d members, drawn anew every round (C3: no fixed mapping).
 
     C1: where d m^t < N no plan covers all classes (a pair on CIFAR-100 from round 3 on, and

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
@@ -18,13 +19,13 @@ from fedbench.plugins.defenses.early_stopping import validation_loss
 from fedbench.plugins.defenses.losses import entropy
 
 
-def normalise(losses: np.ndarray) -> np.ndarray:
+def normalise(losses: ndarray) -> ndarray:
     """Scale losses [n] to [0, 1] by their minimum and maximum; all 0 if equal."""
     span = np.ptp(losses)
     return (losses - losses.min()) / span if span > 0 else np.zeros_like(losses)
 
 
-def limit(mask: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+def limit(mask: ndarray, most: int, rng: np.random.Generator) -> ndarray:
     """Thin ``mask`` [n] at random to ``most`` entries where it has more."""
     candidates = np.flatnonzero(mask)
     if len(candidates) <= most:
@@ -78,11 +79,11 @@ class Exp3:
     """
 
     gamma: float
-    log_weights: np.ndarray
+    log_weights: ndarray
     step: float
     rewards: list[float] = field(default_factory=list)
 
-    def probabilities(self) -> np.ndarray:
+    def probabilities(self) -> ndarray:
         """Return (1 - gamma) w_j / sum(w) + gamma / M for each of the M arms."""
         weights = np.exp(self.log_weights - self.log_weights.max())
         return (1 - self.gamma) * weights / weights.sum() + self.gamma / len(weights)
@@ -127,9 +128,9 @@ class Recycled:
     """Recycled samples per training sample."""
     arm: int | None = None
     """Interval drawn."""
-    probabilities: np.ndarray | None = None
+    probabilities: ndarray | None = None
     """Probability [M] with which each interval was drawn."""
-    proportions: np.ndarray | None = None
+    proportions: ndarray | None = None
     """Share [M] of the training samples in each interval."""
 
 
@@ -138,7 +139,7 @@ class Recycler:
     """A member's memory of its recycling."""
 
     bandit: Exp3
-    bounds: np.ndarray | None = None
+    bounds: ndarray | None = None
     """Bounds [M-1] between intervals, from the first time on."""
     place: int = 0
     """Where the sequential strategy goes on in the order of losses."""
@@ -161,8 +162,8 @@ class Recycler:
         return [record for record in self.rounds if record.round in rounds]
 
     def choose(
-        self, p: CoFedMIDParams, ctx: MemberContext, usable: np.ndarray, assigned: np.ndarray
-    ) -> np.ndarray:
+        self, p: CoFedMIDParams, ctx: MemberContext, usable: ndarray, assigned: ndarray
+    ) -> ndarray:
         """Mask [n] of the ``usable`` samples to recycle, outside the ``assigned`` ones.
 
         C8: intervals are cut over all training samples, assigned or not. C9: r_l is a share of all
@@ -186,8 +187,8 @@ class Recycler:
         return recycled
 
     def _draw(
-        self, p: CoFedMIDParams, ctx: MemberContext, losses: np.ndarray, usable: np.ndarray
-    ) -> tuple[np.ndarray, Recycled]:
+        self, p: CoFedMIDParams, ctx: MemberContext, losses: ndarray, usable: ndarray
+    ) -> tuple[ndarray, Recycled]:
         """Mask [n] of the interval of the received model's losses that the bandit picks.
 
         C7: its bounds are set in round t' and kept in units of the normalised loss, so that
@@ -209,9 +210,7 @@ class Recycler:
         proportions = np.bincount(interval, minlength=m) / len(interval)
         return inside, Recycled(ctx.round, 0.0, arm, probabilities, proportions)
 
-    def _next(
-        self, losses: np.ndarray, usable: np.ndarray, assigned: np.ndarray, most: int
-    ) -> np.ndarray:
+    def _next(self, losses: ndarray, usable: ndarray, assigned: ndarray, most: int) -> ndarray:
         """Mask [n] of the next samples in the order of losses."""
         candidates = np.flatnonzero(usable)
         order = np.roll(candidates[np.argsort(losses[candidates], kind="stable")], -self.place)

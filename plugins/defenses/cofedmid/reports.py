@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core import FactValue, Federation, ReportContext
 from fedbench.plugins.defenses.cofedmid import planning
@@ -47,7 +48,7 @@ def not_cancelling(p: CoFedMIDParams, federation: Federation) -> Iterator[str]:
         )
 
 
-def facts_of(p: CoFedMIDParams, classes: np.ndarray | None, ctx: ReportContext) -> Facts:
+def facts_of(p: CoFedMIDParams, classes: ndarray | None, ctx: ReportContext) -> Facts:
     """Collect all facts of a finished run.
 
     ``classes`` [T, d, N] bool: the coalition's plan, where it has one.
@@ -124,7 +125,7 @@ def _of_rounds(p: CoFedMIDParams, when: str, by_member: Sequence[Sequence[Recycl
     return facts
 
 
-def _probabilities(records: Sequence[Recycled]) -> np.ndarray:
+def _probabilities(records: Sequence[Recycled]) -> ndarray:
     """Mean probability [M] of each interval."""
     return np.mean([record.probabilities for record in records], axis=0)
 
@@ -183,7 +184,7 @@ def _on_noise(p: CoFedMIDParams, ctx: ReportContext) -> Iterator[str]:
         )
 
 
-def _on_classes(classes: np.ndarray | None, ctx: ReportContext) -> Iterator[str]:
+def _on_classes(classes: ndarray | None, ctx: ReportContext) -> Iterator[str]:
     if classes is None:
         return
     n, covered = ctx.federation.n_classes, classes.any(1).sum(1)

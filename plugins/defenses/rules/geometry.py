@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
 from torch import Tensor
 
@@ -71,7 +72,7 @@ def require_majority(rule: str, federation: Federation) -> None:
 _COLUMNS = 2**14  # of a float64 copy at a time: it stays in the cache
 
 
-def gram(updates: Tensor) -> np.ndarray:
+def gram(updates: Tensor) -> ndarray:
     """Inner products [K, K] of the rows, multiplied and summed in float64."""
     total = torch.zeros(len(updates), len(updates), dtype=torch.float64, device=updates.device)
     for part in updates.split(_COLUMNS, dim=1):
@@ -80,7 +81,7 @@ def gram(updates: Tensor) -> np.ndarray:
     return total.cpu().numpy()
 
 
-def squared_distances(updates: Tensor) -> np.ndarray:
+def squared_distances(updates: Tensor) -> ndarray:
     """Squared Euclidean distances [K, K] of the rows: symmetric to the last bit, 0 to itself."""
     products = gram(updates)
     square = np.diag(products)
@@ -91,7 +92,7 @@ def squared_distances(updates: Tensor) -> np.ndarray:
     return distances
 
 
-def cosines(updates: Tensor) -> np.ndarray:
+def cosines(updates: Tensor) -> ndarray:
     """Cosines [K, K] between the rows; a zero row counts as orthogonal to every other row."""
     products = gram(updates)
     norms = np.sqrt(np.diag(products))
@@ -101,7 +102,7 @@ def cosines(updates: Tensor) -> np.ndarray:
     return cosine
 
 
-def angles(updates: Tensor) -> np.ndarray:
+def angles(updates: Tensor) -> ndarray:
     """Angles [K, K] between the rows in radians, 0 to pi: 0 to itself, pi/2 to a zero row."""
     return np.arccos(cosines(updates))
 
@@ -121,6 +122,6 @@ def clipped_mean(updates: Tensor, lengths: Tensor, bound: float) -> Tensor:
     return (scales / len(updates)).to(updates) @ updates
 
 
-def combine(weights: np.ndarray, updates: Tensor) -> Tensor:
+def combine(weights: ndarray, updates: Tensor) -> Tensor:
     """Sum [P] of the rows [K, P] with these weights [K]."""
     return torch.from_numpy(weights).to(updates) @ updates

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from fedbench.plugins.defenses.rules.means import middle_of
 Variant = Literal["published", "released"]
 
 
-def krum_order(squared: np.ndarray, f: int) -> np.ndarray:
+def krum_order(squared: ndarray, f: int) -> ndarray:
     """Rank the rows, best first, by the sum of squared distances to the n - f - 2 nearest others.
 
     ``squared``: [n, n] distances, zero on the diagonal. Two rows that are each other's only
@@ -34,19 +35,19 @@ def krum_order(squared: np.ndarray, f: int) -> np.ndarray:
     return np.lexsort((squared.sum(axis=1), nearest.sum(axis=1)))
 
 
-def krum_choice(squared: np.ndarray, f: int) -> int:
+def krum_choice(squared: ndarray, f: int) -> int:
     """Return the row of the best Krum score."""
     return int(krum_order(squared, f)[0])
 
 
-def released_choice(distances: np.ndarray, f: int) -> int:
+def released_choice(distances: ndarray, f: int) -> int:
     """Return the row with the least sum of n - f - 2 distances [n, n], its own 0 among them."""
     nearest = np.sort(distances, axis=1)[:, : len(distances) - f - 2]
     return int(nearest.sum(axis=1).argmin())
 
 
 def choose_in_turn(
-    squared: np.ndarray, count: int, choice: Callable[[np.ndarray, int], int], f: int
+    squared: ndarray, count: int, choice: Callable[[ndarray, int], int], f: int
 ) -> list[int]:
     """Return ``count`` of n rows in ascending order, each the ``choice`` among those that remain.
 

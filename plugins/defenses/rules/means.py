@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
 from torch import Tensor
 
@@ -192,7 +193,7 @@ class TrimmedMean(RobustRule):
 CONVERGED = 1e-9
 
 
-def weiszfeld(products: np.ndarray, smoothing: float, iterations: int) -> np.ndarray:
+def weiszfeld(products: ndarray, smoothing: float, iterations: int) -> ndarray:
     """Weights [K], summing to 1, of the rows in their geometric median.
 
     ``products``: their inner products [K, K].
@@ -251,7 +252,7 @@ class GeometricMedian(Defense):
 TIE = 1e-6  # radians; arccos near 1 is good to 1.5e-8 in float64
 
 
-def shares(scores: np.ndarray, keep: int) -> np.ndarray:
+def shares(scores: ndarray, keep: int) -> ndarray:
     """Share each row keeps, [K] summing to ``keep``: 1 for the ``keep`` least scores, else 0.
 
     Rows within ``TIE`` of the score at the cut share what places are left there equally.

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
 from sklearn.cluster import HDBSCAN
 from torch import Tensor
@@ -52,13 +53,13 @@ def leave_one_out(updates: Tensor) -> Iterator[Tensor]:
 Evaluate = Callable[[Tensor], tuple[float, float]]  # of a step [P]: (loss, error rate)
 
 
-def impacts(updates: Tensor, evaluate: Evaluate) -> np.ndarray:
+def impacts(updates: Tensor, evaluate: Evaluate) -> ndarray:
     """Fall [K, 2] of (loss, error rate) when each row is left out."""
     with_all = np.array(evaluate(updates.mean(dim=0)))
     return np.array([with_all - np.array(evaluate(step)) for step in leave_one_out(updates)])
 
 
-def rejected(impact: np.ndarray, f: int, reject: Reject) -> set[int]:
+def rejected(impact: ndarray, f: int, reject: Reject) -> set[int]:
     """Return the ``f`` rows of largest impact on the error rate (ERR), the loss (LFR), or both.
 
     Both are up to 2f rows. Error rates on a small sample often tie: the larger impact on the loss
@@ -133,7 +134,7 @@ def _evaluate(step: Tensor, ctx: ServerContext) -> tuple[float, float]:
 LARGEST = 80.0  # log of a probability ratio: no row makes a distance infinite
 
 
-def update_energies(weight: Tensor, bias: Tensor) -> np.ndarray:
+def update_energies(weight: Tensor, bias: Tensor) -> ndarray:
     """Return the NEUPs [K, C], each output neuron's part of a row's squared update energies.
 
     They sum to 1 over the neurons. ``weight``: [K, C, ...], ``bias``: [K, C], updates of the output
@@ -145,13 +146,13 @@ def update_energies(weight: Tensor, bias: Tensor) -> np.ndarray:
     return np.where(total > 0, squared / np.where(total > 0, total, 1), 1 / squared.shape[1])
 
 
-def threshold_exceedings(neups: np.ndarray, factor: float) -> np.ndarray:
+def threshold_exceedings(neups: ndarray, factor: float) -> ndarray:
     """Number [K] of NEUPs of a row that exceed max(factor, 1 / C) times its largest one."""
     threshold = max(factor, 1 / neups.shape[1]) * neups.max(axis=1, keepdims=True)
     return (neups > threshold).sum(axis=1)
 
 
-def division_differences(logits: Iterable[Tensor], reference: Tensor) -> np.ndarray:
+def division_differences(logits: Iterable[Tensor], reference: Tensor) -> ndarray:
     """Return the DDifs [K, C]: the mean over the samples of p_k(c | s) / p(c | s).
 
     ``logits`` of each row's model and ``reference`` of the global one: [m, C].
@@ -164,7 +165,7 @@ def division_differences(logits: Iterable[Tensor], reference: Tensor) -> np.ndar
     return torch.stack(means).cpu().numpy()
 
 
-def clusters(features: np.ndarray, size: int, metric: str = "euclidean") -> np.ndarray:
+def clusters(features: ndarray, size: int, metric: str = "euclidean") -> ndarray:
     """Cluster labels [K] by HDBSCAN of features [K, d]; ``precomputed``: of distances [K, K].
 
     A row that belongs to no cluster is one of its own. Fewer than 2 ``size`` rows cannot make two
@@ -178,15 +179,13 @@ def clusters(features: np.ndarray, size: int, metric: str = "euclidean") -> np.n
     return np.where(labels < 0, singles, labels)
 
 
-def separation(features: np.ndarray, size: int, metric: str = "euclidean") -> np.ndarray:
+def separation(features: ndarray, size: int, metric: str = "euclidean") -> ndarray:
     """Return [K, K]: 0 where two rows are in one cluster, 1 where not."""
     labels = clusters(features, size, metric)
     return (labels[:, None] != labels).astype(float)
 
 
-def ensemble(
-    neups: np.ndarray, ddifs: Sequence[np.ndarray], cosine: np.ndarray, size: int
-) -> np.ndarray:
+def ensemble(neups: ndarray, ddifs: Sequence[ndarray], cosine: ndarray, size: int) -> ndarray:
     """Cluster by each feature, average the separations, and cluster by these: labels [K].
 
     ``neups``: [K, C]; ``ddifs``: [K, C] for each seed; ``cosine``: [K, K] cosine distances of the
@@ -197,7 +196,7 @@ def ensemble(
     return clusters((by_neup + by_ddif + by_cosine) / 3, size, "precomputed")
 
 
-def accepted(labels: np.ndarray, exceedings: np.ndarray, tau: float) -> np.ndarray:
+def accepted(labels: ndarray, exceedings: ndarray, tau: float) -> ndarray:
     """Mask [K] of the rows of clusters in which less than ``tau`` of the rows are suspicious.
 
     Suspicious: its threshold exceedings are no more than half of the median, so it was trained on
@@ -278,7 +277,7 @@ class DeepSight(Defense):
             acts_as = "filter and norm clipping"
         return {"rows removed": removed, "acts as": acts_as}
 
-    def _accept(self, updates: Tensor, ctx: ServerContext) -> np.ndarray:
+    def _accept(self, updates: Tensor, ctx: ServerContext) -> ndarray:
         """Mask [K] of the rows [K, P] that are kept."""
         p = self.params
         weight, bias = _output_layer(updates, ctx)
@@ -287,7 +286,7 @@ class DeepSight(Defense):
         labels = ensemble(neups, ddifs, 1 - cosines(bias), p.cluster_size)
         return accepted(labels, threshold_exceedings(neups, p.threshold), p.tau)
 
-    def _ddifs(self, updates: Tensor, ctx: ServerContext) -> np.ndarray:
+    def _ddifs(self, updates: Tensor, ctx: ServerContext) -> ndarray:
         assert ctx.logits is not None
         noise = ctx.randn(self.params.samples, *ctx.input_shape)
         logits = [ctx.logits(ctx.params + row, noise) for row in updates]
