@@ -100,17 +100,6 @@ def test_each_round_has_a_plan_of_its_own_which_balanced_has_least_overlap(
         ).all()
 
 
-def test_strict_coverage_that_two_members_cannot_keep_is_refused():
-    with pytest.raises(UserError, match="from round 3 on"):
-        begun(
-            {"rounds": 100, "n_classes": 100},
-            coverage="strict",
-            m_max=50,
-            m_min=20,
-            **ONLY_PARTITION,
-        )
-
-
 # -- what a member trains on -----------------------------------------------------------------------
 
 

@@ -160,8 +160,11 @@ def risk(
         inputs.append(features(ctx.logits(shadow, x), y, order))
     seed = int(ctx.rng.integers(2**31))
     attack = fit(np.concatenate(inputs[:-1]), np.concatenate(members[:-1]), seed)
-    predicted, member = attack.predict(inputs[-1]).astype(bool), members[-1]
-    # Jung et al., eq. 8
+    return balanced_accuracy(attack.predict(inputs[-1]).astype(bool), members[-1])
+
+
+def balanced_accuracy(predicted: ndarray, member: ndarray) -> float:
+    """Mean of TPR and TNR (Jung et al., eq. 8) of decisions [n] bool."""
     return float((predicted[member].mean() + (~predicted[~member]).mean()) / 2)
 
 

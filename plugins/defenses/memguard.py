@@ -142,19 +142,27 @@ def _descend(
     turned = torch.zeros(len(z), dtype=torch.bool, device=z.device)
     live = torch.arange(len(z), device=z.device)  # what has ended is not computed on
     for step in range(steps + 1):
-        with torch.enable_grad():
-            point = x[live].requires_grad_()
-            p = point.softmax(1)
-            h, ahead = g.h(p), lead(point, label[live])
-            loss = h.abs() + C2 * (-ahead).relu() + c3 * (p - s[live]).abs().sum(1)
-            (gradient,) = torch.autograd.grad(loss.sum(), point)
-        done = (h.detach() * before[live] <= 0) & (ahead.detach() > 0)
+        gradient, h, ahead = _slope(x[live], s[live], label[live], g, c3)
+        done = (h * before[live] <= 0) & (ahead > 0)
         turned[live[done]] = True
         live, gradient = live[~done], gradient[~done]
         if step == steps or not len(live):
             break
         x[live] -= STEP * gradient / gradient.norm(dim=1, keepdim=True).clamp(min=1e-30)
     return x, turned
+
+
+def _slope(
+    x: Tensor, s: Tensor, label: Tensor, g: Classifier, c3: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient [n, C] of phase I's loss at logits ``x`` [n, C], h [n], and the label's lead [n]."""
+    with torch.enable_grad():
+        x = x.requires_grad_()
+        p = x.softmax(1)
+        h, ahead = g.h(p), lead(x, label)
+        loss = h.abs() + C2 * (-ahead).relu() + c3 * (p - s).abs().sum(1)
+        (gradient,) = torch.autograd.grad(loss.sum(), x)
+    return gradient, h.detach(), ahead.detach()
 
 
 def phase_two(logits: Tensor, noisy: Tensor, g: Classifier, budget: float, key: int) -> Tensor:

@@ -167,10 +167,9 @@ class CoFedMID(Defense):
 
     def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         """Add a member's own noise in the independent mode."""
-        p = self.params
-        if not p.raw_noise:
+        if not self.params.raw_noise:
             return update
-        noise = planning.draw_noise(p, 1, ctx.federation, ctx.generator)
+        noise = planning.draw_noise(self.params, 1, ctx.federation, ctx.generator)
         return self._perturbed(update[None], noise)[0]
 
     def after_round(self, ctx: MemberContext) -> None:

@@ -171,10 +171,6 @@ class CoFedMIDParams(Params):
         description="least overlap, or each member's classes at random (always so where mode is "
         "independent)",
     )
-    coverage: Literal["max_if_infeasible", "strict"] = Field(
-        "max_if_infeasible",
-        description="where members x classes < all classes: as many as possible, or an error",
-    )
     min_assigned: int | None = Field(
         None,
         ge=1,
@@ -256,11 +252,6 @@ class CoFedMIDParams(Params):
                 "compensation recycles what partition leaves out: switch it off too, or partition "
                 "on"
             )
-        if self.mode == "independent" and self.coverage == "strict":
-            raise ValueError(
-                "coverage strict is for a coalition to keep: set mode collaborative or coverage "
-                "max_if_infeasible"
-            )
         if self.m_min > self.m_max and (self.m_max <= 1) == (self.m_min <= 1):
             raise ValueError(
                 f"m_min {self.m_min:g} exceeds m_max {self.m_max:g}: members get fewer classes, "
@@ -339,20 +330,11 @@ def plan_classes(p: CoFedMIDParams, ctx: CoalitionContext) -> ndarray:
     """Plan the classes [T, d, N] bool of d members, drawn anew every round (C3: no fixed mapping).
 
     C1: where d m^t < N no plan covers all classes (a pair on CIFAR-100 from round 3 on, and
-    algorithm 1 would not end): as many as possible, or ``UserError`` (``coverage: strict``).
+    algorithm 1 would not end): as many as possible.
     """
     n, d = ctx.federation.n_classes, len(ctx.members)
     assign = assign_balanced if p.assign == "balanced" else assign_random
-    plan = []
-    for t, m in enumerate(sizes(p, ctx.federation), 1):
-        if p.coverage == "strict" and d * m < n:
-            raise UserError(
-                f"cofedmid: from round {t} on, {d} members x {m} classes cannot cover all {n} "
-                "classes, which coverage strict demands: raise m_min, let more clients defend, or "
-                "set coverage max_if_infeasible"
-            )
-        plan.append(assign(n, d, m, ctx.rng))
-    return np.stack(plan)
+    return np.stack([assign(n, d, m, ctx.rng) for m in sizes(p, ctx.federation)])
 
 
 def first_recycling(p: CoFedMIDParams, rounds: int) -> int:

@@ -189,26 +189,28 @@ class Recycler:
     def _draw(
         self, p: CoFedMIDParams, ctx: MemberContext, losses: ndarray, usable: ndarray
     ) -> tuple[ndarray, Recycled]:
-        """Mask [n] of the interval of the received model's losses that the bandit picks.
-
-        C7: its bounds are set in round t' and kept in units of the normalised loss, so that
-        intervals grow and shrink as in Figure 5; ``requantile`` cuts equal ones every round. The
-        outer ones take what lies beyond.
-        """
-        normalised, m = normalise(losses[usable]), p.n_intervals
-        if self.bounds is None or p.intervals == "requantile":
-            cuts = [j * len(normalised) // m for j in range(1, m)]  # M runs of equal size
-            self.bounds = np.sort(normalised)[cuts]
+        """Mask [n] of the interval of the received model's losses that the bandit picks."""
+        interval = self._intervals(p, normalise(losses[usable]))
         probabilities = self.bandit.probabilities()
-        arm = int(ctx.rng.choice(m, p=probabilities))
+        arm = int(ctx.rng.choice(p.n_intervals, p=probabilities))
         self.drawn = None
         if not usable.all():
             self.drawn = ctx.round, arm, losses[~usable].mean()
-        interval = np.searchsorted(self.bounds, normalised, side="right")
         inside = np.zeros_like(usable)
         inside[usable] = interval == arm
-        proportions = np.bincount(interval, minlength=m) / len(interval)
+        proportions = np.bincount(interval, minlength=p.n_intervals) / len(interval)
         return inside, Recycled(ctx.round, 0.0, arm, probabilities, proportions)
+
+    def _intervals(self, p: CoFedMIDParams, losses: ndarray) -> ndarray:
+        """Interval [n] of each normalised loss; the outer ones take what lies beyond.
+
+        C7: bounds are set in round t' and kept in units of the normalised loss, so that intervals
+        grow and shrink as in Figure 5; ``requantile`` cuts equal ones every round.
+        """
+        if self.bounds is None or p.intervals == "requantile":
+            n, m = len(losses), p.n_intervals
+            self.bounds = np.sort(losses)[[j * n // m for j in range(1, m)]]  # runs of equal size
+        return np.searchsorted(self.bounds, losses, side="right")
 
     def _next(self, losses: ndarray, usable: ndarray, assigned: ndarray, most: int) -> ndarray:
         """Mask [n] of the next samples in the order of losses."""
