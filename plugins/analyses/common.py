@@ -91,6 +91,12 @@ def arrays_of(
     return [findings.arrays for findings in seeds_of(section, source, label, name)]
 
 
+def by_row(section: Section, label: str, name: str | None = None) -> dict[str, list[Findings]]:
+    """Map a row's label to the findings of its seeds; rows without any are left out."""
+    every_row = {row.label: seeds_of(section, row, label, name) for row in section.rows}
+    return {row: findings for row, findings in every_row.items() if findings}
+
+
 def over_seeds(values: Iterable[float | None]) -> Value:
     """Mean with its 95 % interval; a single value as it is. None does not count."""
     numbers = [float(v) for v in values if v is not None]

@@ -37,13 +37,13 @@ from fedbench.core.report import (
 )
 from fedbench.plugins.analyses import clients
 from fedbench.plugins.analyses.common import (
+    by_row,
     colour,
     framed,
     grid,
     in_order,
     interval_of,
     numbers,
-    seeds_of,
     table,
     words,
 )
@@ -91,8 +91,8 @@ class GroupFairness(Analysis):
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """Draw the groups under every defense, and under every attack."""
-        findings = {row.label: seeds_of(section, row, label) for row in section.rows}
-        if not section.groups or not any(findings.values()):
+        findings = by_row(section, label)
+        if not section.groups or not findings:
             return
         yield _side_by_side(section, findings)
         if section.deciding:
@@ -138,7 +138,7 @@ def _side_by_side(section: Section, findings: dict[str, list[Findings]]) -> Tabl
     accuracies = [f"accuracy:{group.name}" for group in section.groups]
     rows = []
     for row in section.rows:
-        by_seed = findings[row.label]
+        by_seed = findings.get(row.label, [])
         cells = [value(interval_of(by_seed, name)) for name in (*accuracies, *GAPS)]
         models = _models(section, row, by_seed)
         rows.append((_name(row), *cells, *models, Value(mean=moves(row))))

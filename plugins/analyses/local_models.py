@@ -5,7 +5,7 @@ MemberShield (Ahmed et al., Neural Networks 2025).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Literal
@@ -28,6 +28,7 @@ from fedbench.core.report import (
 from fedbench.plugins.analyses.common import (
     advantage,
     arrays_of,
+    by_row,
     clients_of,
     colour,
     finite_mean,
@@ -112,7 +113,7 @@ class Distributions(Analysis):
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """Draw the distances, and members over non-members, a row of panels a defense."""
         yield Numbers(label)
-        if any(seeds_of(section, row, label) for row in section.rows):
+        if by_row(section, label):
             oracle = self.params.which == "worst"
             kind = "distributions-worst" if oracle else "distributions"  # a suite may have both
             drawing = partial(_draw_distributions, section, label, oracle)
@@ -187,16 +188,12 @@ def total_variation(p: ndarray, q: ndarray) -> float:
 
 def _draw_distributions(section: Section, label: str, oracle: bool, style: Style) -> Canvas:
     """Draw shares of each bin, all seeds together; a column a number, a row a defense."""
-    rows = {}
-    for row in section.rows:
-        arrays = arrays_of(section, row, label, "confidence members")
-        if arrays:
-            rows[row.label] = arrays
+    rows = by_row(section, label, "confidence members")
     figure = style.new_figure(3.3 * len(EDGES), 1.5 * len(rows) + 0.9)
     axes = figure.subplots(len(rows), len(EDGES), squeeze=False, sharex="col")
-    for (name, arrays), panels in zip(rows.items(), axes, strict=True):
+    for (name, by_seed), panels in zip(rows.items(), axes, strict=True):
         for number, axis in zip(EDGES, panels, strict=True):
-            _histograms(axis, style, arrays, number)
+            _histograms(axis, style, by_seed, number)
         panels[0].set_ylabel(style.literal(name, 24), fontsize=8)
     for number, axis in zip(EDGES, axes[-1], strict=True):
         axis.set_xlabel(number)
@@ -206,13 +203,11 @@ def _draw_distributions(section: Section, label: str, oracle: bool, style: Style
     return framed(figure, axes[0][0], style, section, f"Members and non-members under {models}")
 
 
-def _histograms(
-    axis: Axes, style: Style, arrays: Sequence[Mapping[str, ndarray]], number: str
-) -> None:
+def _histograms(axis: Axes, style: Style, by_seed: Sequence[Findings], number: str) -> None:
     """Draw members and non-members by one number."""
     bins = EDGES[number]
     for i, side in enumerate(SIDES):
-        counts = np.sum([a[f"{number} {side}"] for a in arrays], axis=0)
+        counts = np.sum([f.arrays[f"{number} {side}"] for f in by_seed], axis=0)
         if counts.sum():
             shares, colour = counts / counts.sum(), style.colour(i)
             axis.stairs(shares, bins, color=colour, fill=True, alpha=0.35, label=side)
@@ -308,12 +303,10 @@ def _spread(drawn: ndarray) -> float:
 
 def errors_of(section: Section, label: str) -> dict[str, ndarray]:
     """Map a row's label to the sorted errors of all clients, classes and seeds."""
-    by_row = {}
-    for row in section.rows:
-        errors = [arrays["error"] for arrays in arrays_of(section, row, label, "error")]
-        if errors:
-            by_row[row.label] = np.sort(np.concatenate(errors))
-    return by_row
+    errors = {}
+    for name, by_seed in by_row(section, label, "error").items():
+        errors[name] = np.sort(np.concatenate([f.arrays["error"] for f in by_seed]))
+    return errors
 
 
 def _draw_errors(section: Section, errors: dict[str, ndarray], style: Style) -> Canvas:

@@ -20,7 +20,6 @@ from fedbench.plugins.analyses.common import (
     framed,
     numbers,
     over_seeds,
-    seeds_of,
     stroke,
     table,
     words,
@@ -102,15 +101,11 @@ class DataUsage(Analysis):
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """Draw a row a defense, of the samples and of the rounds, and their distributions."""
-        by_row = {}
-        for row in section.rows:
-            findings = seeds_of(section, row, label, "used")
-            if findings:
-                by_row[row.label] = findings
-        if by_row:
-            yield _usage_table("Rounds in which a sample is used", _OF_SAMPLES, by_row, _BY_SAMPLE)
-            yield _usage_table("Samples used in a round", _OF_ROUNDS, by_row, _BY_ROUND)
-            drawing = partial(_draw_usage, section, by_row)
+        rows = by_row(section, label, "used")
+        if rows:
+            yield _usage_table("Rounds in which a sample is used", _OF_SAMPLES, rows, _BY_SAMPLE)
+            yield _usage_table("Samples used in a round", _OF_ROUNDS, rows, _BY_ROUND)
+            drawing = partial(_draw_usage, section, rows)
             yield Figure("data-usage", "Use of the training samples", drawing)
 
 
@@ -153,12 +148,12 @@ def _share(run: FinishedRun, counts: ndarray, clients: list[int]) -> ndarray:
 
 
 def _usage_table(
-    title: str, caption: str, by_row: Mapping[str, list[Findings]], names: list[str]
+    title: str, caption: str, findings: Mapping[str, list[Findings]], names: list[str]
 ) -> Table:
     columns = [words("defense")]
     columns += [numbers(name, unit="%", scale=100, digits=1) for name in names]
     rows = []
-    for label, by_seed in by_row.items():
+    for label, by_seed in findings.items():
         cells: list[Content] = [label]
         for name in names:
             values = [f.numbers[name].value for f in by_seed if name in f.numbers]
@@ -167,13 +162,13 @@ def _usage_table(
     return table(title, caption, columns, rows)
 
 
-def _draw_usage(section: Section, by_row: Mapping[str, Sequence[Findings]], style: Style) -> Canvas:
+def _draw_usage(section: Section, rows: Mapping[str, Sequence[Findings]], style: Style) -> Canvas:
     """Left: samples by the share of rounds they are used in, all seeds together. Right: shares of
     each round, over seeds.
     """
-    figure = style.new_figure(7.2, 1.7 * len(by_row) + 0.9)
-    axes = figure.subplots(len(by_row), 2, squeeze=False, sharex="col")
-    for (label, by_seed), (left, right) in zip(by_row.items(), axes, strict=True):
+    figure = style.new_figure(7.2, 1.7 * len(rows) + 0.9)
+    axes = figure.subplots(len(rows), 2, squeeze=False, sharex="col")
+    for (label, by_seed), (left, right) in zip(rows.items(), axes, strict=True):
         _draw_samples(left, style, by_seed)
         _draw_rounds(right, style, by_seed)
         left.set_ylabel(style.literal(label, 24), fontsize=8)
