@@ -17,6 +17,7 @@ from numpy import ndarray
 from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number
 from fedbench.core.report import Block, Content, Figure, Row, Section, Style, Table, Value, Words
 from fedbench.plugins.analyses.common import (
+    by_row,
     framed,
     numbers,
     over_seeds,
