@@ -49,7 +49,7 @@ class Mixup(Defense):
         alpha, x = self.params.alpha, batch.x
         keep = float(ctx.rng.beta(alpha, alpha))
         partner = ctx.randperm(len(batch.y))
-        target = targets(batch.y, batch.soft, ctx.federation.n_classes, ctx.params.dtype)
+        target = targets(batch, ctx.federation.n_classes, ctx.params.dtype)
         soft = keep * target + (1 - keep) * target[partner]
         if self.params.inputs == "unmixed":
             return replace(batch, soft=soft)
@@ -106,12 +106,12 @@ class InstaHide(Defense):
 
         The first are the batch as earlier transformations left it, then come its ``partners``.
         """
-        data, classes, dtype = ctx.data, ctx.federation.n_classes, ctx.params.dtype
-        inputs, soft = [batch.x], [targets(batch.y, batch.soft, classes, dtype)]
+        classes, dtype = ctx.federation.n_classes, ctx.params.dtype
+        soft_of_client = targets(ctx.data, classes, dtype)
+        inputs, soft = [batch.x], [targets(batch, classes, dtype)]
         for index in partners.T:
-            inputs.append(ctx.normalise(data.x[index]))
-            partner_soft = None if data.soft is None else data.soft[index]
-            soft.append(targets(data.y[index], partner_soft, classes, dtype))
+            inputs.append(ctx.normalise(ctx.data.x[index]))
+            soft.append(soft_of_client[index])
         return torch.stack(inputs), torch.stack(soft)
 
     def _plan(self, ctx: MemberContext) -> tuple[Tensor, Tensor]:

@@ -280,7 +280,7 @@ class MemberShield(Defense):
 
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
         data = with_validation_part(data, ctx, self.params.validation, "membershield")
-        before = targets(data.y, data.soft, ctx.federation.n_classes, ctx.params.dtype)
+        before = targets(data, ctx.federation.n_classes, ctx.params.dtype)
         return replace(data, soft=smoothed(before, self.params.theta))  # Eq. 2
 
     def local_train(self, ctx: MemberContext) -> None:

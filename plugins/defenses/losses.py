@@ -15,10 +15,9 @@ from torch.nn.functional import log_softmax, nll_loss, one_hot
 from fedbench.core import Batch, Defense, MemberContext, MemberData, Params, UserError
 
 
-def targets(y: Tensor, soft: Tensor | None, classes: int, dtype: torch.dtype) -> Tensor:
-    """Target probabilities [n, C]: the ``soft`` ones or, where there are none, ``y`` one-hot."""
-    if soft is None:
-        soft = one_hot(y, classes)
+def targets(samples: Batch | MemberData, classes: int, dtype: torch.dtype) -> Tensor:
+    """Target probabilities [n, C]: the soft ones or, where there are none, labels one-hot."""
+    soft = one_hot(samples.y, classes) if samples.soft is None else samples.soft
     return soft.to(dtype)
 
 
@@ -48,7 +47,7 @@ class LabelSmoothing(Defense):
         )
 
     def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
-        before = targets(batch.y, batch.soft, ctx.federation.n_classes, ctx.params.dtype)
+        before = targets(batch, ctx.federation.n_classes, ctx.params.dtype)
         return replace(batch, soft=smoothed(before, self.params.strength))
 
 
@@ -68,8 +67,8 @@ class ConfidencePenalty(Defense):
         )
 
     def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
-        bonus = self.params.strength * entropy(log_softmax(logits, 1)).mean()
-        return super().loss(logits, batch, ctx) - bonus
+        mean_entropy = entropy(log_softmax(logits, 1)).mean()
+        return super().loss(logits, batch, ctx) - self.params.strength * mean_entropy
 
 
 class HAMP(Defense):

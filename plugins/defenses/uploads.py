@@ -90,8 +90,7 @@ class GradSparse(Defense):
 
     def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         p = self.params
-        parts = [sparsify(t, p.rate, p.min_elements) for t in tensors_of(update, ctx)]
-        return torch.cat(parts)
+        return torch.cat([sparsify(t, p.rate, p.min_elements) for t in tensors_of(update, ctx)])
 
 
 def sparsify(values: Tensor, rate: float, whole: int) -> Tensor:
@@ -138,9 +137,8 @@ class Quantize(Defense):
         )
 
     def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
-        p = self.params
-        parts = [quantize(t, p.bits, p.rounding, ctx.generator) for t in tensors_of(update, ctx)]
-        return torch.cat(parts)
+        p, tensors = self.params, tensors_of(update, ctx)
+        return torch.cat([quantize(t, p.bits, p.rounding, ctx.generator) for t in tensors])
 
 
 def quantize(values: Tensor, bits: int, rounding: Rounding, generator: torch.Generator) -> Tensor:
