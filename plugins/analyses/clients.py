@@ -100,7 +100,8 @@ def accuracy_of_model(judgement: Judgement, models: int) -> ndarray:
     model = np.concatenate([t.model_of for t in targets])
     accuracy = np.full(models, np.nan)
     for j in range(models):
-        inside, outside = counted & (model == j) & member, counted & (model == j) & ~member
+        inside = counted & (model == j) & member
+        outside = counted & (model == j) & ~member
         if inside.any() and outside.any():
             accuracy[j] = (positive[inside].mean() + (~positive[outside]).mean()) / 2
     return accuracy
@@ -136,7 +137,8 @@ def count(section: Section, entry: Entry, label: str = NAME) -> Content:
     if interval is None:
         return None
     clients = [findings.numbers["clients"].value or 0 for findings in by_seed]
-    low, high = int(min(clients)), int(max(clients))
+    low = int(min(clients))
+    high = int(max(clients))
     suffix = f" of {low:,}"
     if high > low:
         suffix += f" to {high:,}"
@@ -228,7 +230,8 @@ def _changes(
     """Exposures (before, after) [n, 2] of the clients that end with another model than under the
     base, and of the others; all seeds together.
     """
-    changes, moved = [np.zeros((0, 2))], [np.zeros(0, bool)]
+    changes = [np.zeros((0, 2))]
+    moved = [np.zeros(0, bool)]
     for seed in section.seeds:
         before = base.entries[attack].findings(label, seed)
         after = row.entries[attack].findings(label, seed)
@@ -238,7 +241,8 @@ def _changes(
             changes.append(both[known])
             differ = before.arrays["assignment"] != after.arrays["assignment"]
             moved.append(differ[known])
-    exposure, another = np.concatenate(changes), np.concatenate(moved)
+    exposure = np.concatenate(changes)
+    another = np.concatenate(moved)
     return exposure[another], exposure[~another]
 
 

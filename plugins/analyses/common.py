@@ -109,7 +109,8 @@ def interval_of(findings: Iterable[Findings], name: str) -> Interval | None:
     """Mean over seeds of a number with its error, and the 95 % interval, never narrower than those
     errors make it.
     """
-    values, errors = [], []
+    values = []
+    errors = []
     for number in (f.numbers[name] for f in findings if name in f.numbers):
         if number.value is not None and number.error is not None:
             values.append(number.value)

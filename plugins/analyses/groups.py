@@ -198,7 +198,8 @@ def _attacked(section: Section) -> Table:
 
 
 def _aucs(section: Section) -> Table:
-    groups, pairs = section.groups, list(product(section.attacks, range(len(section.groups))))
+    groups = section.groups
+    pairs = list(product(section.attacks, range(len(section.groups))))
     rows = []
     for row in section.rows:
         entries = [row.entries[attack].of_group(groups, g) for attack, g in pairs]
@@ -220,7 +221,8 @@ def _name(row: Row) -> Text:
 
 def _draw(section: Section, style: Style) -> Canvas:
     """Draw a panel of bars an attack that decides, then two over the audited rounds."""
-    attacks, groups = section.deciding, section.groups
+    attacks = section.deciding
+    groups = section.groups
     figure = style.new_figure(3.9 * (len(attacks) + 2), 3.6)
     axes = figure.subplots(1, len(attacks) + 2, squeeze=False).ravel()
     for axis, attack in zip(axes, attacks, strict=False):  # the last two are for the rounds
@@ -242,7 +244,8 @@ def _percent(audited: AuditedRound, group: int) -> float:
 
 
 def _bars(axis: Axes, style: Style, section: Section, attack: str) -> None:
-    groups, rows = section.groups, section.rows
+    groups = section.groups
+    rows = section.rows
     width = 0.8 / len(groups)
     for g, group in enumerate(groups):
         accuracies = [row.entries[attack].of_group(groups, g).attack_accuracy() for row in rows]
@@ -347,8 +350,10 @@ def _gaps(tables: ndarray, counts: ndarray) -> dict[str, ndarray]:
 
     NaN where there are no rates to compare.
     """
-    true, predicted = counts.sum(axis=(0, 2)) > 0, counts.sum(axis=(0, 1)) > 0
-    of_true, of_predicted = tables.sum(axis=-1), tables.sum(axis=-2)
+    true = counts.sum(axis=(0, 2)) > 0
+    predicted = counts.sum(axis=(0, 1)) > 0
+    of_true = tables.sum(axis=-1)
+    of_predicted = tables.sum(axis=-2)
     hits = np.einsum("...cc->...c", tables)
     total = of_true.sum(axis=-1, keepdims=True)
     with np.errstate(invalid="ignore"):  # 0 / 0 is nan

@@ -41,6 +41,7 @@ from fedbench.plugins.analyses.common import (
     seeds_of,
     separation,
     shown,
+    stroke,
     table,
     words,
 )
@@ -88,7 +89,8 @@ class Distributions(Analysis):
         samples, and ``<number> null`` its mean where both are drawn from one distribution. None
         where no client has both members and outsiders among the audited samples.
         """
-        values, clients = _values(run), clients_of(run)
+        values = _values(run)
+        clients = clients_of(run)
         if not clients:
             return None
         models = [(len(run.rounds) - 1, k) for k in clients]
@@ -133,7 +135,9 @@ def _values(run: FinishedRun) -> dict[str, ndarray]:
 
 def _best_advantage(run: FinishedRun, values: dict[str, ndarray], r: int, k: int) -> float:
     """Largest advantage of a threshold on one of the numbers, for the client's members."""
-    row, members, outsiders = run.rows.index(k), members_of(run, k), outsiders_of(run, k)
+    row = run.rows.index(k)
+    members = members_of(run, k)
+    outsiders = outsiders_of(run, k)
     advantages = []
     for array in values.values():
         a = array[r, row]
@@ -209,9 +213,9 @@ def _histograms(axis: Axes, style: Style, by_seed: Sequence[Findings], number: s
     for i, side in enumerate(SIDES):
         counts = np.sum([f.arrays[f"{number} {side}"] for f in by_seed], axis=0)
         if counts.sum():
-            shares, colour = counts / counts.sum(), style.colour(i)
-            axis.stairs(shares, bins, color=colour, fill=True, alpha=0.35, label=side)
-            axis.stairs(shares, bins, color=colour, lw=1.1, ls=style.dashes(i))
+            shares = counts / counts.sum()
+            axis.stairs(shares, bins, color=style.colour(i), fill=True, alpha=0.35, label=side)
+            axis.stairs(shares, bins, lw=1.1, **stroke(style, i))
     if bins[0] > 0:
         axis.set_xscale("log")
     axis.set_yticks([])
@@ -241,14 +245,18 @@ class GeneralisationError(Analysis):
         samples.
         """
         margin = run.signals["margin"][-1]  # [K', N]
-        counted, correct = np.isfinite(margin), margin > 0
-        samples, least = len(run.pool), self.params.least
+        counted = np.isfinite(margin)
+        correct = margin > 0
+        samples = len(run.pool)
+        least = self.params.least
         totals, differences = _differences(run, correct, counted, np.ones(samples))
         client, label = np.nonzero((totals >= least).all(axis=0))
         if not len(client):
             return None
         signed = differences[client, label]
-        error, rng, resampled = np.abs(signed), run.rng("generalisation-error"), []
+        error = np.abs(signed)
+        rng = run.rng("generalisation-error")
+        resampled = []
         for _ in range(_REPEATS):
             times = rng.poisson(1.0, samples).astype(float)
             resampled.append(_differences(run, correct, counted, times)[1][client, label])
@@ -286,7 +294,8 @@ def _differences(
         row = run.rows.index(k)
         for side, mask in enumerate((members_of(run, k), outsiders_of(run, k))):
             mask = mask & counted[row]
-            y, weights = run.pool_y[mask], times[mask]
+            y = run.pool_y[mask]
+            weights = times[mask]
             totals[side, k] = np.bincount(y, weights, classes)
             hits[side, k] = np.bincount(y, weights * correct[row][mask], classes)
     with np.errstate(invalid="ignore"):  # 0 / 0 is NaN
@@ -359,7 +368,8 @@ class ClientModels(Analysis):
         audited.
         """
         last = run.rounds.max() if self.params.round is None else self.params.round
-        audited, clients = np.flatnonzero(run.rounds <= last), clients_of(run)
+        audited = np.flatnonzero(run.rounds <= last)
+        clients = clients_of(run)
         if not len(audited) or not clients:
             return None
         r = int(audited[-1])
@@ -404,9 +414,11 @@ def _columns() -> list[str]:
 
 def _quantities(run: FinishedRun, r: int, row: int, client: int) -> list[float]:
     """Return the ``QUANTITIES`` in their order; NaN where the client was absent."""
-    loss, correct = run.signals["loss"][r, row], run.signals["margin"][r, row] > 0
+    loss = run.signals["loss"][r, row]
+    correct = run.signals["margin"][r, row] > 0
     known = np.isfinite(loss)
-    inside, outside = members_of(run, client) & known, outsiders_of(run, client) & known
+    inside = members_of(run, client) & known
+    outside = outsiders_of(run, client) & known
     if not inside.any() or not outside.any():
         return [np.nan] * len(QUANTITIES)
     return [

@@ -109,7 +109,8 @@ def _side(run: FinishedRun, side: str, client: int) -> ndarray:
 
 def _numbers(arrays: dict[str, ndarray], clients: ndarray) -> dict[str, Number]:
     """Gaps, non-members' loss minus members', of ``clients`` [K]: above 0 members are easier."""
-    numbers, rounds = {}, arrays["rounds"]
+    numbers = {}
+    rounds = arrays["rounds"]
     for part in Courses.PARTS:
         if f"{part} members" not in arrays:
             continue

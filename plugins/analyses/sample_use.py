@@ -323,7 +323,8 @@ def _draw_intervals(section: Section, bandits: Sequence[Bandits], style: Style) 
 
 
 def _panel(axis: Axes, style: Style, b: Bandits, fact: str) -> None:
-    intervals, width = np.arange(1, b.intervals + 1), 0.4
+    intervals = np.arange(1, b.intervals + 1)
+    width = 0.4
     for i, when in enumerate(WHEN):
         values = b.values.get(f"{when} {fact}")
         if values is not None and len(values) == b.intervals:

@@ -191,14 +191,16 @@ class Tuned(Analysis):
         """Draw what was chosen and by what, what it is worth on the reported seeds, and the plane
         of privacy and utility.
         """
-        families, tuning = section.families(), section.tuning
+        families = section.families()
+        tuning = section.tuning
         if not families:
             return
         if tuning is None:
             text = "No run of a tuning seed has a record here, so no strength can be chosen."
             yield Note(Words(text))
             return
-        within, compared = self.params.within, self.params.compared
+        within = self.params.within
+        compared = self.params.compared
         choices = Strengths.chosen(tuning, within)
         unknown = families.keys() - {choice.family for choice in choices}
         choices += [Strengths.unknown(name) for name in families if name in unknown]
@@ -264,7 +266,8 @@ def _chosen_rows(section: Section, labels: dict[str, str]) -> Iterator[tuple[Con
     labels = labels | {label: label for label in undefended}
     summaries = {name: section.summary(label) for name, label in labels.items()}
     summarised = [s for s in summaries.values() if s is not None]
-    ranks, front = section.ranks([s.label for s in summarised]), on_front(summarised)
+    ranks = section.ranks([s.label for s in summarised])
+    front = on_front(summarised)
     for name, s in sorted(summaries.items(), key=lambda item: (_order(item[1]), item[0])):
         strength: Text = Words("undefended")
         if name not in undefended:
@@ -305,7 +308,8 @@ def comparison(section: Section, choices: Sequence[Strengths], compared: str) ->
     """Subtract every other defense's choices from those of one."""
     choice = next((c for c in choices if c.family == compared), None)
     if choice is None:
-        called, rest = "No tuned defense here is called ", ", so none is compared with the others."
+        called = "No tuned defense here is called "
+        rest = ", so none is compared with the others."
         return Note((Words(called), compared, Words(rest)))
     footnotes = [Words(_NOT_COMPARED[kind]) for kind in KINDS if getattr(choice, kind) is None]
     pairs = list(_rivals(choices, choice))
@@ -319,7 +323,8 @@ def comparison(section: Section, choices: Sequence[Strengths], compared: str) ->
         " minus each rival, both as chosen, on the same candidates and reported seeds; verdicts at "
         "95 % for all lines together (Holm)"
     )
-    title, caption = "One tuned defense against the others", (Words(": "), compared, Words(text))
+    title = "One tuned defense against the others"
+    caption = (Words(": "), compared, Words(text))
     columns = (words("chosen"), words("minus"), *_DIFFERENCE)
     return table(title, caption, columns, rows, footnotes)
 
@@ -347,7 +352,8 @@ def strengths_table(tuning: Section, choices: Sequence[Strengths]) -> Table:
     rows: list[tuple[Content, ...]] = []
     for choice in choices:
         for s in choice.strengths:
-            area, chosen = None, "not all its scores"
+            area = None
+            chosen = "not all its scores"
             if s.complete and s.worst is not None and s.accuracy is not None:
                 area = Strengths.area(s)
                 chosen = ", ".join(kind for kind in KINDS if getattr(choice, kind) == s.label)
@@ -485,7 +491,8 @@ def _band(axes: Sequence[Axes], base: float, within: float, highest: float) -> N
     """Shade where accuracy is matched, and show the second panel from a few points below the
     undefended run on.
     """
-    top, label = max(base, highest) + 1, f"at most {within:g} pp below undefended"
+    top = max(base, highest) + 1
+    label = f"at most {within:g} pp below undefended"
     for axis in axes:
         axis.axhspan(base - within, top, color="0.93", zorder=0, label=label)
     axes[0].set_ylim(top=top)

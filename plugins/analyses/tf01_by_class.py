@@ -107,7 +107,8 @@ class TF01ByClass(Analysis):
 
         The undefended federation was audited on every client, a coalition's rows on its own.
         """
-        rows, clients = [], []
+        rows = []
+        clients = []
         for row in section.rows:
             of_defense: list[_Pooled] = []
             for attack in section.attacks:
@@ -124,7 +125,8 @@ class TF01ByClass(Analysis):
         classes: list[int] | None = sorted(set().union(*[row.of_class for row in rows]))
         names = [f"class {c}" for c in classes]
         if len(classes) > _MOST_COLUMNS:
-            classes, names = None, ["lowest class", "median class", "highest class"]
+            classes = None
+            names = ["lowest class", "median class", "highest class"]
         columns = [words("defense"), words("attack")]
         columns += [numbers(name, digits=0) for name in ("client", "members", "non-members")]
         for name in ("all classes", *names):
@@ -154,7 +156,8 @@ def _missing(rows: Sequence[_Pooled]) -> tuple[Words, ...]:
 
 def _above(judged: Judged, members: ndarray, nonmembers: ndarray) -> float:
     """Count the ``members`` above the threshold of ``nonmembers``; NaN with too few of these."""
-    scores, member = judged.scores, judged.kind == MEMBER
+    scores = judged.scores
+    member = judged.kind == MEMBER
     counted = (members | nonmembers) & (judged.kind != EXCLUDED)
     percent = tf01(scores[counted], member[counted]) if nonmembers.any() else None
     return float("nan") if percent is None else round(percent / 100 * members.sum())
@@ -210,7 +213,9 @@ def _pooled(defense: str, attack: str, seeds: Sequence[Mapping[str, ndarray]]) -
     seed = np.repeat(np.arange(len(seeds)), [len(arrays["client"]) for arrays in seeds])
     for k in np.unique(table["client"]):
         rows = table["client"] == k
-        label, above, members = table["class"][rows], table["found"][rows], table["members"][rows]
+        label = table["class"][rows]
+        above = table["found"][rows]
+        members = table["members"][rows]
         of_class = {}
         for c in np.unique(label):
             of_class[int(c)] = float(above[label == c].sum()), float(members[label == c].sum())

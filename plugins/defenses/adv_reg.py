@@ -75,7 +75,8 @@ class AdvReg(Defense):
 
     def remarks(self, federation: Federation) -> Sequence[str]:
         """Say where no epoch comes after ``from_epoch``."""
-        first, epochs = self.params.from_epoch, federation.local_epochs
+        first = self.params.from_epoch
+        epochs = federation.local_epochs
         if first < epochs:
             return ()
         return [
@@ -87,7 +88,8 @@ class AdvReg(Defense):
         return with_validation_part(data, ctx, self.params.validation, "adv-reg")
 
     def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
-        p, y = self.params, batch.hard_labels("adv-reg")
+        p = self.params
+        y = batch.hard_labels("adv-reg")
         if "network" not in ctx.memory:
             ctx.memory["network"] = self._fresh(logits, ctx)
         network, optimizer = ctx.memory["network"]
@@ -147,7 +149,8 @@ class InferenceNetwork(nn.Module):
 
     def __init__(self, classes: int, params: AdvReg.Params) -> None:
         super().__init__()
-        self._classes, self._sort = classes, params.sort
+        self._classes = classes
+        self._sort = params.sort
         self.of_prediction = _layers(classes, params.of_prediction)
         self.of_label = _layers(classes, params.of_label)
         width = params.of_prediction[-1] + params.of_label[-1]

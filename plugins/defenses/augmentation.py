@@ -46,7 +46,8 @@ class Mixup(Defense):
         )
 
     def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
-        alpha, x = self.params.alpha, batch.x
+        alpha = self.params.alpha
+        x = batch.x
         keep = float(ctx.rng.beta(alpha, alpha))
         partner = ctx.randperm(len(batch.y))
         target = targets(batch, ctx.federation.n_classes, ctx.params.dtype)
@@ -106,9 +107,11 @@ class InstaHide(Defense):
 
         The first are the batch as earlier transformations left it, then come its ``partners``.
         """
-        classes, dtype = ctx.federation.n_classes, ctx.params.dtype
+        classes = ctx.federation.n_classes
+        dtype = ctx.params.dtype
         soft_of_client = targets(ctx.data, classes, dtype)
-        inputs, soft = [batch.x], [targets(batch, classes, dtype)]
+        inputs = [batch.x]
+        soft = [targets(batch, classes, dtype)]
         for index in partners.T:
             inputs.append(ctx.normalise(ctx.data.x[index]))
             soft.append(soft_of_client[index])
@@ -119,7 +122,9 @@ class InstaHide(Defense):
         epoch, plan = ctx.memory.get("plan", (None, None))
         if epoch == ctx.epoch:
             return plan
-        p, y, usable = self.params, ctx.data.y, ctx.data.trainable.cpu().numpy()
+        p = self.params
+        y = ctx.data.y
+        usable = ctx.data.trainable.cpu().numpy()
         if len(usable) < p.k:
             raise UserError(
                 f"instahide: client {ctx.client} has {len(usable)} samples and cannot mix {p.k}; "
@@ -188,7 +193,8 @@ class DataSampling(Defense):
         )
 
     def select(self, ctx: MemberContext) -> Selection | None:
-        usable, p = ctx.data.trainable, self.params
+        usable = ctx.data.trainable
+        p = self.params
         batches = math.ceil(len(usable) / ctx.federation.batch_size)
         keep = int(p.fraction * batches + 1e-9)  # 0.29 * 100 is 28.999... in floating point
         if keep == 0:
@@ -254,7 +260,8 @@ class DataAugmentation(Defense):
         angle, brightness, contrast = 2 * u[4:] - 1
         if p.rotation:
             x = rotate(x, math.radians(p.rotation) * angle, black)
-        brightness, contrast = 1 + p.brightness * brightness, 1 + p.contrast * contrast
+        brightness = 1 + p.brightness * brightness
+        contrast = 1 + p.contrast * contrast
         return jitter(x, brightness.to(x), contrast.to(x), black)
 
 
@@ -285,10 +292,12 @@ def rotate(x: Tensor, angle: Tensor, fill: Tensor) -> Tensor:
     pixel.
     """
     height, width = x.shape[2:]
-    middle_row, middle_column = (height - 1) / 2, (width - 1) / 2
+    middle_row = (height - 1) / 2
+    middle_column = (width - 1) / 2
     down = torch.arange(height, device=x.device)[:, None] - middle_row
     right = torch.arange(width, device=x.device) - middle_column
-    cos, sin = angle.cos()[:, None, None], angle.sin()[:, None, None]
+    cos = angle.cos()[:, None, None]
+    sin = angle.sin()[:, None, None]
     rows = (cos * down + sin * right + middle_row).round().long()
     columns = (cos * right - sin * down + middle_column).round().long()
     return _pick(x, rows, columns, fill)
@@ -298,7 +307,8 @@ def jitter(x: Tensor, brightness: Tensor, contrast: Tensor, black: Tensor) -> Te
     """Scale the distances of [B, C, H, W] from ``black``, then from each channel's mean, by factors
     [B].
     """
-    brightness, contrast = brightness.view(-1, 1, 1, 1), contrast.view(-1, 1, 1, 1)
+    brightness = brightness.view(-1, 1, 1, 1)
+    contrast = contrast.view(-1, 1, 1, 1)
     x = torch.where(brightness == 1, x, black + brightness * (x - black))
     mean = x.mean((2, 3), keepdim=True)
     return torch.where(contrast == 1, x, mean + contrast * (x - mean))

@@ -180,7 +180,8 @@ class DPSGD(Defense):
         p = self.params
         if p.mode == "client":
             return None
-        size, samples = len(batch.hard_labels("dp-sgd")), 0
+        size = len(batch.hard_labels("dp-sgd"))
+        samples = 0
         if p.sampling == "poisson":
             samples = len(ctx.data.trainable)
             # as expected: the size of a batch tells who is in it
@@ -188,7 +189,8 @@ class DPSGD(Defense):
         self._count(batch, ctx)
         batch = self._with_views(batch, ctx)
         if p.clip_unit == "batch":
-            total, size = clip_to(mean_gradient(batch, ctx), p.clip), 1
+            total = clip_to(mean_gradient(batch, ctx), p.clip)
+            size = 1
         else:
             total = ctx.clipped_gradient(batch, p.clip, p.augment_multiplicity)
         deviation = self._noise(ctx.federation, samples) * p.clip
@@ -199,7 +201,8 @@ class DPSGD(Defense):
         ctx.memory["buffers"] = next(ctx.model.buffers(), None) is not None
         if self.params.mode == "example":
             return update
-        sigma, bound = self._noise(ctx.federation, 0), self._update_bound(update, ctx)
+        sigma = self._noise(ctx.federation, 0)
+        bound = self._update_bound(update, ctx)
         ctx.memory["noise multiplier"] = sigma
         return clip_to(update, bound) + (sigma * bound) * ctx.randn_like(update)
 
@@ -211,7 +214,8 @@ class DPSGD(Defense):
         unclipped. With ``clip_unit: batch`` or ``account: one-round`` the false epsilon is called a
         claimed one.
         """
-        p, federation = self.params, ctx.federation
+        p = self.params
+        federation = ctx.federation
         memories = [ctx.of_member[k] for k in sorted(ctx.of_member)]
         trained = [memory for memory in memories if "noise multiplier" in memory]
         if not self._claimable(trained):
@@ -239,13 +243,15 @@ class DPSGD(Defense):
         self, federation: Federation, memories: Sequence[Memory], noise: float
     ) -> dict[str, FactValue]:
         """State epsilon, against which neighbours, and by which accountant."""
-        p, name = self.params, "epsilon"
+        p = self.params
+        name = "epsilon"
         if p.account == "one-round":
             name = "claimed epsilon (one round)"
         elif p.clip_unit == "batch":
             name = "claimed epsilon (batch clipped)"
         terms = noise, self._steps(federation, 1), p.delta
-        neighbours, accountant = _NEIGHBOURS[p.mode], _ACCOUNTANTS[accountant_used(*terms)]
+        neighbours = _NEIGHBOURS[p.mode]
+        accountant = _ACCOUNTANTS[accountant_used(*terms)]
         facts: dict[str, FactValue] = {name: self._claim(federation, memories), "delta": p.delta}
         if name == "epsilon":
             facts["epsilon if replaced"] = self._claim(federation, memories, replaced=True)
@@ -270,7 +276,8 @@ class DPSGD(Defense):
 
         ``replaced``: against another example (or update) in that place.
         """
-        p, samples = self.params, memory.get("samples", 0)
+        p = self.params
+        samples = memory.get("samples", 0)
         planned = self._steps(federation, samples)
         steps = replace(planned, count=max(planned.count, self._taken(memory)))
         if p.epsilon is not None and steps == planned and not replaced:
@@ -313,7 +320,8 @@ class DPSGD(Defense):
 
     def _with_views(self, batch: Batch, ctx: MemberContext) -> Batch:
         """Replace each sample by random views of it, if there are to be several."""
-        p, views = self.params, self.params.augment_multiplicity
+        p = self.params
+        views = self.params.augment_multiplicity
         if views == 1:
             return batch
         if batch.x.ndim != 4:
@@ -322,7 +330,8 @@ class DPSGD(Defense):
                 f"samples have the shape {list(batch.x.shape[1:])}: use augment_multiplicity 1"
             )
         x = random_views(batch.x, views, p.shift, p.flip, ctx.generator)
-        y, index = batch.y.repeat_interleave(views), batch.index.repeat_interleave(views)
+        y = batch.y.repeat_interleave(views)
+        index = batch.index.repeat_interleave(views)
         return replace(batch, x=x, y=y, index=index, flag=None)
 
     def _update_bound(self, update: Tensor, ctx: MemberContext) -> float:

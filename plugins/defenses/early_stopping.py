@@ -54,13 +54,17 @@ class Patience:
     """
 
     def __init__(self, patience: int, bar: float = math.inf) -> None:
-        self._patience, self._worse = patience, 0
-        self.best, self.improved = bar, False
+        self._patience = patience
+        self._worse = 0
+        self.best = bar
+        self.improved = False
 
     def improves(self, loss: float) -> bool:
         """Take the next epoch's ``loss``; return whether it is the lowest so far."""
         if loss < self.best:
-            self.best, self.improved, self._worse = loss, True, 0
+            self.best = loss
+            self.improved = True
+            self._worse = 0
             return True
         self._worse += 1
         return False
@@ -98,7 +102,8 @@ def with_validation_part(
     Raises:
         UserError: the part has fewer than 10 samples.
     """
-    n, remedy = len(data.y), "raise federation.validation"
+    n = len(data.y)
+    remedy = "raise federation.validation"
     if data.held_out is None:
         data = hold_out(data, round(share * n), ctx.rng)
         remedy = f"raise {defense}'s `validation` (now {share:g}) or federation.validation"
@@ -132,7 +137,9 @@ def train_with_patience(
     no epoch gets under the bar, the received one.
     """
     bar = validation_loss(ctx, target) if guarded else math.inf
-    rule, best, epochs = Patience(patience, bar), ctx.snapshot(), 0
+    rule = Patience(patience, bar)
+    best = ctx.snapshot()
+    epochs = 0
     for epoch in ctx.epochs():
         epochs = epoch + 1
         if rule.improves(validation_loss(ctx, target)):
@@ -284,7 +291,8 @@ class MemberShield(Defense):
         return replace(data, soft=smoothed(before, self.params.theta))  # Eq. 2
 
     def local_train(self, ctx: MemberContext) -> None:
-        p, guarded = self.params, self.params.guard == "global"
+        p = self.params
+        guarded = self.params.guard == "global"
         assert ctx.data.soft is not None
         train_with_patience(ctx, ctx.data.soft, p.patience, guarded, p.keep)
 

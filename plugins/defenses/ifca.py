@@ -31,7 +31,8 @@ def empirical_losses(models: Tensor, ctx: MemberContext, batch: int | None = Non
     if batch is not None and batch < len(index):
         places = ctx.rng.choice(len(index), batch, replace=False)
         index = index[torch.from_numpy(places).to(index.device)]
-    x, y = ctx.data.x[index], ctx.data.y[index]
+    x = ctx.data.x[index]
+    y = ctx.data.y[index]
     means = []
     for model in models:
         ctx.params.copy_(model)
@@ -98,7 +99,8 @@ class IFCA(Defense):
 
     def check(self, federation: Federation) -> None:
         """Raise ``UserError`` for more clusters than clients."""
-        models, clients = self.params.models, federation.clients
+        models = self.params.models
+        clients = federation.clients
         if models > clients:
             raise UserError(
                 f"{models} clusters need as many clients, and the federation has {clients}: lower "
@@ -133,7 +135,9 @@ class LocalOnly(Defense):
         return ctx.client
 
 
-HIDDEN, RATE, EPOCHS = 64, 1e-3, 50  # of the attack model
+HIDDEN = 64  # of the attack model
+RATE = 1e-3
+EPOCHS = 50
 Order = Literal["sorted", "true-first"]
 
 
@@ -151,7 +155,9 @@ def risk(
     TNR are taken: a held-out shadow model is what a server can do by itself.
     """
     assert ctx.root and ctx.train and ctx.logits  # `root_samples` asks for them
-    x, y, n = ctx.root.x, ctx.root.y, len(ctx.root.y)
+    x = ctx.root.x
+    y = ctx.root.y
+    n = len(ctx.root.y)
     members = [ctx.rng.permutation(n).argsort() < n // 2 for _ in range(shadows + 1)]
     inputs = []
     for member in members:
@@ -174,7 +180,8 @@ def features(logits: Tensor, y: Tensor, order: Order = "sorted") -> ndarray:
     ``true-first`` puts the label's own confidence before the others: sorted ones do not tell right
     from wrong, while the plain vectors of Shokri et al., one attack model a class, do.
     """
-    p, column = logits.double().softmax(dim=1), y[:, None]
+    p = logits.double().softmax(dim=1)
+    column = y[:, None]
     descending = p.sort(dim=1, descending=True).values
     if order == "true-first":
         rest = p.scatter(1, column, -1.0).sort(dim=1, descending=True).values[:, :-1]
@@ -322,7 +329,8 @@ class IFCAMIR(IFCA):
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Aggregate by IFCA; then, in its turn, examine the model that comes of it."""
         step = super().aggregate(updates, weights, ctx)
-        p, memory = self.params, ctx.memory
+        p = self.params
+        memory = ctx.memory
         if p.start == "initial" and "initial" not in memory:
             # a model moves only here: before the first call it is as drawn
             memory["initial"] = ctx.params.clone()
@@ -338,7 +346,8 @@ class IFCAMIR(IFCA):
         The date is in ``ctx.memory``: an adversary that tries the rule gets a copy of it, so the
         real examination is still due afterwards and overwrites what the trial announced.
         """
-        p, model = self.params, ctx.model_index
+        p = self.params
+        model = ctx.model_index
         ctx.memory["examined"] = ctx.round
         self.announced[model] = risk(start, ctx, p.shadows, p.epochs, p.confidences)
         self.history[ctx.round, model] = self.announced[model]

@@ -102,7 +102,9 @@ class HAMP(Defense):
         return replace(data, soft=soft_labels(data.y, ctx.federation.n_classes, self.params.gamma))
 
     def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
-        p, classes, log_p = self.params, logits.shape[1], log_softmax(logits, 1)
+        p = self.params
+        classes = logits.shape[1]
+        log_p = log_softmax(logits, 1)
         q = batch.soft
         if q is None:
             q = soft_labels(batch.y, classes, p.gamma)
@@ -169,7 +171,9 @@ class RelaxLoss(Defense):
         )
 
     def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
-        y, log_p, alpha = batch.hard_labels("relaxloss"), log_softmax(logits, 1), self.params.alpha
+        y = batch.hard_labels("relaxloss")
+        log_p = log_softmax(logits, 1)
+        alpha = self.params.alpha
         ce = nll_loss(log_p, y, reduction="none")
         epoch = ctx.epoch
         if self.params.parity == "local":
@@ -310,7 +314,8 @@ class SelfDistillation(Defense):
         del ctx.memory["teacher"]  # it belongs to this round's received model
 
     def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
-        ce, params = super().loss(logits, batch, ctx), self.params
+        ce = super().loss(logits, batch, ctx)
+        params = self.params
         if "teacher" not in ctx.memory:
             return ce
         t = params.temperature

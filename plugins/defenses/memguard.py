@@ -65,9 +65,11 @@ def train_classifier(lessons: Sequence[Tensor], params: Any, key: int) -> Classi
     """
     if not lessons:
         return None
-    device, generator = lessons[0].device, torch.Generator().manual_seed(key >> 1)
+    device = lessons[0].device
+    generator = torch.Generator().manual_seed(key >> 1)
     g = Classifier(lessons[0].shape[1], params, generator, device)
-    inside, weight = [], []
+    inside = []
+    weight = []
     for logits in lessons:
         n = len(logits)
         inside.append(torch.arange(n, device=device) < n // 2)
@@ -105,7 +107,8 @@ def phase_one(logits: Tensor, g: Classifier, steps: int) -> Tensor:
     section 4 (phase I) and algorithm 1; the constants are theirs.
     """
     z = logits.double()
-    label, h = z.argmax(1), g.h(z.softmax(1))
+    label = z.argmax(1)
+    h = g.h(z.softmax(1))
     noisy = logits.clone()
     left = torch.nonzero(certainty(h) > SURE).reshape(-1)
     for c3 in C3:
@@ -138,14 +141,16 @@ def _descend(
     """Return [n, C], where each sample's search ended, and [n], whether h turned from ``before``
     there with the label as it was.
     """
-    x, s = z.clone(), z.softmax(1)
+    x = z.clone()
+    s = z.softmax(1)
     turned = torch.zeros(len(z), dtype=torch.bool, device=z.device)
     live = torch.arange(len(z), device=z.device)  # what has ended is not computed on
     for step in range(steps + 1):
         gradient, h, ahead = _slope(x[live], s[live], label[live], g, c3)
         done = (h * before[live] <= 0) & (ahead > 0)
         turned[live[done]] = True
-        live, gradient = live[~done], gradient[~done]
+        live = live[~done]
+        gradient = gradient[~done]
         if step == steps or not len(live):
             break
         x[live] -= STEP * gradient / gradient.norm(dim=1, keepdim=True).clamp(min=1e-30)
@@ -159,7 +164,8 @@ def _slope(
     with torch.enable_grad():
         x = x.requires_grad_()
         p = x.softmax(1)
-        h, ahead = g.h(p), lead(x, label)
+        h = g.h(p)
+        ahead = lead(x, label)
         loss = h.abs() + C2 * (-ahead).relu() + c3 * (p - s).abs().sum(1)
         (gradient,) = torch.autograd.grad(loss.sum(), x)
     return gradient, h.detach(), ahead.detach()
@@ -174,7 +180,8 @@ def phase_two(logits: Tensor, noisy: Tensor, g: Classifier, budget: float, key: 
     averaged away. Source: Jia et al., CCS 2019, section 4 (phase II); their coin is thrown once for
     each sample, too.
     """
-    before, after = logits.double().softmax(1), noisy.double().softmax(1)
+    before = logits.double().softmax(1)
+    after = noisy.double().softmax(1)
     nearer = certainty(g.h(after)) < certainty(g.h(before))
     distance = (before - after).abs().sum(1)
     p = torch.where(nearer, (budget / distance.clamp(min=1e-30)).clamp(max=1.0), 0.0)
@@ -187,7 +194,8 @@ def coins(logits: Tensor, key: int) -> Tensor:
     """
     z = logits.double()
     rounded = ((z - z.amax(1, keepdim=True)) / GRID).round().clamp(min=-1e15).long()
-    salt, draws = key.to_bytes(8, "little"), []
+    salt = key.to_bytes(8, "little")
+    draws = []
     for row in rounded.cpu().numpy():
         digest = hashlib.blake2b(row.tobytes(), digest_size=6, key=salt).digest()
         draws.append(int.from_bytes(digest, "little") / 2**48)

@@ -137,7 +137,8 @@ class Quantize(Defense):
         )
 
     def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
-        p, tensors = self.params, tensors_of(update, ctx)
+        p = self.params
+        tensors = tensors_of(update, ctx)
         return torch.cat([quantize(t, p.bits, p.rounding, ctx.generator) for t in tensors])
 
 
@@ -197,7 +198,8 @@ class Perturb(Defense):
             return self
 
     def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
-        p, deviation = self.params, self.params.sigma
+        p = self.params
+        deviation = self.params.sigma
         if p.clip != "none":
             update = clip_to(update, p.clip)
             if p.scale == "relative":

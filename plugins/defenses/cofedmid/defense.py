@@ -104,7 +104,8 @@ class CoFedMID(Defense):
     # before round 1: a member
 
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
-        p, n = self.params, len(data.y)
+        p = self.params
+        n = len(data.y)
         perturbed = planning.tail(p.ratio, ctx.federation.n_params)
         ctx.memory["final layer"] = planning.in_final_layer(ctx.model, perturbed)
         if p.compensation and data.held_out is None:  # else a validation part is there already
@@ -124,7 +125,8 @@ class CoFedMID(Defense):
         p = self.params
         if not p.partition:
             return None
-        y, device = ctx.data.y.cpu().numpy(), ctx.data.y.device
+        y = ctx.data.y.cpu().numpy()
+        device = ctx.data.y.device
         usable = np.zeros(len(y), bool)
         usable[ctx.data.trainable.cpu().numpy()] = True
         assigned = usable & self._classes_of(ctx)[y]
@@ -148,7 +150,8 @@ class CoFedMID(Defense):
 
     def _recycled(self, ctx: MemberContext, usable: ndarray, assigned: ndarray) -> ndarray:
         """Mask [n] of the samples that are recycled; none before the first round that does."""
-        p, rounds = self.params, ctx.federation.rounds
+        p = self.params
+        rounds = ctx.federation.rounds
         if p.compensation and usable.any() and ctx.round >= planning.first_recycling(p, rounds):
             return Recycler.of(p, ctx).choose(p, ctx, usable, assigned)
         return np.zeros_like(usable)
@@ -158,7 +161,8 @@ class CoFedMID(Defense):
 
         C16: assigned and recycled samples come in the same shuffled batches.
         """
-        p, y = self.params, batch.hard_labels("cofedmid")
+        p = self.params
+        y = batch.hard_labels("cofedmid")
         loss = cross_entropy(logits, y)
         if batch.flag is None or not p.confidence:
             return loss

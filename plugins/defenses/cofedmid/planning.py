@@ -27,7 +27,8 @@ def subset_size(
     those here are the usual ones (half cosine, geometric, quadratic). C4: ``nearest`` rounds a half
     up.
     """
-    s, span = (t - 1) / max(1, rounds - 1), m_max - m_min
+    s = (t - 1) / max(1, rounds - 1)
+    span = m_max - m_min
     shapes = {
         "linear": m_max - span * s,
         "cosine": m_min + span * (1 + math.cos(math.pi * s)) / 2,
@@ -70,7 +71,8 @@ def _holders(count: int, capacity: ndarray, overlap: ndarray, rng: Generator) ->
     tie = rng.permutation(len(capacity))
     for _ in range(count):
         shared = overlap[:, holders]
-        worst, total = shared.max(1, initial=0), shared.sum(1)
+        worst = shared.max(1, initial=0)
+        total = shared.sum(1)
         order = np.lexsort((tie, total, worst, -capacity))  # last key first
         holders.append(next(int(k) for k in order if k not in holders))
     return holders
@@ -304,7 +306,8 @@ def class_limits(p: CoFedMIDParams, n_classes: int) -> tuple[int, int]:
     Raises:
         UserError: there are fewer classes, or members would get more and more.
     """
-    m_max, m_min = class_count(p.m_max, n_classes), class_count(p.m_min, n_classes)
+    m_max = class_count(p.m_max, n_classes)
+    m_min = class_count(p.m_min, n_classes)
     for name, count in (("m_max", m_max), ("m_min", m_min)):
         if count > n_classes:
             raise UserError(
@@ -322,7 +325,8 @@ def class_limits(p: CoFedMIDParams, n_classes: int) -> tuple[int, int]:
 
 def sizes(p: CoFedMIDParams, federation: Federation) -> list[int]:
     """Return m^t, classes a member has in each of the T rounds."""
-    limits, rounds = class_limits(p, federation.n_classes), federation.rounds
+    limits = class_limits(p, federation.n_classes)
+    rounds = federation.rounds
     return [subset_size(t, rounds, *limits, p.decay, p.m_round) for t in range(1, rounds + 1)]
 
 
@@ -332,7 +336,8 @@ def plan_classes(p: CoFedMIDParams, ctx: CoalitionContext) -> ndarray:
     C1: where d m^t < N no plan covers all classes (a pair on CIFAR-100 from round 3 on, and
     algorithm 1 would not end): as many as possible.
     """
-    n, d = ctx.federation.n_classes, len(ctx.members)
+    n = ctx.federation.n_classes
+    d = len(ctx.members)
     assign = assign_balanced if p.assign == "balanced" else assign_random
     return np.stack([assign(n, d, m, ctx.rng) for m in sizes(p, ctx.federation)])
 

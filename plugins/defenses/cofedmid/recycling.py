@@ -174,7 +174,8 @@ class Recycler:
         after the highest.
         """
         most = int(p.recycle_limit * usable.sum() + 1e-9)
-        record, candidates = Recycled(ctx.round), usable
+        record = Recycled(ctx.round)
+        candidates = usable
         if p.recycle != "random":
             losses = ctx.losses(ctx.data.x, ctx.data.y).double().cpu().numpy()
         if p.recycle == "mab":
@@ -208,7 +209,8 @@ class Recycler:
         grow and shrink as in Figure 5; ``requantile`` cuts equal ones every round.
         """
         if self.bounds is None or p.intervals == "requantile":
-            n, m = len(losses), p.n_intervals
+            n = len(losses)
+            m = p.n_intervals
             self.bounds = np.sort(losses)[[j * n // m for j in range(1, m)]]  # runs of equal size
         return np.searchsorted(self.bounds, losses, side="right")
 

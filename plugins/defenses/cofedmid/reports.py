@@ -95,13 +95,15 @@ def _recycling(p: CoFedMIDParams, ctx: ReportContext) -> Facts:
     """Facts over the members, of the first and the last third of the rounds that recycle
     (Figure 5).
     """
-    recyclers, rounds = _recyclers(ctx), ctx.federation.rounds
+    recyclers = _recyclers(ctx)
+    rounds = ctx.federation.rounds
     first = planning.first_recycling(p, rounds)
     third = max(1, (rounds - first + 1) // 3)
     facts: Facts = {}
     if p.recycle == "mab":
         facts["draws of each loss interval"] = _draws(p, [r.rounds for r in recyclers])
-    early, late = range(first, first + third), range(rounds - third + 1, rounds + 1)
+    early = range(first, first + third)
+    late = range(rounds - third + 1, rounds + 1)
     facts |= _of_rounds(p, "early", [recycler.within(early) for recycler in recyclers])
     return facts | _of_rounds(p, "late", [recycler.within(late) for recycler in recyclers])
 
@@ -145,7 +147,8 @@ def _overhead(p: CoFedMIDParams, federation: Federation) -> Facts:
     The classes it is assigned, its noise and r_p, round by round, one byte an item; its bound is
     (N + 2) T: "up to N class labels along with two scalars".
     """
-    name, rounds = "bytes from the coordinator a member", federation.rounds
+    name = "bytes from the coordinator a member"
+    rounds = federation.rounds
     if p.mode == "independent":
         return {name: 0}
     items = 0
@@ -169,7 +172,8 @@ def _on_noise(p: CoFedMIDParams, ctx: ReportContext) -> Iterator[str]:
             "noise of the others did not cancel and stayed in the global model."
         )
     n_params = ctx.federation.n_params
-    perturbed, (within, size) = planning.tail(p.ratio, n_params), _final_layer(ctx)
+    perturbed = planning.tail(p.ratio, n_params)
+    (within, size) = _final_layer(ctx)
     if p.perturbation and not perturbed:
         yield (
             f"ratio {p.ratio:g} of {n_params} parameters is not one of them: nothing was perturbed."
@@ -187,7 +191,8 @@ def _on_noise(p: CoFedMIDParams, ctx: ReportContext) -> Iterator[str]:
 def _on_classes(classes: ndarray | None, ctx: ReportContext) -> Iterator[str]:
     if classes is None:
         return
-    n, covered = ctx.federation.n_classes, classes.any(1).sum(1)
+    n = ctx.federation.n_classes
+    covered = classes.any(1).sum(1)
     short = np.flatnonzero(covered < n)
     if len(short):
         yield (

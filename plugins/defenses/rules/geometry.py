@@ -44,12 +44,14 @@ class RobustRule(Defense):
         Raises:
             UserError: ``rows`` are fewer than a f + b.
         """
-        f, name = getattr(self.params, self.param), self.param
+        f = getattr(self.params, self.param)
+        name = self.param
         if f is None:
             f = server.assumed_malicious
         elif isinstance(server, ServerContext):
             f = max(0, f - server.federation.assumed_malicious + server.assumed_malicious)
-        least, times = a * f + b, a if a > 1 else ""
+        least = a * f + b
+        times = a if a > 1 else ""
         if rows < least:
             raise UserError(
                 f"{self.rule} with {name} = {f} needs at least {times}{name} + {b} = {least} rows "
@@ -61,7 +63,8 @@ class RobustRule(Defense):
 
 def require_majority(rule: str, federation: Federation) -> None:
     """Raise ``UserError`` unless the federation assumes fewer malicious rows than honest ones."""
-    f, rows = federation.assumed_malicious, federation.cohort
+    f = federation.assumed_malicious
+    rows = federation.cohort
     if f and 2 * f >= rows:
         raise UserError(
             f"{rule} needs more honest than malicious rows, and {f} of {rows} rows a round are "

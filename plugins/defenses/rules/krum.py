@@ -77,7 +77,8 @@ class Krum(RobustRule):
             description="`published`: the paper's; `released`: plain distances, self included",
         )
 
-    rule, condition = "krum", (2, 3)  # of the paper's proposition 1
+    rule = "krum"
+    condition = (2, 3)  # of the paper's proposition 1
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Return the chosen row; ``UserError`` where no row has a neighbour to count."""
@@ -108,12 +109,14 @@ class MultiKrum(RobustRule):
             "published", description="`published`: the m best scores; `released`: one row at a time"
         )
 
-    rule, condition = "multi-krum", (2, 3)
+    rule = "multi-krum"
+    condition = (2, 3)
 
     def check(self, federation: Federation) -> None:
         """Raise ``UserError`` where Krum would, and where fewer than ``keep`` rows take part."""
         super().check(federation)
-        keep, rows = self.params.keep or 0, federation.cohort
+        keep = self.params.keep or 0
+        rows = federation.cohort
         if keep > rows:
             raise UserError(
                 f"multi-krum: keep is {keep}, and a round has {rows} rows: lower it, or let more "
@@ -122,7 +125,8 @@ class MultiKrum(RobustRule):
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Mean [P] of the chosen rows; ``UserError`` where no row can be scored."""
-        p, n = self.params, len(updates)
+        p = self.params
+        n = len(updates)
         released = p.variant == "released"
         f = self.expected(ctx, n, 2 if released else 1, 3)
         squared = squared_distances(updates)
@@ -165,7 +169,8 @@ class Bulyan(RobustRule):
     class Params(ExpectsMalicious):
         pass
 
-    rule, condition = "bulyan", (4, 3)  # the paper's
+    rule = "bulyan"
+    condition = (4, 3)  # the paper's
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Mean [P] near the medians; ``UserError`` where no value is left in a coordinate."""

@@ -85,7 +85,8 @@ class NormClipping(Defense):
             require_majority("norm-clipping without a bound", federation)
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
-        lengths, bound = norms(updates), self.params.bound
+        lengths = norms(updates)
+        bound = self.params.bound
         if bound is None:
             bound = float(lengths.quantile(0.5))
         return clipped_mean(updates, lengths, bound)
@@ -120,7 +121,8 @@ class ServerDP(Defense):
         )
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
-        p, noise = self.params, ctx.randn_like(updates[0])
+        p = self.params
+        noise = ctx.randn_like(updates[0])
         if p.variant == "shared":
             return updates.mean(dim=0) + p.sigma * noise
         deviation = p.sigma * p.clip / len(updates)
@@ -135,7 +137,8 @@ Middle = Literal["midpoint", "lower"]
 
 def middle_of(ordered: Tensor, middle: Middle = "midpoint") -> Tensor:
     """Median [P] of columns [K, P] that are already in ascending order."""
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    low = ordered[(len(ordered) - 1) // 2]
+    high = ordered[len(ordered) // 2]
     if middle == "lower":
         return low.clone()
     return low / 2 + high / 2  # halved first: the sum could overflow
@@ -179,7 +182,9 @@ class TrimmedMean(RobustRule):
             "rows are assumed",
         )
 
-    rule, condition, param = "trimmed-mean", (2, 1), "b"
+    rule = "trimmed-mean"
+    condition = (2, 1)
+    param = "b"
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Mean [P] of what is left; ``UserError`` where nothing is."""
@@ -210,7 +215,8 @@ def weiszfeld(products: ndarray, smoothing: float, iterations: int) -> ndarray:
         mixed = products @ weights
         distance = np.sqrt(np.maximum(square - 2 * mixed + weights @ mixed, 0))
         pull = 1 / np.maximum(distance, smoothing)
-        before, weights = weights, pull / pull.sum()
+        before = weights
+        weights = pull / pull.sum()
         if (np.abs(weights - before) <= CONVERGED * before).all():
             break
     return weights
@@ -285,7 +291,9 @@ class AngularTrimmedMean(RobustRule):
             "the paper's code: 2",
         )
 
-    rule, condition, param = "atm", (2, 1), "kappa"
+    rule = "atm"
+    condition = (2, 1)
+    param = "kappa"
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Mean [P] of the rows that are kept; ``UserError`` where none is."""

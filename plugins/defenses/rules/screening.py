@@ -108,7 +108,8 @@ class Fang(RobustRule):
         )
         root: int = Field(100, ge=1, description="samples the server has of its own")
 
-    rule, condition = "fang", (2, 1)
+    rule = "fang"
+    condition = (2, 1)
 
     @property
     def root_samples(self) -> int:  # type: ignore[override]
@@ -124,7 +125,8 @@ class Fang(RobustRule):
 def _evaluate(step: Tensor, ctx: ServerContext) -> tuple[float, float]:
     """Mean cross-entropy and error rate on the root samples of the model moved by ``step`` [P]."""
     assert ctx.root and ctx.logits  # `root_samples` asks for them
-    x, y = ctx.root.x, ctx.root.y
+    x = ctx.root.x
+    y = ctx.root.y
     logits = ctx.logits(ctx.params + step, x).double()
     loss = float(cross_entropy(logits, y))
     error = float((logits.argmax(dim=1) != y).double().mean())
@@ -192,7 +194,8 @@ def ensemble(neups: ndarray, ddifs: Sequence[ndarray], cosine: ndarray, size: in
     bias updates.
     """
     by_ddif = np.mean([separation(d, size) for d in ddifs], axis=0)
-    by_neup, by_cosine = separation(neups, size), separation(cosine, size, "precomputed")
+    by_neup = separation(neups, size)
+    by_cosine = separation(cosine, size, "precomputed")
     return clusters((by_neup + by_ddif + by_cosine) / 3, size, "precomputed")
 
 
@@ -263,7 +266,8 @@ class DeepSight(Defense):
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Clipped mean [P]; ``UserError`` for a model without a bias in its output layer."""
-        keep, lengths = np.flatnonzero(self._accept(updates, ctx)), norms(updates)
+        keep = np.flatnonzero(self._accept(updates, ctx))
+        lengths = norms(updates)
         ctx.memory["removed"] = ctx.memory.get("removed", 0) + len(updates) - len(keep)
         if not len(keep):
             return torch.zeros_like(updates[0])
