@@ -14,12 +14,10 @@ from torch.nn.functional import cross_entropy, logsigmoid, one_hot
 from fedbench.core import (
     Batch,
     Defense,
-    FactValue,
     Federation,
     MemberContext,
     MemberData,
     Params,
-    ReportContext,
 )
 from fedbench.plugins.defenses.early_stopping import ValidationShare, with_validation_part
 
@@ -91,7 +89,9 @@ class AdvReg(Defense):
         p = self.params
         y = batch.hard_labels("adv-reg")
         if "network" not in ctx.memory:
-            ctx.memory["network"] = self._fresh(logits, ctx)
+            network = InferenceNetwork(logits.shape[1], p, ctx.generator).to(logits)
+            optimizer = torch.optim.Adam(network.parameters(), lr=p.rate)
+            ctx.memory["network"] = network, optimizer
         network, optimizer = ctx.memory["network"]
         for _ in range(p.steps):
             self._learn(network, optimizer, ctx)
@@ -100,27 +100,10 @@ class AdvReg(Defense):
             return loss
         return loss + p.weight * logsigmoid(network(logits.softmax(1), y)).mean()
 
-    def report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """Average over all batches how well members were told from the reference set."""
-        games = [memory["game"] for memory in ctx.of_member.values() if "game" in memory]
-        if not games:
-            return {}
-        steps = sum(game["steps"] for game in games)
-        advantage = sum(float(game["advantage"]) for game in games) / steps
-        return {"mean advantage of the inference network": advantage}
-
-    def _fresh(
-        self, logits: Tensor, ctx: MemberContext
-    ) -> tuple[InferenceNetwork, torch.optim.Optimizer]:
-        network = InferenceNetwork(logits.shape[1], self.params).to(logits)
-        network.draw(ctx.generator)
-        network.requires_grad_(False)  # the model's loss goes through it and trains the model alone
-        return network, torch.optim.Adam(network.parameters(), lr=self.params.rate)
-
     def _learn(
         self, network: InferenceNetwork, optimizer: torch.optim.Optimizer, ctx: MemberContext
     ) -> None:
-        """Take one step of the inference network."""
+        """Take one step of the inference network; the model's loss trains the model alone."""
         assert ctx.data.held_out is not None  # by `prepare`
         network.requires_grad_(True)
         inside = self._judge(network, ctx.data.trainable, ctx)
@@ -129,9 +112,6 @@ class AdvReg(Defense):
         (-(logsigmoid(inside).mean() + logsigmoid(-outside).mean())).backward()
         optimizer.step()
         network.requires_grad_(False)
-        game = ctx.memory.setdefault("game", {"steps": 0, "advantage": 0.0})
-        game["steps"] += 1
-        game["advantage"] += (inside > 0).double().mean() - (outside > 0).double().mean()
 
     def _judge(self, network: InferenceNetwork, pool: Tensor, ctx: MemberContext) -> Tensor:
         """Logits of h on as many samples of ``pool`` [n] as a batch holds."""
@@ -147,7 +127,7 @@ class InferenceNetwork(nn.Module):
     lists, 100, is Purchase100's number of classes, hence the input's.
     """
 
-    def __init__(self, classes: int, params: AdvReg.Params) -> None:
+    def __init__(self, classes: int, params: AdvReg.Params, generator: torch.Generator) -> None:
         super().__init__()
         self._classes = classes
         self._sort = params.sort
@@ -156,14 +136,10 @@ class InferenceNetwork(nn.Module):
         width = params.of_prediction[-1] + params.of_label[-1]
         self.shared = _layers(width, params.shared)
         self.out = _linear((width, *params.shared)[-1], 1)
-
-    def draw(self, generator: torch.Generator) -> None:
-        """Draw the initial weights on the CPU."""
-        with torch.no_grad():
-            for name, p in self.named_parameters():
-                p.zero_()
-                if name.endswith("weight"):
-                    p.copy_(0.01 * torch.randn(p.shape, generator=generator))
+        for name, p in self.named_parameters():
+            p.data.zero_()
+            if name.endswith("weight"):
+                p.data.copy_(0.01 * torch.randn(p.shape, generator=generator))
 
     def forward(self, probabilities: Tensor, y: Tensor) -> Tensor:
         if self._sort:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -17,11 +17,9 @@ from fedbench.core import (
     AnswerContext,
     CoalitionContext,
     Defense,
-    FactValue,
     MemberContext,
     MemberData,
     Params,
-    ReportContext,
 )
 from fedbench.plugins.attacks.networks import Adam
 from fedbench.plugins.defenses.early_stopping import ValidationShare
@@ -286,14 +284,6 @@ class MemGuard(Defense):
             return logits
         noisy = phase_one(logits, g, self.params.steps)
         return phase_two(logits, noisy, g, self.params.budget, ctx.key)
-
-    def report(self, ctx: ReportContext) -> Mapping[str, FactValue]:
-        references = [len(ctx.of_member[k].get("lessons", ())) // 2 for k in ctx.members]
-        return {
-            "protects": ["client", "external"],
-            "distortion budget": self.params.budget,
-            "references": sum(references),
-        }
 
 
 def lessons_of(ctx: AnswerContext) -> list[Tensor]:
