@@ -37,8 +37,8 @@ OF_THE_ORACLE = {
     ),
     "noise times 0.9": (
         "plugins/defenses/cofedmid/planning.py",
-        "dtype=torch.float64) * sigma",
-        "dtype=torch.float64) * sigma * 0.9",
+        "dtype=torch.float64) * p.sigma",
+        "dtype=torch.float64) * p.sigma * 0.9",
         {"cofedmid"},
         EVERY_ATTACK,
     ),

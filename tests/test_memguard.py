@@ -18,7 +18,7 @@ from torch import nn
 from fedbench.core import Defense, MemberData
 from fedbench.core.federation.loop import answered
 from fedbench.core.run.train import predicted_by
-from fedbench.plugins.defenses.memguard import crafted, trained, used
+from fedbench.plugins.defenses.memguard import phase_one, phase_two, train_classifier
 
 SMALL = {"hidden": (16, 8), "epochs": 400, "steps": 40}
 
@@ -37,7 +37,7 @@ def lessons(classes: int = 4, n: int = 60, seed: int = 0) -> torch.Tensor:
 
 
 def learnt(taught: list[torch.Tensor], key: int = 5, **params):
-    return trained(taught, made("memguard", **SMALL, **params).params, key)
+    return train_classifier(taught, made("memguard", **SMALL, **params).params, key)
 
 
 @functools.cache
@@ -92,7 +92,7 @@ def algorithm_1(z: torch.Tensor, g, steps: int) -> torch.Tensor:
 
 def test_phase_one_is_the_papers_algorithm_for_all_samples_at_once():
     z = torch.cat([lessons(seed=3)[:6], lessons(seed=3)[-6:]])
-    found = crafted(z, classifier(), 60)
+    found = phase_one(z, classifier(), 60)
     expected = torch.stack([algorithm_1(row, classifier(), 60) for row in z])
     assert torch.allclose(found, expected, atol=1e-8)
     assert int((distance(found, z) > 0).sum()) >= 6
@@ -117,8 +117,8 @@ def test_the_label_stays_the_answer_is_valid_g_comes_nearer_and_each_sample_is_a
 ):
     z, budget = case
     g = classifier(z.shape[1])
-    noisy = crafted(z, g, 15)
-    said = used(z, noisy, g, budget, key)
+    noisy = phase_one(z, g, 15)
+    said = phase_two(z, noisy, g, budget, key)
     assert said.shape == z.shape and said.dtype == z.dtype
     assert torch.equal(said.argmax(1), z.argmax(1)) and torch.equal(
         said.softmax(1).argmax(1), z.softmax(1).argmax(1)
@@ -127,21 +127,21 @@ def test_the_label_stays_the_answer_is_valid_g_comes_nearer_and_each_sample_is_a
     assert bool(((decision(g, said) - 0.5).abs() <= (decision(g, z) - 0.5).abs()).all())
     changed = (said != z).any(1)
     assert torch.equal(said[changed], noisy[changed]) and not (budget == 0 and changed.any())
-    alone = torch.cat([used(row, crafted(row, g, 15), g, budget, key) for row in z.split(1)])
+    alone = torch.cat([phase_two(row, phase_one(row, g, 15), g, budget, key) for row in z.split(1)])
     assert torch.allclose(said, alone, atol=1e-5)
 
 
 def test_the_distance_met_on_average_is_the_budgets_and_who_asks_again_gets_the_same_answer():
     z = lessons(seed=4).float()
-    noisy, keys, budget = crafted(z, classifier(), 60), range(600), 0.3
+    noisy, keys, budget = phase_one(z, classifier(), 60), range(600), 0.3
     d, off = distance(noisy, z), (decision(classifier(), z) - 0.5).abs()
     helps = (decision(classifier(), noisy) - 0.5).abs() < off
     p = torch.where(helps, (budget / d.clamp(min=1e-30)).clamp(max=1), 0.0)
-    answers = torch.stack([used(z, noisy, classifier(), budget, key) for key in keys])
+    answers = torch.stack([phase_two(z, noisy, classifier(), budget, key) for key in keys])
     met = torch.stack([distance(a, z) for a in answers]).mean(0)
     assert int(((p > 0) & (p < 0.9)).sum()) > 5
     assert bool(((met - p * d).abs() <= 4.5 * (p * (1 - p) / 600).sqrt() * d + 1e-9).all())
-    assert torch.equal(used(z, noisy, classifier(), budget, 7), answers[7])
+    assert torch.equal(phase_two(z, noisy, classifier(), budget, 7), answers[7])
 
 
 # --- in a federation ------------------------------------------------------------------------------

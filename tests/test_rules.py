@@ -380,7 +380,7 @@ def test_fang_averages_the_rows_that_do_not_raise_error_or_loss(reject, f):
         ("krum", {}, 2, 7, "krum with f = 2 needs at least 2f + 3 = 7 rows a round and has 6"),
         ("multi-krum", {"keep": 9}, 0, 9, "multi-krum: keep is 9, and a round has 8 rows"),
         ("trimmed-mean", {"b": 5}, 0, 11, "b = 5 needs at least 2b + 1 = 11"),
-        ("atm", {}, 2, 5, "kappa = 2 needs at least 2 kappa + 1 = 5"),
+        ("atm", {}, 2, 5, "kappa = 2 needs at least 2kappa + 1 = 5"),
         ("bulyan", {}, 2, 11, "4f + 3 = 11"),
         ("fang", {}, 2, 5, "2f + 1 = 5"),
         ("median", {}, 2, 5, "median needs more honest than malicious rows, and 2 of 4"),

@@ -1,17 +1,29 @@
-"""What analyses share: a client's members and outsiders, findings over seeds, columns, and the
-frame of a figure.
-"""
+"""Helpers of analyses: a client's members and outsiders, findings over seeds, columns, frames."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core import Findings, FinishedRun
-from fedbench.core.metrics import combined_interval, t_interval
-from fedbench.core.report import Column, Entry, Interval, Row, Section, Style, Value, Words, value
+from fedbench.core.metrics import auc, combined_interval, t_interval
+from fedbench.core.report import (
+    Column,
+    Content,
+    Entry,
+    Interval,
+    Row,
+    Section,
+    Style,
+    Table,
+    Text,
+    Value,
+    Words,
+    value,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,34 +35,42 @@ if TYPE_CHECKING:
 
 def clients_of(run: FinishedRun) -> list[int]:
     """Honest clients that have both members and outsiders among the audited samples."""
-    honest = (k for k in range(run.clients) if k not in run.malicious)
+    honest = [k for k in range(run.clients) if k not in run.malicious]
     return [k for k in honest if members_of(run, k).any() and outsiders_of(run, k).any()]
 
 
-def members_of(run: FinishedRun, client: int) -> np.ndarray:
-    """[N] bool: the audited samples that the client trained on."""
+def members_of(run: FinishedRun, client: int) -> ndarray:
+    """Mask [N] of the audited samples that the client trained on."""
     return run.pool == client
 
 
-def outsiders_of(run: FinishedRun, client: int) -> np.ndarray:
-    """[N] bool, samples without training: the client's own test part or, where clients have none,
-    the hold-out.
-    """
+def outsiders_of(run: FinishedRun, client: int) -> ndarray:
+    """Mask [N] of samples without training: the client's own test part, or else the hold-out."""
     if (run.outsider_of >= 0).any():
         return (run.outsider_of == client) & (run.pool == -1)
     return run.pool == -1
 
 
-def advantage(members: np.ndarray, outsiders: np.ndarray) -> float:
-    """max |TPR - FPR| over all thresholds on one number; 0 where a side is empty."""
+def advantage(members: ndarray, outsiders: ndarray) -> float:
+    """Return max |TPR - FPR| over all thresholds on one number; 0 where a side is empty."""
     if not len(members) or not len(outsiders):
         return 0.0
-    at = np.concatenate([members, outsiders])
-    below = [
-        np.searchsorted(np.sort(side), at, side="right") / len(side)
-        for side in (members, outsiders)
-    ]
-    return float(np.abs(below[0] - below[1]).max())
+    thresholds = np.concatenate([members, outsiders])
+    below = np.searchsorted(np.sort(members), thresholds, side="right") / len(members)
+    below -= np.searchsorted(np.sort(outsiders), thresholds, side="right") / len(outsiders)
+    return float(np.abs(below).max())
+
+
+def separation(members: ndarray, outsiders: ndarray) -> float:
+    """Return the AUC of scores of members against those of outsiders."""
+    scores = np.concatenate([members, outsiders])
+    return float(auc(scores, np.arange(len(scores)) < len(members)))
+
+
+def finite_mean(values: Iterable[float]) -> float | None:
+    """Mean of the values that are finite; None without any."""
+    finite = [v for v in values if np.isfinite(v)]
+    return float(np.mean(finite)) if finite else None
 
 
 # ---------------------------------------------------------------- findings over seeds
@@ -59,60 +79,104 @@ def advantage(members: np.ndarray, outsiders: np.ndarray) -> float:
 def seeds_of(
     section: Section, source: Row | Entry, label: str, name: str | None = None
 ) -> list[Findings]:
-    """The findings of every seed that has some, or that has an array ``name``."""
-    found = (source.findings(label, seed) for seed in section.seeds)
-    return [f for f in found if f is not None and (name is None or name in f.arrays)]
+    """Findings of every seed that has some, or that has an array ``name``."""
+    by_seed = [source.findings(label, seed) for seed in section.seeds]
+    return [f for f in by_seed if f is not None and (name is None or name in f.arrays)]
+
+
+def arrays_of(
+    section: Section, source: Row | Entry, label: str, name: str
+) -> list[Mapping[str, ndarray]]:
+    """Arrays of every seed that has one of this ``name``."""
+    return [findings.arrays for findings in seeds_of(section, source, label, name)]
+
+
+def by_row(section: Section, label: str, name: str | None = None) -> dict[str, list[Findings]]:
+    """Map a row's label to the findings of its seeds; rows without any are left out."""
+    every_row = {row.label: seeds_of(section, row, label, name) for row in section.rows}
+    return {row: findings for row, findings in every_row.items() if findings}
 
 
 def over_seeds(values: Iterable[float | None]) -> Value:
-    """Mean with its 95 % interval; of one value itself. None does not count."""
-    known = [float(v) for v in values if v is not None]
-    return value(t_interval(known)) if len(known) > 1 else Value(mean=known[0] if known else None)
+    """Mean with its 95 % interval; a single value as it is. None does not count."""
+    numbers = [float(v) for v in values if v is not None]
+    if len(numbers) > 1:
+        return value(t_interval(numbers))
+    return Value(mean=numbers[0] if numbers else None)
 
 
-def interval_of(found: Iterable[Findings], name: str) -> Interval | None:
+def interval_of(findings: Iterable[Findings], name: str) -> Interval | None:
     """Mean over seeds of a number with its error, and the 95 % interval, never narrower than those
     errors make it.
     """
-    numbers = [f.numbers[name] for f in found if name in f.numbers]
-    known = [(n.value, n.error) for n in numbers if n.value is not None and n.error is not None]
-    return combined_interval([v for v, _ in known], [e for _, e in known]) if known else None
+    values = []
+    errors = []
+    for number in (f.numbers[name] for f in findings if name in f.numbers):
+        if number.value is not None and number.error is not None:
+            values.append(number.value)
+            errors.append(number.error)
+    return combined_interval(values, errors) if values else None
 
 
 # ---------------------------------------------------------------- tables and figures
 
 
 def words(name: str) -> Column:
-    """A column of words."""
+    """Column of words."""
     return Column(name=Words(name), align="left")
 
 
 def numbers(name: str, **how: Any) -> Column:
-    """A column of numbers; ``how``: as of :class:`Column`."""
+    """Column of numbers; ``how``: arguments of :class:`Column`."""
     return Column(name=Words(name), **how)
 
 
 def shown(label: str, wanted: tuple[str, ...]) -> bool:
-    """Whether a board shows the row: all are shown where no labels are ``wanted``."""
+    """Tell whether a board shows the row: all are shown where no labels are ``wanted``."""
     return not wanted or label in wanted
 
 
-def stroke(style: Style, row: Row, i: int) -> dict[str, Any]:
-    """Colour and dashes of a row's line; the undefended one is black."""
-    return {"color": "black" if row.undefended else style.colour(i), "ls": style.dashes(i)}
+def table(
+    title: str,
+    caption: str | Text,
+    columns: Iterable[Column],
+    rows: Iterable[Iterable[Content]],
+    footnotes: Iterable[Text] = (),
+) -> Table:
+    """Table of a board; a ``caption`` in one string is the program's text."""
+    return Table(
+        title=title,
+        caption=Words(caption) if isinstance(caption, str) else caption,
+        columns=tuple(columns),
+        rows=tuple(map(tuple, rows)),
+        footnotes=tuple(footnotes),
+    )
+
+
+def colour(style: Style, row: Row, i: int) -> str:
+    """Colour of a row's line; the undefended one is black."""
+    return "black" if row.undefended else style.colour(i)
+
+
+def stroke(style: Style, i: int) -> dict[str, Any]:
+    """Colour and dashes of line ``i``."""
+    return {"color": style.colour(i), "ls": style.dashes(i)}
+
+
+def grid(axis: Axes) -> None:
+    """Draw the light grid of a panel."""
+    axis.grid(True, color="0.92", lw=0.6)
 
 
 def in_order(section: Section) -> list[Row]:
-    """The rows in the order of the colours of a section's figures."""
+    """Rows in the order of the colours of a section's figures."""
     return sorted(section.rows, key=lambda r: (r.undefended, r.label))
 
 
 def framed(
     figure: Canvas, axis: Axes, style: Style, section: Section, title: str, ncols: int = 4
 ) -> Canvas:
-    """The figure with a legend of what ``axis`` shows, and a title that ends with the section's
-    name.
-    """
+    """Give the figure a legend of what ``axis`` shows, and a title with the section's name."""
     handles, labels = axis.get_legend_handles_labels()
     if handles:
         figure.legend(

@@ -1,12 +1,11 @@
-"""Defenses at several strengths: sweeps, pairs of rows, and each defense at the strength that the
-tuning seeds choose.
-"""
+"""Defenses at several strengths: sweeps, pairs of rows, and strengths that tuning seeds choose."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from pydantic import Field
@@ -19,6 +18,7 @@ from fedbench.core.report import (
     Content,
     Figure,
     Note,
+    Row,
     RowDifference,
     RowSummary,
     Section,
@@ -31,94 +31,80 @@ from fedbench.core.report import (
     Words,
     value,
 )
-from fedbench.plugins.analyses.common import framed, numbers, words
+from fedbench.plugins.analyses.common import framed, grid, numbers, stroke, table, words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 
-# ---------------------------------------------------------------- hypervolume over a sweep (FedMIA,
-# Table 2 and Figure 6)
+# ---------------------------------------------------------------- hypervolume over a sweep
 
 
 _ACROSS = 3
 
 
 class StrengthSweep(Analysis):
-    """Reads the accuracy and TF01 of the rows that are one defense at several strengths; asks
-    nothing of a run.
+    """Accuracy and TF01 of the rows that are one defense at several strengths; asks nothing of a
+    run.
+
+    Source: FedMIA (Zhu et al., CVPR 2025), Table 2 and Figure 6.
     """
 
     place = "costs"
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
-        """Hypervolume of every sweep against every attack, and its curve; nothing where no defense
-        was swept.
-        """
-        found = section.sweeps()
-        if found:
-            yield _sweep_table(section, found)
-        if any(sweep.points for sweep in found):
+        """Draw the hypervolume of every sweep against every attack, and its curve."""
+        sweeps = section.sweeps()
+        if sweeps:
+            yield _sweep_table(section, sweeps)
+        if any(sweep.points for sweep in sweeps):
             yield Figure("sweep", "Strengths of the defenses", partial(_draw_sweep, section))
 
 
-def _sweep_table(section: Section, found: Sequence[Sweep]) -> Table:
-    rows: tuple[tuple[Content, ...], ...] = tuple(
-        (
-            s.family,
-            Value(mean=len(s.labels)),
-            *(Value(mean=s.hypervolumes.get(attack)) for attack in section.attacks),
-        )
-        for s in found
-    )
-    caption = Words(
+def _sweep_table(section: Section, sweeps: Sequence[Sweep]) -> Table:
+    rows = []
+    for sweep in sweeps:
+        areas = [Value(mean=sweep.hypervolumes.get(attack)) for attack in section.attacks]
+        rows.append((sweep.family, Value(mean=len(sweep.labels)), *areas))
+    columns = [words("defense"), numbers("strengths", digits=0)]
+    columns += [Column(name=a, direction="higher", digits=4) for a in section.attacks]
+    caption = (
         " (TF01 as a fraction against test error, reference (1, 1), undefended point included; "
-        "larger = better defense, weaker "
-        "attack)"
+        "larger = better defense, weaker attack)"
     )
-    areas = (Column(name=a, direction="higher", digits=4) for a in section.attacks)
-    columns = (words("defense"), numbers("strengths", digits=0), *areas)
-    return Table(
-        title="Hypervolume over the sweep of a defense's strength",
-        caption=caption,
-        columns=columns,
-        rows=rows,
-    )
+    return table("Hypervolume over the sweep of a defense's strength", caption, columns, rows)
 
 
 def _draw_sweep(section: Section, style: Style) -> Canvas:
-    """TF01 against test error over the strengths of each defense, one panel an attack."""
-    found = section.sweeps()
-    attacks = [a for a in section.attacks if any(a in s.points for s in found)]
-    down = -(-len(attacks) // _ACROSS)
+    """Draw TF01 against test error over the strengths of each defense, one panel an attack."""
+    sweeps = section.sweeps()
+    attacks = [a for a in section.attacks if any(a in sweep.points for sweep in sweeps)]
+    down = math.ceil(len(attacks) / _ACROSS)
     figure = style.new_figure(3.2 * _ACROSS, 2.7 * down + 0.5)
     axes = figure.subplots(down, _ACROSS, squeeze=False).ravel()
     for axis, attack in zip(axes, attacks, strict=False):
-        _panel(axis, style, found, attack)
+        _panel(axis, style, sweeps, attack)
     for axis in axes[len(attacks) :]:
         axis.remove()
-    return framed(
-        figure, axes[0], style, section, "Strengths of the defenses (down and left: better)"
-    )
+    title = "Strengths of the defenses (down and left: better)"
+    return framed(figure, axes[0], style, section, title)
 
 
-def _panel(axis: Axes, style: Style, found: Sequence[Sweep], attack: str) -> None:
-    for i, sweep in enumerate(s for s in found if attack in s.points):
+def _panel(axis: Axes, style: Style, sweeps: Sequence[Sweep], attack: str) -> None:
+    swept = [sweep for sweep in sweeps if attack in sweep.points]
+    for i, sweep in enumerate(swept):
         points = 100 * sweep.points[attack]
-        points = points[np.argsort(points[:, 1])]
-        look = {"color": style.colour(i), "ls": style.dashes(i), "marker": style.marker(i)}
-        axis.plot(
-            points[:, 1], points[:, 0], ms=4, lw=1.2, label=style.literal(sweep.family), **look
-        )
-    base = 100 * found[0].undefended[attack]
+        tf01, error = points[np.argsort(points[:, 1])].T
+        look = stroke(style, i) | {"marker": style.marker(i), "ms": 4, "lw": 1.2}
+        axis.plot(error, tf01, label=style.literal(sweep.family), **look)
+    base = 100 * sweeps[0].undefended[attack]
     axis.plot(base[:, 1], base[:, 0], "ks", ms=5, label="none (undefended)")
     axis.set(title=style.literal(attack), xlabel="test error, %", ylabel="TF01, %")
     axis.grid(alpha=0.3)
 
 
-# ---------------------------------------------------------------- pairs, and strengths that the
-# tuning seeds choose
+# ---------------------------------------------------------------- pairs
 
 
 _DIFFERENCE = (
@@ -129,8 +115,8 @@ _DIFFERENCE = (
 
 
 class PairedDifferences(Analysis):
-    """The first defense of each pair minus the second, on the same candidates and test samples of
-    the same seeds.
+    """Difference of the first defense of each pair and the second, on the same candidates and test
+    samples of the same seeds.
 
     Reads scores and accuracies alone; asks nothing of a run. Verdicts are for all pairs of a
     section together (Holm).
@@ -145,22 +131,19 @@ class PairedDifferences(Analysis):
         )
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
-        """A row a pair; a pair of which a defense is not in the section is left out."""
-        found = section.differences(self.params.pairs)
-        if found:
-            yield _pairs_table(found)
+        """Draw a row a pair of which both defenses are in the section."""
+        differences = section.differences(self.params.pairs)
+        if differences:
+            yield _pairs_table(differences)
 
 
-def _pairs_table(found: Sequence[RowDifference]) -> Table:
-    rows = tuple(((d.first, Words(" minus "), d.second), *_difference(d)) for d in found)
-    caption = Words(
+def _pairs_table(differences: Sequence[RowDifference]) -> Table:
+    rows = [((d.first, Words(" minus "), d.second), *_difference(d)) for d in differences]
+    caption = (
         ", the first minus the second, on the same candidates and seeds; verdicts at 95 % for all "
-        "pairs of the section together "
-        "(Holm)"
+        "pairs of the section together (Holm)"
     )
-    return Table(
-        title="Pairs compared", caption=caption, columns=(words("pair"), *_DIFFERENCE), rows=rows
-    )
+    return table("Pairs compared", caption, (words("pair"), *_DIFFERENCE), rows)
 
 
 def _difference(d: RowDifference) -> tuple[Content, ...]:
@@ -168,7 +151,7 @@ def _difference(d: RowDifference) -> tuple[Content, ...]:
 
 
 def verdict(d: RowDifference) -> str:
-    """Whether the first leaks significantly less or more than the second."""
+    """Say whether the first leaks significantly less or more than the second."""
     if d.worst is None:
         return "n/a"
     if not d.shown:
@@ -176,8 +159,11 @@ def verdict(d: RowDifference) -> str:
     return "less" if d.worst.mean < 0 else "MORE"
 
 
+# ---------------------------------------------------------------- strengths by tuning seeds
+
+
 class Tuned(Analysis):
-    """Chooses a strength of each defense on the suite's ``tuning_seeds`` and reports it on its
+    """Each defense at the strength that the suite's ``tuning_seeds`` choose, reported on its
     ``seeds``; asks nothing of a run.
 
     Rows of one defense that differ in their parameters (a ``grid``) are its strengths. *Matched*:
@@ -202,65 +188,61 @@ class Tuned(Analysis):
         )
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
-        """What was chosen and by what, what it is worth on the reported seeds, and the plane of
-        privacy and utility.
+        """Draw what was chosen and by what, what it is worth on the reported seeds, and the plane
+        of privacy and utility.
         """
-        if not section.families():
+        families = section.families()
+        tuning = section.tuning
+        if not families:
             return
-        if section.tuning is None:
-            yield Note(
-                Words("No run of a tuning seed has a record here, so no strength can be chosen.")
-            )
+        if tuning is None:
+            text = "No run of a tuning seed has a record here, so no strength can be chosen."
+            yield Note(Words(text))
             return
-        within, found = self.params.within, Strengths.chosen(section.tuning, self.params.within)
-        found += [
-            Strengths.unknown(name)
-            for name in section.families()
-            if name not in {c.family for c in found}
-        ]
-        for at in ("matched", "best"):
-            yield chosen_table(section, found, at, within)
-        if self.params.compared is not None:
-            yield comparison(section, found, self.params.compared)
-        yield strengths_table(section.tuning, found)
-        if figure := tuned_figure(section, found, within):
+        within = self.params.within
+        compared = self.params.compared
+        choices = Strengths.chosen(tuning, within)
+        unknown = families.keys() - {choice.family for choice in choices}
+        choices += [Strengths.unknown(name) for name in families if name in unknown]
+        for kind in KINDS:
+            yield chosen_table(section, choices, kind, within)
+        if compared is not None:
+            yield comparison(section, choices, compared)
+        yield strengths_table(tuning, choices)
+        figure = tuned_figure(section, choices, within)
+        if figure:
             yield figure
 
 
-At = Literal["matched", "best"]
-Point = tuple[float, float]
-"""(worst case AUC, test accuracy in percent)"""
-# points of accuracy around the undefended run that the second panel shows, unless `within` asks for
-# more
-_NEAR = 5.0
+Kind = Literal["matched", "best"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Point = tuple[float, float]  # worst case AUC, test accuracy in percent
+_NEAR = 5.0  # points of accuracy that the second panel shows at least around the undefended run
 _WORST = numbers("worst case AUC", direction="lower")
 _DELTA = numbers("delta-accuracy", unit="pp", direction="higher", digits=2, scale=100, signed=True)
 _ACCURACY = numbers("accuracy", unit="%", direction="higher", digits=1, scale=100)
+_TITLES = {
+    "matched": "Tuned defenses at matched accuracy",
+    "best": "Tuned defenses at their best",
+}
+_RULES = {
+    "matched": ": of the strengths that lose at most {within:g} pp on average, the one of lowest "
+    "worst case AUC",
+    "best": ": the strength of largest (1 - advantage) x accuracy, with the advantage 2 AUC - 1 of "
+    "the worst case",
+}
 
 
-def chosen_table(section: Section, found: Sequence[Strengths], at: At, within: float) -> Table:
-    """Every defense at what was chosen ``at`` matched accuracy, or as the best: numbers of the
-    reported seeds alone.
-    """
-    taken = {c.family: label for c in found if (label := getattr(c, at)) is not None}
-    taken |= (plain := {r.label: r.label for r in section.rows if r.undefended})
-    summaries = {name: section.summary(label) for name, label in taken.items()}
-    known = [s for s in summaries.values() if s is not None]
-    ranks, front = section.ranks([s.label for s in known]), on_front(known)
-    lines = [
-        (
-            _rank(ranks.get(taken[name])),
-            name,
-            Words("undefended") if name in plain else _said(taken[name], s),
-            *_numbers(s, front, name in plain),
-        )
-        for name, s in sorted(summaries.items(), key=lambda item: (_order(item[1]), item[0]))
-    ]
-    lines += [
-        (_rank(None), c.family, none_chosen(c, at, within), *_numbers(None, front))
-        for c in found
-        if not getattr(c, at)
-    ]
+def chosen_table(
+    section: Section, choices: Sequence[Strengths], kind: Kind, within: float
+) -> Table:
+    """Tabulate every defense at its ``kind`` of choice, by numbers of the reported seeds alone."""
+    labels = {c.family: label for c in choices if (label := getattr(c, kind)) is not None}
+    rows = list(_chosen_rows(section, labels))
+    for choice in choices:
+        if choice.family not in labels:
+            why = none_chosen(choice, kind, within)
+            rows.append((_rank(None), choice.family, why, *[None] * 5))
     columns = (
         words("#"),
         words("defense"),
@@ -271,122 +253,112 @@ def chosen_table(section: Section, found: Sequence[Strengths], at: At, within: f
         _ACCURACY,
         words("on the front"),
     )
-    title, rule = {
-        "matched": (
-            "Tuned defenses at matched accuracy",
-            f": of the strengths that lose at most {within:g} pp on average, the one of lowest "
-            "worst case AUC",
-        ),
-        "best": (
-            "Tuned defenses at their best",
-            ": the strength of largest (1 - advantage) x accuracy, with the advantage 2 AUC - 1 of "
-            "the worst case",
-        ),
-    }[at]
-    said = "Chosen on the tuning seeds; all numbers are of the reported ones, ranks are among these rows, and overlap is no tie"
-    caption = Words(f"{rule}. {said}")
-    return Table(title=title, caption=caption, columns=columns, rows=tuple(lines))
+    caption = (
+        f"{_RULES[kind].format(within=within)}. Chosen on the tuning seeds; all numbers are of the "
+        "reported ones, ranks are among these rows, and overlap is no tie"
+    )
+    return table(_TITLES[kind], caption, columns, rows)
+
+
+def _chosen_rows(section: Section, labels: dict[str, str]) -> Iterator[tuple[Content, ...]]:
+    """Yield the rows of chosen ``labels`` by family, and of the undefended federation."""
+    undefended = [row.label for row in section.rows if row.undefended]
+    labels = labels | {label: label for label in undefended}
+    summaries = {name: section.summary(label) for name, label in labels.items()}
+    summarised = [s for s in summaries.values() if s is not None]
+    ranks = section.ranks([s.label for s in summarised])
+    front = on_front(summarised)
+    for name, s in sorted(summaries.items(), key=lambda item: (_order(item[1]), item[0])):
+        strength: Text = Words("undefended")
+        if name not in undefended:
+            strength = _strength(labels[name], s)
+        cells = _numbers(s, front, name in undefended)
+        yield _rank(ranks.get(labels[name])), name, strength, *cells
 
 
 def strength_of(label: str) -> str:
-    """The strength in a label: ``sigma=0.1`` of ``grad-noise[sigma=0.1]``, else the label itself."""
+    """Return the strength in a label: ``sigma=0.1`` of ``grad-noise[sigma=0.1]``, else it all."""
     inner = label.partition("[")[2].removesuffix("]")
     return inner or label
 
 
-def none_chosen(choice: Strengths, at: At, within: float) -> Text:
-    """Why there is none, and which strength comes nearest."""
-    known = [s for s in choice.strengths if s.complete and s.worst is not None]
-    deltas = {s.label: s.delta_accuracy.mean for s in known if s.delta_accuracy is not None}
-    if at == "best" or not known:
+def none_chosen(choice: Strengths, kind: Kind, within: float) -> Text:
+    """Say why there is none, and which strength comes nearest."""
+    complete = [s for s in choice.strengths if s.complete and s.worst is not None]
+    if kind == "best" or not complete:
         return Words("none has all its scores on the tuning seeds")
+    deltas = {s.label: s.delta_accuracy.mean for s in complete if s.delta_accuracy is not None}
     if not deltas:
         return Words("none can be matched: no undefended run on the tuning seeds")
-    near = max(deltas, key=lambda label: deltas[label])
-    said = (
-        f"none within {within:g} pp; nearest on the tuning seeds, at {100 * deltas[near]:+.2f} pp: "
-    )
-    return (Words(said), strength_of(near))
+    nearest = max(deltas, key=deltas.__getitem__)
+    distance = f"{100 * deltas[nearest]:+.2f} pp: "
+    text = f"none within {within:g} pp; nearest on the tuning seeds, at {distance}"
+    return (Words(text), strength_of(nearest))
 
 
 def on_front(rows: Sequence[RowSummary]) -> dict[str, bool]:
-    """Label -> whether no other row of these is as private and as accurate, and once better."""
-    known = [s for s in rows if s.worst is not None and s.accuracy is not None]
-    best = pareto_front(
-        np.array([(Strengths.advantage(s), 1 - Strengths.accuracy(s)) for s in known]).reshape(
-            -1, 2
-        )
-    )
-    return {s.label: bool(b) for s, b in zip(known, best, strict=True)}
+    """Map a label to whether no other row is as private and as accurate, and once better."""
+    placed = [s for s in rows if s.worst is not None and s.accuracy is not None]
+    points = [(Strengths.advantage(s), 1 - Strengths.accuracy(s)) for s in placed]
+    front = pareto_front(np.array(points).reshape(-1, 2))
+    return {s.label: bool(best) for s, best in zip(placed, front, strict=True)}
 
 
-def comparison(section: Section, found: Sequence[Strengths], compared: str) -> Block:
-    """The choices of one defense minus those of every other one, at matched accuracy and at their
-    best.
-    """
-    own = next((c for c in found if c.family == compared), None)
-    if own is None:
-        return Note(
-            (
-                Words("No tuned defense here is called "),
-                compared,
-                Words(", so none is compared with the others."),
-            )
-        )
-    asked: list[tuple[At, str, str, str]] = []
-    for at in ("matched", "best"):
-        mine = getattr(own, at)
-        asked += [
-            (at, c.family, mine, theirs)
-            for c in found
-            if c is not own and mine and (theirs := getattr(c, at))
-        ]
-    differences = {
-        (d.first, d.second): d for d in section.differences([(a, b) for *_, a, b in asked])
-    }
-    rows = tuple(
-        (Words(at), name, *_difference(d))
-        for at, name, a, b in asked
-        if (d := differences.get((a, b))) is not None
+def comparison(section: Section, choices: Sequence[Strengths], compared: str) -> Block:
+    """Subtract every other defense's choices from those of one."""
+    choice = next((c for c in choices if c.family == compared), None)
+    if choice is None:
+        called = "No tuned defense here is called "
+        rest = ", so none is compared with the others."
+        return Note((Words(called), compared, Words(rest)))
+    footnotes = [Words(_NOT_COMPARED[kind]) for kind in KINDS if getattr(choice, kind) is None]
+    pairs = list(_rivals(choices, choice))
+    differences = {(d.first, d.second): d for d in section.differences([p for *_, p in pairs])}
+    rows = [
+        (Words(kind), family, *_difference(differences[pair]))
+        for kind, family, pair in pairs
+        if pair in differences
+    ]
+    text = (
+        " minus each rival, both as chosen, on the same candidates and reported seeds; verdicts at "
+        "95 % for all lines together (Holm)"
     )
+    title = "One tuned defense against the others"
+    caption = (Words(": "), compared, Words(text))
     columns = (words("chosen"), words("minus"), *_DIFFERENCE)
-    caption = (
-        Words(": "),
-        compared,
-        Words(
-            " minus each rival, both as chosen, on the same candidates and reported seeds; "
-            "verdicts at 95 % for all lines "
-            "together (Holm)"
-        ),
-    )
-    said = tuple(
-        Words(
-            f"It has no strength {'within reach' if at == 'matched' else 'with all scores'}, so "
-            "nothing is compared "
-            f"{'at matched accuracy' if at == 'matched' else 'at its best'}."
-        )
-        for at in ("matched", "best")
-        if getattr(own, at) is None
-    )
-    return Table(
-        title="One tuned defense against the others",
-        caption=caption,
-        columns=columns,
-        rows=rows,
-        footnotes=said,
-    )
+    return table(title, caption, columns, rows, footnotes)
 
 
-def strengths_table(tuning: Section, found: Sequence[Strengths]) -> Table:
-    """Every strength on the tuning seeds, which the choice was made by."""
+def _rivals(
+    choices: Sequence[Strengths], choice: Strengths
+) -> Iterator[tuple[Kind, str, tuple[str, str]]]:
+    """Yield (kind, family, labels) of a choice and of each other one."""
+    for kind in KINDS:
+        label = getattr(choice, kind)
+        for rival in choices:
+            rival_label = getattr(rival, kind)
+            if rival is not choice and label and rival_label:
+                yield kind, rival.family, (label, rival_label)
+
+
+_NOT_COMPARED = {
+    "matched": "It has no strength within reach, so nothing is compared at matched accuracy.",
+    "best": "It has no strength with all scores, so nothing is compared at its best.",
+}
+
+
+def strengths_table(tuning: Section, choices: Sequence[Strengths]) -> Table:
+    """Tabulate every strength on the tuning seeds, which the choice was made by."""
     rows: list[tuple[Content, ...]] = []
-    for choice in found:
+    for choice in choices:
         for s in choice.strengths:
-            taken = [at for at in ("matched", "best") if getattr(choice, at) == s.label]
-            known = s.complete and s.worst is not None and s.accuracy is not None
-            said = ", ".join(taken) if known else "not all its scores"
-            area = Value(mean=Strengths.area(s) if known else None)
-            rows.append((s.label, value(s.worst), value(s.delta_accuracy), area, Words(said)))
+            area = None
+            chosen = "not all its scores"
+            if s.complete and s.worst is not None and s.accuracy is not None:
+                area = Strengths.area(s)
+                chosen = ", ".join(kind for kind in KINDS if getattr(choice, kind) == s.label)
+            cells = value(s.worst), value(s.delta_accuracy), Value(mean=area)
+            rows.append((s.label, *cells, Words(chosen)))
     columns = (
         words("defense"),
         _WORST,
@@ -394,26 +366,23 @@ def strengths_table(tuning: Section, found: Sequence[Strengths]) -> Table:
         numbers("(1 - advantage) x accuracy", direction="higher"),
         words("chosen"),
     )
-    caption = Words(
-        f" ({', '.join(map(str, tuning.seeds))}), by which strengths are chosen; no other table "
-        "has these numbers"
-    )
-    return Table(
-        title="Strengths on the tuning seeds", caption=caption, columns=columns, rows=tuple(rows)
-    )
+    seeds = ", ".join(map(str, tuning.seeds))
+    caption = f" ({seeds}), by which strengths are chosen; no other table has these numbers"
+    return table("Strengths on the tuning seeds", caption, columns, rows)
 
 
-def _numbers(
-    s: RowSummary | None, front: dict[str, bool], undefended: bool = False
-) -> tuple[Content, ...]:
+def _numbers(s: RowSummary | None, front: dict[str, bool], undefended: bool) -> tuple[Content, ...]:
     if s is None:
         return (None,) * 5
+    on_it = None
+    if s.label in front:
+        on_it = Words("yes" if front[s.label] else "no")
     return (
         value(s.worst, (Words(" "), s.attack)) if s.worst else None,
         value(s.tf01, (Words(" "), s.tf01_attack)) if s.tf01 else None,
         Words("0") if undefended else value(s.delta_accuracy),
         value(s.accuracy),
-        None if s.label not in front else Words("yes" if front[s.label] else "no"),
+        on_it,
     )
 
 
@@ -421,144 +390,110 @@ def _order(s: RowSummary | None) -> float:
     return s.worst.mean if s is not None and s.worst is not None else 2.0
 
 
-def _said(label: str, s: RowSummary | None) -> Text:
-    missing = "no record" if s is None else "" if s.complete else "not all its scores"
-    return (
-        (strength_of(label), Words(f" ({missing} on the reported seeds)"))
-        if missing
-        else strength_of(label)
-    )
+def _strength(label: str, s: RowSummary | None) -> Text:
+    if s is not None and s.complete:
+        return strength_of(label)
+    missing = "no record" if s is None else "not all its scores"
+    return (strength_of(label), Words(f" ({missing} on the reported seeds)"))
 
 
-def _rank(found: tuple[int, int] | None) -> Words:
-    if found is None:
+def _rank(rank: tuple[int, int] | None) -> Words:
+    if rank is None:
         return Words("–")  # noqa: RUF001
-    low, high = found
+    low, high = rank
     return Words(str(low) if low == high else f"{low}-{high}")
 
 
-def tuned_figure(section: Section, found: Sequence[Strengths], within: float) -> Figure | None:
-    """Two panels, all strengths and those near the undefended run's accuracy; None where nothing
-    can be placed.
-    """
+Lines = dict[str, dict[str, Point]]  # family -> label -> point
+
+
+def tuned_figure(section: Section, choices: Sequence[Strengths], within: float) -> Figure | None:
+    """Draw all strengths and those near the undefended run's accuracy; None without a point."""
     lines = {name: points_of(section, labels) for name, labels in section.families().items()}
     if not any(lines.values()):
         return None
-    return Figure(
-        "tuned",
-        "Tuned defenses: privacy against utility",
-        partial(_draw, section, lines, found, within),
-    )
+    drawing = partial(_draw, section, lines, choices, within)
+    return Figure("tuned", "Tuned defenses: privacy against utility", drawing)
 
 
-def points_of(section: Section, labels: Sequence[str]) -> dict[str, Point]:
-    """Label -> point, of the rows that have one, from the most private on: the order of the line."""
-    found = {label: p for label in labels if (p := _point(section.summary(label))) is not None}
-    return dict(sorted(found.items(), key=lambda item: (*item[1], item[0])))
-
-
-def _point(s: RowSummary | None) -> Point | None:
-    return (
-        None
-        if s is None or s.worst is None or s.accuracy is None
-        else (s.worst.mean, 100 * s.accuracy.mean)
-    )
+def points_of(section: Section, labels: Iterable[str]) -> dict[str, Point]:
+    """Map labels to the points that they have, from the most private on: the order of the line."""
+    points = {}
+    for label in labels:
+        s = section.summary(label)
+        if s is not None and s.worst is not None and s.accuracy is not None:
+            points[label] = s.worst.mean, 100 * s.accuracy.mean
+    return dict(sorted(points.items(), key=lambda item: (*item[1], item[0])))
 
 
 def _draw(
-    section: Section,
-    lines: dict[str, dict[str, Point]],
-    found: Sequence[Strengths],
-    within: float,
-    style: Style,
+    section: Section, lines: Lines, choices: Sequence[Strengths], within: float, style: Style
 ) -> Canvas:
     figure = style.new_figure(11, 5.2)
-    whole, near = figure.subplots(1, 2)
-    plain = {
-        r.label: p
-        for r in section.rows
-        if (r.undefended or r.floor) and (p := _point(section.summary(r.label)))
-    }
-    base = next((plain[r.label] for r in section.rows if r.undefended and r.label in plain), None)
-    undefended = {r.label for r in section.rows if r.undefended}
-    for axis in (whole, near):
+    axes = figure.subplots(1, 2)
+    plain = [row for row in section.rows if row.undefended or row.floor]
+    points = points_of(section, [row.label for row in plain])
+    for axis in axes:
         _strengths(axis, style, lines)
-        _marks(axis, lines, found)
-        for i, (label, point) in enumerate(plain.items()):
-            look = (
-                {"color": "black", "marker": "s"}
-                if label in undefended
-                else {"color": "0.45", "marker": "xd+"[i % 3]}
-            )
-            name = style.literal(label) + (" (undefended)" if label in undefended else " (floor)")
-            axis.plot(*point, ls="", ms=7, zorder=5, label=name, **look)
+        _marks(axis, lines, choices)
+        drawn = [row for row in plain if row.label in points]
+        for i, row in enumerate(drawn):
+            _plain(axis, style, row, points[row.label], i)
         axis.set_xlabel("worst-case AUC, outside non-members (left: more private)")
         axis.axvline(0.5, color="0.6", lw=0.8, ls=":")
-        axis.grid(True, color="0.92", lw=0.6)
-    whole.set(title="all strengths", ylabel="test accuracy, % (up: more useful)")
-    near.set(title="near the undefended run")
-    if base is not None:
-        _band(
-            (whole, near), base[1], within, [p[1] for own in lines.values() for p in own.values()]
-        )
-    return framed(figure, whole, style, section, "Tuned defenses on the reported seeds")
+        grid(axis)
+    axes[0].set(title="all strengths", ylabel="test accuracy, % (up: more useful)")
+    axes[1].set(title="near the undefended run")
+    base = [points[row.label] for row in plain if row.undefended and row.label in points]
+    if base:
+        _band(axes, base[0][1], within, _points(lines)[:, 1].max())
+    return framed(figure, axes[0], style, section, "Tuned defenses on the reported seeds")
 
 
-def _strengths(axis: Axes, style: Style, lines: dict[str, dict[str, Point]]) -> None:
+def _points(lines: Lines, labels: Collection[str | None] | None = None) -> np.ndarray:
+    """Points [n, 2] of all lines, or of some labels."""
+    points = []
+    for line in lines.values():
+        points += [point for label, point in line.items() if labels is None or label in labels]
+    return np.array(points).reshape(-1, 2)
+
+
+def _plain(axis: Axes, style: Style, row: Row, point: Point, i: int) -> None:
+    """Mark the undefended run or a floor."""
+    look = {"color": "0.45", "marker": "xd+"[i % 3], "label": f"{style.literal(row.label)} (floor)"}
+    if row.undefended:
+        label = f"{style.literal(row.label)} (undefended)"
+        look = {"color": "black", "marker": "s", "label": label}
+    axis.plot(*point, ls="", ms=7, zorder=5, **look)
+
+
+def _strengths(axis: Axes, style: Style, lines: Lines) -> None:
     for i, (family, points) in enumerate(lines.items()):
         if points:
             x, y = np.array(list(points.values())).T
-            axis.plot(
-                x,
-                y,
-                color=style.colour(i),
-                ls=style.dashes(i),
-                marker=style.marker(i),
-                ms=4,
-                lw=1.1,
-                zorder=3,
-                label=style.literal(family),
-            )
+            look = stroke(style, i) | {"marker": style.marker(i), "ms": 4, "lw": 1.1, "zorder": 3}
+            axis.plot(x, y, label=style.literal(family), **look)
 
 
-def _marks(axis: Axes, lines: dict[str, dict[str, Point]], found: Sequence[Strengths]) -> None:
-    """A ring around what was chosen at matched accuracy, a square around the best: one may wear
-    both.
-    """
+def _marks(axis: Axes, lines: Lines, choices: Sequence[Strengths]) -> None:
+    """Draw a ring around what was chosen at matched accuracy, a square around the best."""
     marks = (
-        ("chosen at matched accuracy", "o", 11, {c.matched for c in found}),
-        ("chosen as the best", "s", 14, {c.best for c in found}),
+        ("chosen at matched accuracy", "o", 11, {choice.matched for choice in choices}),
+        ("chosen as the best", "s", 14, {choice.best for choice in choices}),
     )
-    for label, marker, size, taken in marks:
-        at = np.array(
-            [p for own in lines.values() for name, p in own.items() if name in taken]
-        ).reshape(-1, 2)
-        axis.plot(
-            at[:, 0],
-            at[:, 1],
-            ls="",
-            marker=marker,
-            ms=size,
-            mfc="none",
-            mec="black",
-            mew=0.9,
-            zorder=4,
-            label=label,
-        )
+    look = {"ls": "", "mfc": "none", "mec": "black", "mew": 0.9, "zorder": 4}
+    for label, marker, size, chosen in marks:
+        x, y = _points(lines, chosen).T
+        axis.plot(x, y, marker=marker, ms=size, label=label, **look)
 
 
-def _band(axes: tuple[Axes, Axes], base: float, within: float, accuracies: Sequence[float]) -> None:
+def _band(axes: Sequence[Axes], base: float, within: float, highest: float) -> None:
     """Shade where accuracy is matched, and show the second panel from a few points below the
     undefended run on.
     """
-    top = max([base, *accuracies]) + 1
+    top = max(base, highest) + 1
+    label = f"at most {within:g} pp below undefended"
     for axis in axes:
-        axis.axhspan(
-            base - within,
-            top,
-            color="0.93",
-            zorder=0,
-            label=f"at most {within:g} pp below undefended",
-        )
+        axis.axhspan(base - within, top, color="0.93", zorder=0, label=label)
     axes[0].set_ylim(top=top)
     axes[1].set_ylim(base - max(_NEAR, 2 * within), top)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, logsigmoid, one_hot
 
 from fedbench.core import (
     Batch,
     Defense,
-    FactValue,
     Federation,
     MemberContext,
     MemberData,
     Params,
-    ReportContext,
 )
-from fedbench.plugins.defenses.early_stopping import with_validation_part
+from fedbench.plugins.defenses.early_stopping import ValidationShare, with_validation_part
 
 Width = Annotated[int, Field(ge=1, le=4096)]
 
@@ -70,17 +69,12 @@ class AdvReg(Defense):
         shared: tuple[Width, ...] = Field(
             (256, 64), description="widths of h's part that reads both, before its one output"
         )
-        validation: float = Field(
-            0.1,
-            gt=0,
-            lt=1,
-            description="share of a member's samples held out, where the setting gives it no "
-            "validation part",
-        )
+        validation: ValidationShare = 0.1
 
     def remarks(self, federation: Federation) -> Sequence[str]:
-        """Whether the gate ever opens."""
-        first, epochs = self.params.from_epoch, federation.local_epochs
+        """Say where no epoch comes after ``from_epoch``."""
+        first = self.params.from_epoch
+        epochs = federation.local_epochs
         if first < epochs:
             return ()
         return [
@@ -91,118 +85,77 @@ class AdvReg(Defense):
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
         return with_validation_part(data, ctx, self.params.validation, "adv-reg")
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
+        p = self.params
         y = batch.hard_labels("adv-reg")
         if "network" not in ctx.memory:
-            ctx.memory["network"] = self._fresh(logits, ctx)
+            network = InferenceNetwork(logits.shape[1], p, ctx.generator).to(logits)
+            optimizer = torch.optim.Adam(network.parameters(), lr=p.rate)
+            ctx.memory["network"] = network, optimizer
         network, optimizer = ctx.memory["network"]
-        for _ in range(self.params.steps):
+        for _ in range(p.steps):
             self._learn(network, optimizer, ctx)
         loss = cross_entropy(logits, y)
-        if ctx.epoch % ctx.federation.local_epochs < self.params.from_epoch:
+        if ctx.epoch % ctx.federation.local_epochs < p.from_epoch:
             return loss
-        return loss + self.params.weight * logsigmoid(network(logits.softmax(1), y)).mean()
-
-    def report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """How well the members' networks told their own samples from the reference set, over all
-        batches of the run.
-        """
-        games = [m["game"] for m in ctx.of_member.values() if "game" in m]
-        if not games:
-            return {}
-        gain = sum(float(g["advantage"]) for g in games) / sum(g["steps"] for g in games)
-        return {"mean advantage of the inference network": gain}
-
-    def _fresh(
-        self, like: torch.Tensor, ctx: MemberContext
-    ) -> tuple[InferenceNetwork, torch.optim.Optimizer]:
-        p = self.params
-        network = InferenceNetwork(like.shape[1], p.of_prediction, p.of_label, p.shared, p.sort).to(
-            like
-        )
-        network.draw(ctx.generator)
-        network.requires_grad_(False)  # the model's loss goes through it and trains the model alone
-        return network, torch.optim.Adam(network.parameters(), lr=p.rate)
+        return loss + p.weight * logsigmoid(network(logits.softmax(1), y)).mean()
 
     def _learn(
         self, network: InferenceNetwork, optimizer: torch.optim.Optimizer, ctx: MemberContext
     ) -> None:
-        """One step of the inference network."""
-        data, m = ctx.data, ctx.federation.batch_size
-        assert data.held_out is not None  # `prepare` has seen to it
-        reference = torch.nonzero(data.held_out).reshape(-1)
-        members, others = (
-            pool[ctx.randperm(len(pool))[:m]] for pool in (data.trainable, reference)
-        )
-        of_members, of_others = (ctx.logits(data.x[i]).softmax(1) for i in (members, others))
+        """Take one step of the inference network; the model's loss trains the model alone."""
+        assert ctx.data.held_out is not None  # by `prepare`
         network.requires_grad_(True)
-        inside, outside = network(of_members, data.y[members]), network(of_others, data.y[others])
+        inside = self._judge(network, ctx.data.trainable, ctx)
+        outside = self._judge(network, torch.nonzero(ctx.data.held_out).reshape(-1), ctx)
         optimizer.zero_grad()
-        loss = -(logsigmoid(inside).mean() + logsigmoid(-outside).mean())
-        for p, g in zip(
-            network.parameters(), torch.autograd.grad(loss, list(network.parameters())), strict=True
-        ):
-            p.grad = g
+        (-(logsigmoid(inside).mean() + logsigmoid(-outside).mean())).backward()
         optimizer.step()
         network.requires_grad_(False)
-        game = ctx.memory.setdefault("game", {"steps": 0, "advantage": 0.0})
-        game["steps"] += 1
-        game["advantage"] += (inside.detach() > 0).double().mean() - (
-            outside.detach() > 0
-        ).double().mean()
+
+    def _judge(self, network: InferenceNetwork, pool: Tensor, ctx: MemberContext) -> Tensor:
+        """Logits of h on as many samples of ``pool`` [n] as a batch holds."""
+        index = pool[ctx.randperm(len(pool))[: ctx.federation.batch_size]]
+        return network(ctx.logits(ctx.data.x[index]).softmax(1), ctx.data.y[index])
 
 
 class InferenceNetwork(nn.Module):
-    """h as logits [n]: one part reads the prediction [n, C], one the label, a shared one both (Nasr
-    et al., section 7.2).
+    """Network h, as logits [n]: one part reads the prediction [n, C], one the label, a shared one
+    both (Nasr et al., section 7.2).
 
     ReLU between layers; weights N(0, .01^2), biases 0. The first of the widths that the paper
     lists, 100, is Purchase100's number of classes, hence the input's.
     """
 
-    def __init__(
-        self,
-        classes: int,
-        of_prediction: Sequence[int],
-        of_label: Sequence[int],
-        shared: Sequence[int],
-        sort: bool = False,
-    ) -> None:
+    def __init__(self, classes: int, params: AdvReg.Params, generator: torch.Generator) -> None:
         super().__init__()
-        self._classes, self._sort = classes, sort
-        self.of_prediction, self.of_label = (
-            _layers(classes, of_prediction),
-            _layers(classes, of_label),
-        )
-        both = of_prediction[-1] + of_label[-1]
-        self.shared = _layers(both, shared)
-        self.out = _linear((both, *shared)[-1], 1)
+        self._classes = classes
+        self._sort = params.sort
+        self.of_prediction = _layers(classes, params.of_prediction)
+        self.of_label = _layers(classes, params.of_label)
+        width = params.of_prediction[-1] + params.of_label[-1]
+        self.shared = _layers(width, params.shared)
+        self.out = _linear((width, *params.shared)[-1], 1)
+        for name, p in self.named_parameters():
+            p.data.zero_()
+            if name.endswith("weight"):
+                p.data.copy_(0.01 * torch.randn(p.shape, generator=generator))
 
-    def draw(self, generator: torch.Generator) -> None:
-        """Initial weights, drawn on the CPU."""
-        with torch.no_grad():
-            for name, p in self.named_parameters():
-                p.copy_(
-                    0.01 * torch.randn(p.shape, generator=generator)
-                    if name.endswith("weight")
-                    else torch.zeros(p.shape)
-                )
-
-    def forward(self, probabilities: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def forward(self, probabilities: Tensor, y: Tensor) -> Tensor:
         if self._sort:
             probabilities = probabilities.sort(1, descending=True).values
         label = one_hot(y, self._classes).to(probabilities)
-        both = torch.cat([self.of_prediction(probabilities), self.of_label(label)], 1)
-        return self.out(self.shared(both)).squeeze(1)
+        parts = torch.cat([self.of_prediction(probabilities), self.of_label(label)], 1)
+        return self.out(self.shared(parts)).squeeze(1)
 
 
 def _layers(width: int, widths: Sequence[int]) -> nn.Sequential:
-    found: list[nn.Module] = []
-    for before, after in zip((width, *widths), widths, strict=False):
-        found += [_linear(before, after), nn.ReLU()]
-    return nn.Sequential(*found)
+    layers: list[nn.Module] = []
+    for before, after in pairwise((width, *widths)):
+        layers += [_linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers)
 
 
 def _linear(before: int, after: int) -> nn.Linear:
-    """Without torch's own draw, which would be from the global generator."""
+    """Linear layer without torch's own draw, which would be from the global generator."""
     return torch.nn.utils.skip_init(nn.Linear, before, after)  # type: ignore[no-untyped-call]

@@ -8,10 +8,19 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
+from numpy.random import Generator
 from pydantic import Field, model_validator
-from torch.nn.functional import one_hot
+from torch import Tensor
 
 from fedbench.core import Batch, Defense, MemberContext, Params, Selection, UserError
+from fedbench.plugins.defenses.losses import targets
+
+
+def refuse_tokens(x: Tensor, defense: str) -> None:
+    """Raise ``UserError`` for inputs that cannot be mixed."""
+    if not x.is_floating_point():
+        raise UserError(f"{defense}: inputs of integers (tokens) cannot be mixed")
 
 
 class Mixup(Defense):
@@ -37,17 +46,16 @@ class Mixup(Defense):
         )
 
     def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
-        keep = float(ctx.rng.beta(self.params.alpha, self.params.alpha))
+        alpha = self.params.alpha
+        x = batch.x
+        keep = float(ctx.rng.beta(alpha, alpha))
         partner = ctx.randperm(len(batch.y))
-        target = batch.soft
-        if target is None:
-            target = one_hot(batch.y, ctx.federation.n_classes).to(ctx.params.dtype)
+        target = targets(batch, ctx.federation.n_classes, ctx.params.dtype)
         soft = keep * target + (1 - keep) * target[partner]
         if self.params.inputs == "unmixed":
             return replace(batch, soft=soft)
-        if not batch.x.is_floating_point():
-            raise UserError("mixup: inputs of integers (tokens) cannot be mixed")
-        return replace(batch, x=keep * batch.x + (1 - keep) * batch.x[partner], soft=soft)
+        refuse_tokens(x, "mixup")
+        return replace(batch, x=keep * x + (1 - keep) * x[partner], soft=soft)
 
 
 class InstaHide(Defense):
@@ -86,45 +94,51 @@ class InstaHide(Defense):
             return self
 
     def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
-        if not batch.x.is_floating_point():
-            raise UserError("instahide: inputs of integers (tokens) cannot be mixed")
-        partners, weights = (a[batch.index] for a in self._plan(ctx))
-        weights = weights.to(batch.x)
-        data, classes = ctx.data, ctx.federation.n_classes
-        # as earlier transformations left it
-        each = [(batch.x, _target(batch.y, batch.soft, classes))]
-        for o in partners.T:
-            soft = None if data.soft is None else data.soft[o]
-            each.append((ctx.normalise(data.x[o]), _target(data.y[o], soft, classes)))
-        x = torch.stack(
-            [_rows(weights[:, j], part) * part for j, (part, _) in enumerate(each)]
-        ).sum(0)
-        target = torch.stack([weights[:, j, None] * part for j, (_, part) in enumerate(each)]).sum(
-            0
-        )
-        mask = 2 * torch.randint(0, 2, batch.x.shape, generator=ctx.generator, dtype=torch.int8) - 1
-        return replace(batch, x=x * mask.to(batch.x), soft=target)
+        refuse_tokens(batch.x, "instahide")
+        partners, weights = self._plan(ctx)
+        x, soft = self._sources(batch, partners[batch.index], ctx)
+        w = weights[batch.index].to(x).T.contiguous()  # [k, B]
+        mixed = (w.view(*w.shape, *[1] * (x.ndim - 2)) * x).sum(0)
+        mask = 2 * torch.randint(0, 2, mixed.shape, generator=ctx.generator, dtype=torch.int8) - 1
+        return replace(batch, x=mixed * mask.to(x), soft=(w[..., None] * soft).sum(0))
 
-    def _plan(self, ctx: MemberContext) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which samples are mixed, and how much of each, in this local epoch."""
+    def _sources(self, batch: Batch, partners: Tensor, ctx: MemberContext) -> tuple[Tensor, Tensor]:
+        """Inputs [k, B, ...] and targets [k, B, C] that are mixed.
+
+        The first are the batch as earlier transformations left it, then come its ``partners``.
+        """
+        classes = ctx.federation.n_classes
+        dtype = ctx.params.dtype
+        soft_of_client = targets(ctx.data, classes, dtype)
+        inputs = [batch.x]
+        soft = [targets(batch, classes, dtype)]
+        for index in partners.T:
+            inputs.append(ctx.normalise(ctx.data.x[index]))
+            soft.append(soft_of_client[index])
+        return torch.stack(inputs), torch.stack(soft)
+
+    def _plan(self, ctx: MemberContext) -> tuple[Tensor, Tensor]:
+        """Partners and weights of all samples in this local epoch."""
         epoch, plan = ctx.memory.get("plan", (None, None))
-        if epoch != ctx.epoch:
-            usable = ctx.data.trainable.cpu().numpy()
-            if len(usable) < self.params.k:
-                raise UserError(
-                    f"instahide: client {ctx.client} has {len(usable)} samples and cannot mix "
-                    f"{self.params.k}; lower k"
-                )
-            drawn = draw_plan(len(ctx.data.y), usable, self.params.k, self.params.bound, ctx.rng)
-            plan = tuple(torch.from_numpy(a).to(ctx.data.y.device) for a in drawn)
-            ctx.memory["plan"] = ctx.epoch, plan
+        if epoch == ctx.epoch:
+            return plan
+        p = self.params
+        y = ctx.data.y
+        usable = ctx.data.trainable.cpu().numpy()
+        if len(usable) < p.k:
+            raise UserError(
+                f"instahide: client {ctx.client} has {len(usable)} samples and cannot mix {p.k}; "
+                "lower k"
+            )
+        partners = draw_partners(len(y), usable, p.k, ctx.rng)
+        weights = draw_weights(len(y), p.k, p.bound, ctx.rng)
+        plan = torch.from_numpy(partners).to(y.device), torch.from_numpy(weights).to(y.device)
+        ctx.memory["plan"] = ctx.epoch, plan
         return plan
 
 
-def draw_plan(
-    n: int, usable: np.ndarray, k: int, bound: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """[n, k - 1] partners and [n, k] weights of every sample of ``usable`` [m].
+def draw_partners(n: int, usable: ndarray, k: int, rng: Generator) -> ndarray:
+    """Draw k - 1 partners [n, k - 1] among ``usable`` [m] for each of them.
 
     Distinct partners, never the sample itself, each sample being partner k - 1 times: distinct
     shifts of a ring.
@@ -132,37 +146,30 @@ def draw_plan(
     ring = rng.permutation(usable)
     place = np.zeros(n, np.int64)
     place[ring] = np.arange(len(ring))
-    shifts = 1 + rng.choice(len(ring) - 1, k - 1, replace=False) if k > 1 else np.zeros(0, np.int64)
-    weights = np.ones((n, 1)) if k == 1 else bounded_weights(n, k, bound, rng)
-    return ring[(place[:, None] + shifts) % len(ring)], weights.astype(np.float32)
+    shifts = np.zeros(0, np.int64)
+    if k > 1:
+        shifts = 1 + rng.choice(len(ring) - 1, k - 1, replace=False)
+    return ring[(place[:, None] + shifts) % len(ring)]
 
 
-def bounded_weights(n: int, k: int, bound: float, rng: np.random.Generator) -> np.ndarray:
-    """[n, k] float64, each row uniform on the simplex with no entry above ``bound`` (> 1/k).
+def draw_weights(n: int, k: int, bound: float, rng: Generator) -> ndarray:
+    """Draw weights [n, k] float32, each row uniform on the simplex, no entry above ``bound``.
 
     By rejection, from the smaller of two simplices that hold that set: all weights, or bound minus
     those of a simplex of side k * bound - 1 (entries at most ``bound``, some perhaps negative).
     """
+    if k == 1:
+        return np.ones((n, 1), np.float32)
     side = k * bound - 1
 
-    def draw(rows: int) -> np.ndarray:
+    def draw(rows: int) -> ndarray:
         even = rng.dirichlet(np.ones(k), rows)
         return bound - side * even if side < 1 else even
 
     weights = draw(n)
     while len(bad := np.flatnonzero(((weights > bound) | (weights < 0)).any(1))):
         weights[bad] = draw(len(bad))
-    return weights
-
-
-def _target(y: torch.Tensor, soft: torch.Tensor | None, classes: int) -> torch.Tensor:
-    """[B, C] target probabilities."""
-    return one_hot(y, classes).float() if soft is None else soft
-
-
-def _rows(weights: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """[B] as a column that scales the samples of ``like`` [B, ...]."""
-    return weights.view(-1, *[1] * (like.ndim - 1))
+    return weights.astype(np.float32)
 
 
 class DataSampling(Defense):
@@ -186,17 +193,18 @@ class DataSampling(Defense):
         )
 
     def select(self, ctx: MemberContext) -> Selection | None:
-        usable, p = ctx.data.trainable, self.params
+        usable = ctx.data.trainable
+        p = self.params
         batches = math.ceil(len(usable) / ctx.federation.batch_size)
         keep = int(p.fraction * batches + 1e-9)  # 0.29 * 100 is 28.999... in floating point
         if keep == 0:
-            keep = batches if p.at_zero == "all" else min(1, batches)
-        return None if keep == batches else Selection(usable, batches=keep)
+            keep = batches if p.at_zero == "all" else 1
+        return None if keep >= batches else Selection(usable, batches=keep)
 
 
 class DataAugmentation(Defense):
-    """Crop after padding, mirror, rotate, jitter brightness and contrast, in this order, anew for
-    every image shown.
+    """Crop after padding, mirror, rotate, jitter brightness and contrast, in this order, anew each
+    time that an image is trained on.
 
     Defined on normalised images: what comes from outside the image is black, and black is the
     darkest value of that image's channel. Brightness scales the distance from it, contrast the
@@ -232,75 +240,85 @@ class DataAugmentation(Defense):
         )
 
     def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
-        x, p = batch.x, self.params
+        x = batch.x
         if x.ndim != 4 or not x.is_floating_point():
+            dtype = str(x.dtype).removeprefix("torch.")
             raise UserError(
                 "data-augmentation: needs images [channels, height, width] of floating-point "
-                "values, not "
-                f"{list(x.shape[1:])} of {str(x.dtype).removeprefix('torch.')}"
+                f"values, not {list(x.shape[1:])} of {dtype}"
             )
-        # One row of uniform draws for each random quantity of an image, whichever operations are
-        # on.
+        # a row of uniform draws for each random quantity of an image, whichever operations are on
         u = torch.rand(7, len(x), generator=ctx.generator).to(x.device)
+        return replace(batch, x=self._augmented(x, u))
+
+    def _augmented(self, x: Tensor, u: Tensor) -> Tensor:
+        """Augment images [B, C, H, W], given uniform draws [7, B]."""
+        p = self.params
         black = x.amin((2, 3), keepdim=True)
         shift = (u[:2] * (2 * p.crop + 1)).long() - p.crop
         x = shift_and_flip(x, shift, (u[2] < 0.5) & p.hflip, (u[3] < 0.5) & p.vflip, black)
+        angle, brightness, contrast = 2 * u[4:] - 1
         if p.rotation:
-            x = rotate(x, math.radians(p.rotation) * (2 * u[4] - 1), black)
-        brightness = 1 + p.brightness * (2 * u[5] - 1)
-        contrast = 1 + p.contrast * (2 * u[6] - 1)
-        return replace(batch, x=jitter(x, brightness.to(x), contrast.to(x), black))
+            x = rotate(x, math.radians(p.rotation) * angle, black)
+        brightness = 1 + p.brightness * brightness
+        contrast = 1 + p.contrast * contrast
+        return jitter(x, brightness.to(x), contrast.to(x), black)
 
 
 def shift_and_flip(
-    x: torch.Tensor,
-    shift: torch.Tensor,
-    hflip: torch.Tensor,
-    vflip: torch.Tensor,
-    fill: torch.Tensor,
-) -> torch.Tensor:
-    """[B, C, H, W] cropped at ``shift`` [2, B] (rows, columns) of the padded image, then mirrored
-    where [B] bools say so.
+    x: Tensor,
+    shift: Tensor,
+    hflip: Tensor,
+    vflip: Tensor,
+    fill: Tensor,
+) -> Tensor:
+    """Crop [B, C, H, W] at ``shift`` [2, B] (rows, columns) of the padded images, then mirror.
+
+    ``hflip`` and ``vflip``: [B] bool, which images are mirrored; ``fill``: outside of the image.
     """
-    rows, columns = (torch.arange(n, device=x.device).expand(len(x), n) for n in x.shape[2:])
-    rows = torch.where(vflip[:, None], rows.flip(1), rows) + shift[0, :, None]
-    columns = torch.where(hflip[:, None], columns.flip(1), columns) + shift[1, :, None]
-    rows, columns = torch.broadcast_tensors(rows[:, :, None], columns[:, None, :])
+    rows = _positions(x.shape[2], vflip, shift[0])[:, :, None]
+    columns = _positions(x.shape[3], hflip, shift[1])[:, None, :]
     return _pick(x, rows, columns, fill)
 
 
-def rotate(x: torch.Tensor, angle: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
-    """[B, C, H, W] turned counter-clockwise by ``angle`` [B] radians about the centre; the nearest
-    pixel is taken.
+def _positions(n: int, flip: Tensor, shift: Tensor) -> Tensor:
+    """Source [B, n] of each of ``n`` places along an axis."""
+    place = torch.arange(n, device=shift.device)
+    return torch.where(flip[:, None], place.flip(0), place) + shift[:, None]
+
+
+def rotate(x: Tensor, angle: Tensor, fill: Tensor) -> Tensor:
+    """Turn [B, C, H, W] counter-clockwise by ``angle`` [B] radians about the centre, to the nearest
+    pixel.
     """
-    down, right = (torch.arange(n, device=x.device) - (n - 1) / 2 for n in x.shape[2:])
-    down, right = down[None, :, None], right[None, None, :]
-    cos, sin = angle.cos()[:, None, None], angle.sin()[:, None, None]
-    rows = (cos * down + sin * right + (x.shape[2] - 1) / 2).round().long()
-    columns = (cos * right - sin * down + (x.shape[3] - 1) / 2).round().long()
+    height, width = x.shape[2:]
+    middle_row = (height - 1) / 2
+    middle_column = (width - 1) / 2
+    down = torch.arange(height, device=x.device)[:, None] - middle_row
+    right = torch.arange(width, device=x.device) - middle_column
+    cos = angle.cos()[:, None, None]
+    sin = angle.sin()[:, None, None]
+    rows = (cos * down + sin * right + middle_row).round().long()
+    columns = (cos * right - sin * down + middle_column).round().long()
     return _pick(x, rows, columns, fill)
 
 
-def jitter(
-    x: torch.Tensor, brightness: torch.Tensor, contrast: torch.Tensor, black: torch.Tensor
-) -> torch.Tensor:
-    """[B, C, H, W] with distances from ``black``, then from each channel's mean, scaled by factors
+def jitter(x: Tensor, brightness: Tensor, contrast: Tensor, black: Tensor) -> Tensor:
+    """Scale the distances of [B, C, H, W] from ``black``, then from each channel's mean, by factors
     [B].
     """
-    brightness, contrast = brightness.view(-1, 1, 1, 1), contrast.view(-1, 1, 1, 1)
+    brightness = brightness.view(-1, 1, 1, 1)
+    contrast = contrast.view(-1, 1, 1, 1)
     x = torch.where(brightness == 1, x, black + brightness * (x - black))
     mean = x.mean((2, 3), keepdim=True)
     return torch.where(contrast == 1, x, mean + contrast * (x - mean))
 
 
-def _pick(
-    x: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, fill: torch.Tensor
-) -> torch.Tensor:
-    """[B, C, H, W]: pixel (rows, columns) [B, H, W] of each image, ``fill`` [B, C, 1, 1] where that
-    is outside.
-    """
-    batch, channels, height, width = x.shape
+def _pick(x: Tensor, rows: Tensor, columns: Tensor, fill: Tensor) -> Tensor:
+    """Pick pixel (rows, columns) [B, H, W] of each image, ``fill`` where that is outside."""
+    channels, height, width = x.shape[1:]
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    at = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).view(batch, 1, -1)
-    picked = x.reshape(batch, channels, -1).gather(2, at.expand(-1, channels, -1)).view_as(x)
+    index = rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)
+    index = index.flatten(1)[:, None].expand(-1, channels, -1)
+    picked = x.flatten(2).gather(2, index).view_as(x)
     return torch.where(inside[:, None], picked, fill)

@@ -1,9 +1,8 @@
-"""What noise costs in epsilon, and what noise an epsilon asks for: upper bounds, by dp-accounting."""
+"""Epsilon of noisy steps, and the noise that an epsilon asks for: bounds, by dp-accounting."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -18,7 +17,7 @@ Accountant = Literal["gaussian", "prv", "rdp"]
 
 @dataclass(frozen=True)
 class Steps:
-    """What is composed: ``count`` noisy steps, each holding an example (or client) with probability
+    """Composition of ``count`` noisy steps that hold an example (or client) with probability
     ``rate``.
 
     ``gaussian``: the rate is 1. The others: accountants of batches that hold each example
@@ -31,8 +30,8 @@ class Steps:
 
 
 def epsilon(sigma: float, participations: int, delta: float) -> float:
-    """The epsilon at ``delta`` after an example (or client) took part in ``participations`` noisy
-    steps.
+    """Return the epsilon at ``delta`` after an example (or client) took part in ``participations``
+    noisy steps.
 
     Without subsampling amplification, which shuffled batches do not earn: a step is
     1/sigma-Gaussian-DP when the neighbour replaces the example by one without gradient, steps
@@ -53,11 +52,8 @@ def accountant_used(sigma: float, steps: Steps, delta: float, replaced: bool = F
     """
     if steps.accountant == "gaussian":
         return "gaussian"
-    if (
-        sigma >= LEAST_NOISE
-        and delta >= PRV_LEAST_DELTA
-        and (replaced or steps.accountant == "prv")
-    ):
+    exact = sigma >= LEAST_NOISE and delta >= PRV_LEAST_DELTA
+    if exact and (replaced or steps.accountant == "prv"):
         return "prv"
     return "gaussian" if replaced else "rdp"
 
@@ -69,47 +65,71 @@ def epsilon_after(sigma: float, steps: Steps, delta: float, replaced: bool = Fal
     ``replaced``: the neighbour has another example (or update) in that place, at up to twice the
     clipping norm.
     """
-    without_sampling = epsilon(sigma / 2 if replaced else sigma, steps.count, delta)
+    without_sampling = epsilon(sigma / (2 if replaced else 1), steps.count, delta)
     accountant = accountant_used(sigma, steps, delta, replaced)
     if accountant == "gaussian" or sigma == 0:
         return without_sampling
+    if accountant == "rdp":
+        return _rdp_epsilon(sigma, steps, delta)
+    return _prv_epsilon(sigma, steps, delta, replaced, without_sampling)
+
+
+def _rdp_epsilon(sigma: float, steps: Steps, delta: float) -> float:
     import dp_accounting
     from absl import logging
 
+    # no word on orders that do not converge: the bound holds without them
+    logging.set_verbosity(logging.ERROR)
     step = dp_accounting.PoissonSampledDpEvent(steps.rate, dp_accounting.GaussianDpEvent(sigma))
-    if accountant == "rdp":
-        # no word on orders that do not converge: the bound holds without them
-        logging.set_verbosity(logging.ERROR)
-        return float(
-            dp_accounting.rdp.RdpAccountant().compose(step, steps.count).get_epsilon(delta)
-        )
-    relations = dp_accounting.NeighboringRelation
-    relation = relations.REPLACE_ONE if replaced else relations.REPLACE_SPECIAL
-    # a tenth of the deviation of a step's loss: rounding up to this grid adds less than .2 % to
-    # epsilon
-    losses = dp_accounting.pld.PLDAccountant(relation, steps.rate / sigma / 10).compose(
-        step, steps.count
-    )
-    return _least_epsilon(losses.get_delta, delta, without_sampling)
+    accountant = dp_accounting.rdp.RdpAccountant().compose(step, steps.count)
+    return float(accountant.get_epsilon(delta))
+
+
+def _prv_epsilon(sigma: float, steps: Steps, delta: float, replaced: bool, bound: float) -> float:
+    """Find where delta falls to ``delta``, at most ``bound``.
+
+    The accountant's own search overflows from 700 on.
+    """
+    import dp_accounting
+    from scipy.optimize import brentq
+
+    step = dp_accounting.PoissonSampledDpEvent(steps.rate, dp_accounting.GaussianDpEvent(sigma))
+    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    if replaced:
+        relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    # a tenth of the deviation of a step's loss: rounding up to it adds less than .2 % to epsilon
+    accountant = dp_accounting.pld.PLDAccountant(relation, steps.rate / sigma / 10)
+    accountant.compose(step, steps.count)
+
+    def excess(candidate: float) -> float:
+        return accountant.get_delta(candidate) - delta
+
+    if excess(0.0) <= 0:
+        return 0.0
+    if excess(bound) >= 0:
+        return bound
+    return brentq(excess, 0.0, bound, xtol=1e-9)
 
 
 @lru_cache(maxsize=1024)
 def noise_for(target: float, steps: Steps, delta: float) -> float:
-    """The noise multiplier at which all of these steps cost at most ``target`` at ``delta``: the
-    least one, to three digits for sampled batches. Raises ``UserError`` where none up to
-    ``MOST_NOISE`` is enough.
+    """Return the noise multiplier with which these steps cost at most ``target`` at ``delta``.
+
+    The least one, to three digits for sampled batches.
+
+    Raises:
+        UserError: none up to ``MOST_NOISE`` is enough.
     """
     reachable = epsilon_after(MOST_NOISE, steps, delta)
     if reachable > target:
-        sampled = (
-            f", each sample in a batch with probability {steps.rate:.3g}" if steps.rate < 1 else ""
-        )
+        sampled = ""
+        if steps.rate < 1:
+            sampled = f", each sample in a batch with probability {steps.rate:.3g}"
         raise UserError(
             f"dp-sgd: no noise reaches epsilon {target:g} at delta {delta:g} after {steps.count:,} "
-            f"steps{sampled}: with a "
-            f"noise multiplier of {MOST_NOISE:,.0f} it is {reachable:.3g} (accountant "
-            f"{steps.accountant}); ask for a larger "
-            f"epsilon or delta, or for fewer rounds or local epochs"
+            f"steps{sampled}: with a noise multiplier of {MOST_NOISE:,.0f} it is {reachable:.3g} "
+            f"(accountant {steps.accountant}); ask for a larger epsilon or delta, or for fewer "
+            "rounds or local epochs"
         )
     if steps.accountant == "gaussian":
         from dp_accounting import get_sigma_gaussian
@@ -127,16 +147,3 @@ def noise_for(target: float, steps: Steps, delta: float) -> float:
     while epsilon_after(sigma, steps, delta) > target:
         sigma *= 1 + 2e-4
     return sigma
-
-
-def _least_epsilon(delta_at: Callable[[float], float], delta: float, bound: float) -> float:
-    """Return where ``delta_at`` falls to ``delta``, at most ``bound``. The accountant's own search
-    overflows from 700 on.
-    """
-    from scipy.optimize import brentq
-
-    if delta_at(0.0) <= delta:
-        return 0.0
-    if delta_at(bound) >= delta:
-        return bound
-    return brentq(lambda candidate: delta_at(candidate) - delta, 0.0, bound, xtol=1e-9)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import (
@@ -32,6 +34,7 @@ _ACCOUNTANTS = {
     "rdp": "RDP of dp-accounting",
 }
 _NEIGHBOURS = {"example": "example without its gradient", "client": "client without its update"}
+Memory = Mapping[str, Any]  # a member's
 
 
 class DPSGD(Defense):
@@ -151,20 +154,14 @@ class DPSGD(Defense):
 
     @property
     def covers(self) -> Collection[str]:  # type: ignore[override]
-        """By client all that happens before the update is clipped."""
-        by_client = (
-            "prepare",
-            "select",
-            "local_train",
-            "transform",
-            "local_step",
-            "loss",
-            "after_round",
-        )
-        return by_client if self.params.mode == "client" else ()
+        """Phases that the noise covers: by client all before the update is clipped."""
+        if self.params.mode == "example":
+            return ()
+        before = ("prepare", "select", "local_train", "transform", "local_step", "loss")
+        return (*before, "after_round")
 
     def check(self, federation: Federation) -> None:
-        """An epsilon must be in reach; what depends on a member's number of samples is asked in its
+        """Raise ``UserError`` for an epsilon out of reach; of sampled batches it is known in the
         first round.
         """
         p = self.params
@@ -172,134 +169,148 @@ class DPSGD(Defense):
             noise_for(p.epsilon, self._steps(federation, 0), p.delta)
 
     def select(self, ctx: MemberContext) -> Selection | None:
-        """All samples, to be drawn as ``sampling`` says. The noise is kept for the report."""
+        """Select all samples, to be drawn by ``sampling``; note the noise for the report."""
         usable = ctx.data.trainable
         if self.params.mode == "example":
-            ctx.memory.update(
-                {
-                    "samples": len(usable),
-                    "noise multiplier": self._noise(ctx.federation, len(usable)),
-                }
-            )
+            ctx.memory["samples"] = len(usable)
+            ctx.memory["noise multiplier"] = self._noise(ctx.federation, len(usable))
         return Selection(usable, poisson=True) if self.params.sampling == "poisson" else None
 
-    def local_step(self, batch: Batch, ctx: MemberContext) -> torch.Tensor | None:
+    def local_step(self, batch: Batch, ctx: MemberContext) -> Tensor | None:
         p = self.params
         if p.mode == "client":
             return None
-        size, samples = len(batch.hard_labels("dp-sgd")), 0
+        size = len(batch.hard_labels("dp-sgd"))
+        samples = 0
         if p.sampling == "poisson":
             samples = len(ctx.data.trainable)
             # as expected: the size of a batch tells who is in it
             size = min(samples, ctx.federation.batch_size)
         self._count(batch, ctx)
-        sigma = self._noise(ctx.federation, samples)
+        batch = self._with_views(batch, ctx)
         if p.clip_unit == "batch":
-            mean = clip_to(self._mean_gradient(batch, ctx), p.clip)
-            return torch.add(mean, ctx.randn_like(mean), alpha=sigma * p.clip).mul_(p.rate)
-        total = self._clipped_sum(batch, ctx)
-        return total.add_(ctx.randn_like(total), alpha=sigma * p.clip).mul_(p.rate / size)
+            total = clip_to(mean_gradient(batch, ctx), p.clip)
+            size = 1
+        else:
+            total = ctx.clipped_gradient(batch, p.clip, p.augment_multiplicity)
+        deviation = self._noise(ctx.federation, samples) * p.clip
+        return total.add_(ctx.randn_like(total), alpha=deviation).mul_(p.rate / size)
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         # buffers (running statistics) are sent as they are: with them nothing can be claimed
-        ctx.memory["buffers"] = any(True for _ in ctx.model.buffers())
+        ctx.memory["buffers"] = next(ctx.model.buffers(), None) is not None
         if self.params.mode == "example":
             return update
-        sigma, bound = self._noise(ctx.federation, 0), self._update_bound(update, ctx)
+        sigma = self._noise(ctx.federation, 0)
+        bound = self._update_bound(update, ctx)
         ctx.memory["noise multiplier"] = sigma
         return clip_to(update, bound) + (sigma * bound) * ctx.randn_like(update)
 
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """The epsilon of one example (or one client) against a party that reads that member's
+        """State the epsilon of one example (or one client) against a party that reads that member's
         uploads; see ``dp_accounting``.
 
         Nothing is claimed without noise, nor with a median bound, or where buffers go out
         unclipped. With ``clip_unit: batch`` or ``account: one-round`` the false epsilon is called a
         claimed one.
         """
-        p, memories = self.params, [ctx.of_member[k] for k in sorted(ctx.of_member)]
-        seen = [m for m in memories if "noise multiplier" in m]
-        unclipped = p.mode == "client" and (p.clip_update == "median" or not seen)
-        unclipped |= p.clip_unit == "example" and any(m.get("buffers") for m in seen)
-        if p.sigma == 0 or unclipped or (p.sampling == "poisson" and not seen):
+        p = self.params
+        federation = ctx.federation
+        memories = [ctx.of_member[k] for k in sorted(ctx.of_member)]
+        trained = [memory for memory in memories if "noise multiplier" in memory]
+        if not self._claimable(trained):
             return {}
-        noises = [m["noise multiplier"] for m in seen] or [self._noise(ctx.federation, 0)]
-        name = "epsilon" if p.clip_unit == "example" else "claimed epsilon (batch clipped)"
-        name = name if p.account == "all" else "claimed epsilon (one round)"
-        facts: dict[str, FactValue] = {name: self._claim(ctx.federation, seen), "delta": p.delta}
-        terms = min(noises), self._steps(ctx.federation, 1), p.delta
-        neighbours, accountant = _NEIGHBOURS[p.mode], _ACCOUNTANTS[accountant_used(*terms)]
-        if name == "epsilon":
-            facts["epsilon if replaced"] = self._claim(ctx.federation, seen, replaced=True)
-            neighbours += f" (if replaced: another {p.mode})"
-            other = _ACCOUNTANTS[accountant_used(*terms, replaced=True)]
-            accountant += f" (if replaced: {other})" if other != accountant else ""
-        facts |= {"unit of privacy": p.mode, "neighbours": neighbours}
+        noises = [m["noise multiplier"] for m in trained] or [self._noise(federation, 0)]
+        facts = self._claims(federation, trained, min(noises))
         facts["noise multiplier"] = noises[0] if len(set(noises)) == 1 else noises
         if p.mode == "example":
             facts["sampling"] = p.sampling
-        facts["accountant"] = f"{accountant}, upper bound"
-        at_risk = p.delta * max((m["samples"] for m in seen if "samples" in m), default=0)
-        # publishing a sample at random has delta 1/n
-        return facts | ({"delta times samples": at_risk} if at_risk > 0.1 else {})
+        at_risk = p.delta * max((m["samples"] for m in trained if "samples" in m), default=0)
+        if at_risk > 0.1:  # publishing a sample at random has delta 1/n
+            facts["delta times samples"] = at_risk
+        return facts
+
+    def _claimable(self, memories: Sequence[Memory]) -> bool:
+        """Tell whether the noise covers all that the members sent."""
+        p = self.params
+        if p.mode == "client" and (p.clip_update == "median" or not memories):
+            return False
+        if p.clip_unit == "example" and any(memory.get("buffers") for memory in memories):
+            return False
+        return p.sigma != 0 and (p.sampling == "shuffled" or bool(memories))
+
+    def _claims(
+        self, federation: Federation, memories: Sequence[Memory], noise: float
+    ) -> dict[str, FactValue]:
+        """State epsilon, against which neighbours, and by which accountant."""
+        p = self.params
+        name = "epsilon"
+        if p.account == "one-round":
+            name = "claimed epsilon (one round)"
+        elif p.clip_unit == "batch":
+            name = "claimed epsilon (batch clipped)"
+        terms = noise, self._steps(federation, 1), p.delta
+        neighbours = _NEIGHBOURS[p.mode]
+        accountant = _ACCOUNTANTS[accountant_used(*terms)]
+        facts: dict[str, FactValue] = {name: self._claim(federation, memories), "delta": p.delta}
+        if name == "epsilon":
+            facts["epsilon if replaced"] = self._claim(federation, memories, replaced=True)
+            neighbours += f" (if replaced: another {p.mode})"
+            of_replacement = _ACCOUNTANTS[accountant_used(*terms, replaced=True)]
+            if of_replacement != accountant:
+                accountant += f" (if replaced: {of_replacement})"
+        return facts | {
+            "unit of privacy": p.mode,
+            "neighbours": neighbours,
+            "accountant": f"{accountant}, upper bound",
+        }
 
     def _claim(
-        self, federation: Federation, seen: Sequence[Mapping[str, Any]], replaced: bool = False
+        self, federation: Federation, memories: Sequence[Memory], replaced: bool = False
     ) -> float:
-        """The epsilon of the member that it costs most: of the steps that were planned or, where
-        another defense trained longer, of those that were taken. ``replaced``: against another
-        example (or update) in that place.
+        """Return the epsilon of the member that it costs most."""
+        return max(self._epsilon(federation, memory, replaced) for memory in memories or [{}])
+
+    def _epsilon(self, federation: Federation, memory: Memory, replaced: bool) -> float:
+        """Return a member's epsilon of the steps planned or, if another defense took more, taken.
+
+        ``replaced``: against another example (or update) in that place.
         """
-        target, epsilons = self.params.epsilon, []
-        for memory in seen or [{}]:
-            samples = memory.get("samples", 0)
-            planned = self._steps(federation, samples)
-            steps = replace(planned, count=max(planned.count, self._taken(memory)))
-            if target is not None and steps == planned and not replaced:
-                epsilons.append(target)
-            else:
-                epsilons.append(
-                    epsilon_after(
-                        self._noise(federation, samples), steps, self.params.delta, replaced
-                    )
-                )
-        return max(epsilons)
+        p = self.params
+        samples = memory.get("samples", 0)
+        planned = self._steps(federation, samples)
+        steps = replace(planned, count=max(planned.count, self._taken(memory)))
+        if p.epsilon is not None and steps == planned and not replaced:
+            return p.epsilon
+        return epsilon_after(self._noise(federation, samples), steps, p.delta, replaced)
 
     def _count(self, batch: Batch, ctx: MemberContext) -> None:
-        """How often each example has been in a step: squared copies, as their noise counts; and the
-        steps.
-        """
+        """Count the steps, and those of each example: squared copies, as their noise counts."""
         ctx.memory["steps"] = ctx.memory.get("steps", 0) + 1
         if self.params.sampling == "shuffled":
-            copies = torch.bincount(batch.index, minlength=len(ctx.data.y)).square_()
-            ctx.memory["taken"] = (
-                ctx.memory["taken"].add_(copies) if "taken" in ctx.memory else copies
-            )
+            copies = torch.bincount(batch.index, minlength=len(ctx.data.y))
+            ctx.memory["taken"] = ctx.memory.get("taken", 0) + copies.square()
 
-    def _taken(self, memory: Mapping[str, Any]) -> int:
+    def _taken(self, memory: Memory) -> int:
         if self.params.account == "one-round" or "steps" not in memory:
             return 0
-        return (
-            int(memory["steps"])
-            if self.params.sampling == "poisson"
-            else int(memory["taken"].max())
-        )
-
-    def _rounds(self, federation: Federation) -> int:
-        """A bound on a client's participations: each round draws anew, and may draw the same ones."""
-        return federation.rounds if self.params.account == "all" else 1
+        if self.params.sampling == "poisson":
+            return memory["steps"]
+        return int(memory["taken"].max())
 
     def _steps(self, federation: Federation, samples: int) -> Steps:
-        """The steps that a member with so many samples takes, as far as the account goes."""
-        rounds = self._rounds(federation)
-        if self.params.mode == "client":
+        """Return the steps of a member with so many samples, as far as the account goes."""
+        p = self.params
+        # each round draws its clients anew, and may draw the same ones
+        rounds = federation.rounds if p.account == "all" else 1
+        if p.mode == "client":
             return Steps(rounds)
-        if self.params.sampling == "shuffled":
-            # an example is in at most one batch of an epoch
-            return Steps(rounds * federation.local_epochs)
-        batches = max(1, -(-samples // federation.batch_size))
+        epochs = rounds * federation.local_epochs
+        if p.sampling == "shuffled":
+            return Steps(epochs)  # an example is in at most one batch of an epoch
+        batches = max(1, math.ceil(samples / federation.batch_size))
         rate = min(1.0, federation.batch_size / max(1, samples))
-        return Steps(rounds * federation.local_epochs * batches, rate, self.params.accountant)
+        return Steps(epochs * batches, rate, p.accountant)
 
     def _noise(self, federation: Federation, samples: int) -> float:
         p = self.params
@@ -307,65 +318,54 @@ class DPSGD(Defense):
             return noise_for(p.epsilon, self._steps(federation, samples), p.delta)
         return SIGMA if p.sigma is None else p.sigma
 
-    def _mean_gradient(self, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        """[P]: of the mean loss of the whole batch (and of its views); zero for an empty batch."""
-        if len(batch.y) == 0:
-            return torch.zeros_like(ctx.params)
-        views, x, y = self.params.augment_multiplicity, batch.x, batch.y
-        if views > 1:
-            x, y = self._views(x, ctx), y.repeat_interleave(views)
-        return ctx.gradient(cross_entropy(ctx.model(x), y))
-
-    def _clipped_sum(self, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        """[P]: the sum of the clipped gradients."""
+    def _with_views(self, batch: Batch, ctx: MemberContext) -> Batch:
+        """Replace each sample by random views of it, if there are to be several."""
+        p = self.params
         views = self.params.augment_multiplicity
-        if views > 1:
-            rows = {
-                "y": batch.y.repeat_interleave(views),
-                "index": batch.index.repeat_interleave(views),
-            }
-            batch = replace(batch, x=self._views(batch.x, ctx), flag=None, **rows)
-        return ctx.clipped_gradient(batch, self.params.clip, views)
-
-    def _views(self, x: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
-        if x.ndim != 4:
+        if views == 1:
+            return batch
+        if batch.x.ndim != 4:
             raise UserError(
-                f"dp-sgd: augment_multiplicity shifts images [channels, height, width]; "
-                f"these samples have the shape {list(x.shape[1:])}: use augment_multiplicity 1"
+                "dp-sgd: augment_multiplicity shifts images [channels, height, width]; these "
+                f"samples have the shape {list(batch.x.shape[1:])}: use augment_multiplicity 1"
             )
-        return random_views(
-            x, self.params.augment_multiplicity, self.params.shift, self.params.flip, ctx.generator
-        )
+        x = random_views(batch.x, views, p.shift, p.flip, ctx.generator)
+        y = batch.y.repeat_interleave(views)
+        index = batch.index.repeat_interleave(views)
+        return replace(batch, x=x, y=y, index=index, flag=None)
 
-    def _update_bound(self, update: torch.Tensor, ctx: MemberContext) -> float:
+    def _update_bound(self, update: Tensor, ctx: MemberContext) -> float:
         if self.params.clip_update != "median":
             return self.params.clip_update
         length = float(norm(update))
         past = ctx.memory.setdefault("update-norms", [])
-        bound = float(torch.tensor(past or [length], dtype=torch.float64).quantile(0.5))
+        lengths = torch.tensor(past or [length], dtype=torch.float64)
         past.append(length)
-        return bound
+        return float(lengths.quantile(0.5))
 
 
-def clip_to(vector: torch.Tensor, bound: float) -> torch.Tensor:
-    """[P] scaled down to at most the L2 norm ``bound``."""
+def mean_gradient(batch: Batch, ctx: MemberContext) -> Tensor:
+    """Gradient [P] of the mean loss of the whole batch; zero for an empty one."""
+    if len(batch.y) == 0:
+        return torch.zeros_like(ctx.params)
+    return ctx.gradient(cross_entropy(ctx.model(batch.x), batch.y))
+
+
+def clip_to(vector: Tensor, bound: float) -> Tensor:
+    """Scale [P] down to at most the L2 norm ``bound``."""
     return vector * (bound / norm(vector).clamp_min(1e-30)).clamp_max(1)
 
 
 def random_views(
-    x: torch.Tensor, views: int, shift: int, flip: bool, generator: torch.Generator
-) -> torch.Tensor:
-    """[B * views, C, H, W] from [B, C, H, W]: pad with zeros, crop at random, mirror; one sample's
-    views adjacent.
+    x: Tensor, views: int, shift: int, flip: bool, generator: torch.Generator
+) -> Tensor:
+    """Pad [B, C, H, W] with zeros, crop at random and mirror: [B * views, C, H, W].
 
-    Source: pad-and-crop augmentation of He et al. (CVPR 2016, section 4.2).
+    One sample's views are adjacent. Source: pad-and-crop augmentation of He et al. (CVPR 2016,
+    section 4.2).
     """
     n = len(x) * views
-    offset = (
-        torch.randint(0, 2 * shift + 1, (2, n, 1), generator=generator).to(x.device)[..., 0] - shift
-    )
-    mirror = (torch.randint(0, 2, (n, 1), generator=generator).to(x.device) * int(flip)).bool()[
-        :, 0
-    ]
+    offset = torch.randint(0, 2 * shift + 1, (2, n), generator=generator).to(x.device) - shift
+    mirror = torch.randint(0, 2, (n,), generator=generator).to(x.device).bool() & flip
     rows = x.repeat_interleave(views, 0)
     return shift_and_flip(rows, offset, mirror, torch.zeros_like(mirror), rows.new_zeros(()))

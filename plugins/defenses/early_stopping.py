@@ -6,11 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedbench.core import (
     Defense,
@@ -22,9 +23,26 @@ from fedbench.core import (
     ReportContext,
     UserError,
 )
+from fedbench.plugins.defenses.losses import smoothed, targets
 
 FEWEST = 10  # validation samples: the loss of fewer says more about them than about the model
 Keep = Literal["best", "last"]
+ValidationShare = Annotated[
+    float,
+    Field(
+        gt=0,
+        lt=1,
+        description="share of a member's samples held out, where the setting gives it no "
+        "validation part",
+    ),
+]
+PatienceEpochs = Annotated[
+    int,
+    Field(
+        ge=1,
+        description="epochs in a row without a lower validation loss after which training stops",
+    ),
+]
 
 
 class Patience:
@@ -36,13 +54,20 @@ class Patience:
     """
 
     def __init__(self, patience: int, bar: float = math.inf) -> None:
-        self._patience, self.best, self._worse = patience, bar, 0
+        self._patience = patience
+        self._worse = 0
+        self.best = bar
+        self.improved = False
 
     def improves(self, loss: float) -> bool:
-        """Take the next epoch's ``loss``; whether it is the lowest so far."""
-        better = loss < self.best
-        self.best, self._worse = (loss, 0) if better else (self.best, self._worse + 1)
-        return better
+        """Take the next epoch's ``loss``; return whether it is the lowest so far."""
+        if loss < self.best:
+            self.best = loss
+            self.improved = True
+            self._worse = 0
+            return True
+        self._worse += 1
+        return False
 
     @property
     def spent(self) -> bool:
@@ -50,117 +75,112 @@ class Patience:
         return self._worse >= self._patience
 
 
-def hold_out(y: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """[n] bool: ``count`` samples, in each class its share of them to within one (largest
-    remainders).
+def hold_out(data: MemberData, count: int, rng: np.random.Generator) -> MemberData:
+    """Hold ``count`` samples out, in each class its share of them to within one.
+
+    The largest remainders have one more.
     """
+    y = data.y.cpu().numpy()
     labels, sizes = np.unique(y, return_counts=True)
     share = count * sizes / max(1, len(y))
     quota = np.floor(share).astype(int)
     ties = rng.permutation(len(labels))
-    for i in np.lexsort((ties, quota - share))[: count - quota.sum()]:
-        quota[i] += 1
-    held = np.zeros(len(y), bool)
-    for label, q in zip(labels, quota, strict=True):
-        held[rng.choice(np.flatnonzero(y == label), q, replace=False)] = True
-    return held
+    quota[np.lexsort((ties, quota - share))[: count - quota.sum()]] += 1
+    mask = np.zeros(len(y), bool)
+    for label, n in zip(labels, quota, strict=True):
+        mask[rng.choice(np.flatnonzero(y == label), n, replace=False)] = True
+    return replace(data, held_out=torch.from_numpy(mask).to(data.y.device))
 
 
 def with_validation_part(
-    data: MemberData, ctx: MemberContext, share: float, who: str
+    data: MemberData, ctx: MemberContext, share: float, defense: str
 ) -> MemberData:
-    """``data`` with a validation part: the one it comes with or, where it has none, ``share`` of
-    its samples, stratified.
+    """Hold out ``share`` of the samples, stratified, where ``data`` has no validation part yet.
 
     A class of few samples may have none in it: its loss is then judged by the other classes alone.
-    Raises ``UserError`` for a part of fewer than 10 samples.
+
+    Raises:
+        UserError: the part has fewer than 10 samples.
     """
-    n, given = len(data.y), data.held_out is not None
-    if not given:
-        held = hold_out(data.y.cpu().numpy(), round(share * n), ctx.rng)
-        data = replace(data, held_out=torch.from_numpy(held).to(data.y.device))
+    n = len(data.y)
+    remedy = "raise federation.validation"
+    if data.held_out is None:
+        data = hold_out(data, round(share * n), ctx.rng)
+        remedy = f"raise {defense}'s `validation` (now {share:g}) or federation.validation"
     assert data.held_out is not None
-    if (count := int(data.held_out.sum())) < FEWEST:
-        wider = (
-            "raise federation.validation"
-            if given
-            else f"raise {who}'s `validation` (now {share:g}) or federation.validation"
-        )
+    count = int(data.held_out.sum())
+    if count < FEWEST:
         raise UserError(
-            f"{who}: client {ctx.client} has {count} validation samples of its {n}, at least "
-            f"{FEWEST} are needed to judge by: "
-            f"{wider}, or give clients more samples (fewer clients, a larger data set, a milder "
-            "partition)"
+            f"{defense}: client {ctx.client} has {count} validation samples of its {n}, at least "
+            f"{FEWEST} are needed to judge by: {remedy}, or give clients more samples (fewer "
+            "clients, a larger data set, a milder partition)"
         )
     return data
 
 
-def validation_loss(ctx: MemberContext, target: torch.Tensor) -> float:
-    """Mean cross-entropy of the model at hand on the member's validation part; ``target``: [n]
-    labels or [n, C] probabilities.
+def validation_loss(ctx: MemberContext, target: Tensor) -> float:
+    """Mean cross-entropy of the live model on the member's validation part.
+
+    ``target``: [n] labels or [n, C] probabilities.
     """
-    held = ctx.data.held_out
-    return ctx.losses(ctx.data.x[held], target[held]).double().mean().item()
+    part = ctx.data.held_out
+    return ctx.losses(ctx.data.x[part], target[part]).double().mean().item()
 
 
 def train_with_patience(
-    ctx: MemberContext, target: torch.Tensor, patience: int, guarded: bool, keep: Keep
+    ctx: MemberContext, target: Tensor, patience: int, guarded: bool, keep: Keep
 ) -> None:
-    """The round's local training, stopped by the validation loss against ``target`` ([n] labels or
-    [n, C] probabilities).
+    """Train for a round, stopped by the validation loss against ``target``.
 
-    ``guarded``: the received model's loss is the first bar. ``best``: what is left is the
-    best-validated model, with its batch statistics; where no epoch gets under the bar, the received
-    one.
+    ``target``: [n] labels or [n, C] probabilities. ``guarded``: the received model's loss is the
+    first bar. ``best``: what is left is the best-validated model, with its batch statistics; where
+    no epoch gets under the bar, the received one.
     """
-
-    def loss() -> float:
-        return validation_loss(ctx, target)
-
-    rule = Patience(patience, loss() if guarded else math.inf)
-    kept, beaten, epochs = ctx.snapshot() if keep == "best" else None, False, 0
-    for e in ctx.epochs():
-        epochs = e + 1
-        if rule.improves(loss()):
-            beaten = True
-            kept = ctx.snapshot() if keep == "best" else None
+    bar = validation_loss(ctx, target) if guarded else math.inf
+    rule = Patience(patience, bar)
+    best = ctx.snapshot()
+    epochs = 0
+    for epoch in ctx.epochs():
+        epochs = epoch + 1
+        if rule.improves(validation_loss(ctx, target)):
+            best = ctx.snapshot()
         if rule.spent:
             break
-    if kept is not None and (guarded or beaten):
-        ctx.restore(kept)
+    if keep == "best" and (guarded or rule.improved):
+        ctx.restore(best)
     ctx.memory.setdefault("stopping", Counter()).update(
         rounds=1,
         epochs=epochs,
         stopped=epochs < ctx.federation.local_epochs,
-        received=guarded and keep == "best" and not beaten,
+        received=guarded and keep == "best" and not rule.improved,
     )
 
 
 def stopping_facts(ctx: ReportContext) -> dict[str, FactValue]:
-    """Means over all rounds of all members: epochs trained, share stopped early, share that
-    uploaded the received model.
-    """
-    total: Counter[str] = sum(
-        (m["stopping"] for m in ctx.of_member.values() if "stopping" in m), Counter()
-    )
-    names = {
-        "mean epochs trained a round": "epochs",
-        "share of rounds stopped early": "stopped",
-        "share of rounds that kept the global model": "received",
+    """Average over all rounds of all members how long they trained and what they uploaded."""
+    total: Counter[str] = Counter()
+    for memory in ctx.of_member.values():
+        total.update(memory.get("stopping", {}))
+    if not total:
+        return {}
+    rounds = total["rounds"]
+    return {
+        "mean epochs trained a round": total["epochs"] / rounds,
+        "share of rounds stopped early": total["stopped"] / rounds,
+        "share of rounds that kept the global model": total["received"] / rounds,
     }
-    return {fact: total[name] / total["rounds"] for fact, name in names.items()} if total else {}
 
 
 def never_stops(patience: int, federation: Federation, keep: Keep = "best") -> Sequence[str]:
-    """The remark on a patience that no round has the epochs for."""
+    """Remark on a patience that no round has the epochs for."""
     epochs = federation.local_epochs
     if patience < epochs:
         return ()
-    left = f"the {keep} epoch is {'still kept' if keep == 'best' else 'uploaded'}"
-    rounds = f"{epochs} local epoch{'' if epochs == 1 else 's'} of a round"
+    upload = "still kept" if keep == "best" else "uploaded"
+    plural = "" if epochs == 1 else "s"
     return [
-        f"patience {patience} is not below the {rounds}: training never stops early ({left}); "
-        "lower patience to stop"
+        f"patience {patience} is not below the {epochs} local epoch{plural} of a round: training "
+        f"never stops early (the {keep} epoch is {upload}); lower patience to stop"
     ]
 
 
@@ -184,60 +204,44 @@ class EarlyStopping(Defense):
     private = ("prepare", "local_train")
 
     class Params(Params):
-        patience: int = Field(
-            10,
-            ge=1,
-            description="epochs in a row without a lower validation loss after which training "
-            "stops",
-        )
-        validation: float = Field(
-            0.1,
-            gt=0,
-            lt=1,
-            description="share of a member's samples held out, where the setting gives it no "
-            "validation part",
-        )
+        patience: PatienceEpochs = 10
+        validation: ValidationShare = 0.1
         patience_rounds: int | None = Field(
             None,
             ge=1,
             description="rounds in a row without a lower validation loss of the received model "
-            "after which the "
-            "member trains no more; null: it trains in every round",
+            "after which the member trains no more; null: it trains in every round",
         )
 
     def remarks(self, federation: Federation) -> Sequence[str]:
-        """Whether the patience can ever stop a round."""
-        return (
-            never_stops(self.params.patience, federation)
-            if self.params.patience_rounds is None
-            else ()
-        )
+        """Say where no round can be stopped."""
+        if self.params.patience_rounds is not None:
+            return ()
+        return never_stops(self.params.patience, federation)
 
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
         return with_validation_part(data, ctx, self.params.validation, "early-stopping")
 
     def local_train(self, ctx: MemberContext) -> None:
-        if self.params.patience_rounds is not None and self._ended(
-            ctx, self.params.patience_rounds
-        ):
-            return
-        train_with_patience(ctx, ctx.data.y, self.params.patience, guarded=False, keep="best")
+        if self.params.patience_rounds is None or not self._ended(ctx):
+            train_with_patience(ctx, ctx.data.y, self.params.patience, guarded=False, keep="best")
 
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """How long members trained."""
-        facts = {name: value for name, value in stopping_facts(ctx).items() if "global" not in name}
+        """Report how long members trained."""
+        facts = stopping_facts(ctx)
+        facts.pop("share of rounds that kept the global model", None)
         if self.params.patience_rounds is not None:
-            facts["last round trained of each member"] = [
-                ctx.of_member[k].get("last round", 0) for k in ctx.members
-            ]
+            rounds = [ctx.of_member[k].get("last round", 0) for k in ctx.members]
+            facts["last round trained of each member"] = rounds
         return facts
 
-    def _ended(self, ctx: MemberContext, patience: int) -> bool:
-        """Whether the member has stopped for good. The received model is the others' work too: it
-        can get better again, and the member stays away all the same, as a training that was stopped
-        does.
+    def _ended(self, ctx: MemberContext) -> bool:
+        """Tell whether the member has stopped for good.
+
+        The received model is the others' work too: it can get better again, and the member stays
+        away all the same, as a training that was stopped does.
         """
-        rule: Patience = ctx.memory.setdefault("rounds", Patience(patience))
+        rule = ctx.memory.setdefault("rounds", Patience(self.params.patience_rounds))
         if not rule.spent:
             rule.improves(validation_loss(ctx, ctx.data.y))
         if not rule.spent:
@@ -266,19 +270,8 @@ class MemberShield(Defense):
         theta: float = Field(
             0.8, ge=0, lt=1, description="weight of the uniform distribution in the soft labels"
         )
-        patience: int = Field(
-            10,
-            ge=1,
-            description="epochs in a row without a lower validation loss after which training "
-            "stops",
-        )
-        validation: float = Field(
-            0.1,
-            gt=0,
-            lt=1,
-            description="share of a member's samples held out, where the setting gives it no "
-            "validation part",
-        )
+        patience: PatienceEpochs = 10
+        validation: ValidationShare = 0.1
         keep: Literal["best", "last"] = Field(
             "best", description="model that is uploaded: best-validated, or the last epoch's"
         )
@@ -289,33 +282,20 @@ class MemberShield(Defense):
         )
 
     def remarks(self, federation: Federation) -> Sequence[str]:
-        """Whether the patience can ever stop a round."""
+        """Say where no round can be stopped."""
         return never_stops(self.params.patience, federation, self.params.keep)
 
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
         data = with_validation_part(data, ctx, self.params.validation, "membershield")
-        return replace(
-            data,
-            soft=soft_labels(data, ctx.federation.n_classes, self.params.theta, ctx.params.dtype),
-        )
+        before = targets(data, ctx.federation.n_classes, ctx.params.dtype)
+        return replace(data, soft=smoothed(before, self.params.theta))  # Eq. 2
 
     def local_train(self, ctx: MemberContext) -> None:
         p = self.params
+        guarded = self.params.guard == "global"
         assert ctx.data.soft is not None
-        train_with_patience(
-            ctx, ctx.data.soft, p.patience, guarded=p.guard == "global", keep=p.keep
-        )
+        train_with_patience(ctx, ctx.data.soft, p.patience, guarded, p.keep)
 
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """How long members trained, and how often nothing beat the global model."""
+        """Report how long members trained, and how often nothing beat the global model."""
         return stopping_facts(ctx)
-
-
-def soft_labels(
-    data: MemberData, classes: int, theta: float, dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
-    """[n, C]: (1 - theta) y + theta / C, y the one-hot labels, or the targets that a defense before
-    this one made (Eq. 2).
-    """
-    hard = torch.nn.functional.one_hot(data.y, classes).to(dtype)
-    return (1 - theta) * (hard if data.soft is None else data.soft) + theta / classes

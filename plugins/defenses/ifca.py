@@ -7,22 +7,20 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field, model_validator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
+from torch import Tensor
 
 from fedbench.core import Defense, Federation, MemberContext, Params, ServerContext, UserError
 
-WORST = 1e30  # what a loss that is not finite counts as: such a model is never the better one
-# default of ``least_share``, in units of 1/s: the released code's 35 % of the clients for two
-# clusters
-USUAL = 0.7
+WORST = 1e30  # for a loss that is not finite: such a model is never the better one
+USUAL = 0.7  # default of ``least_share``, in 1/s: the released code's 35 % for two clusters
 
 
-def empirical_losses(
-    models: torch.Tensor, ctx: MemberContext, batch: int | None = None
-) -> np.ndarray:
-    """[s] float64: mean cross-entropy of each model [s, P] on the member's own data, in eval mode.
+def empirical_losses(models: Tensor, ctx: MemberContext, batch: int | None = None) -> ndarray:
+    """Mean cross-entropy [s] float64 of each model [s, P] on the member's own data, in eval mode.
 
     ``batch``: on so many samples drawn without replacement, the same ones for every model; None: on
     all. Samples held out of training are left out. Overwrites ``ctx.params``. Normalisation
@@ -31,16 +29,16 @@ def empirical_losses(
     """
     index = ctx.data.trainable
     if batch is not None and batch < len(index):
-        index = index[
-            torch.from_numpy(ctx.rng.choice(len(index), batch, replace=False)).to(index.device)
-        ]
-    x, y = ctx.data.x[index], ctx.data.y[index]
-    losses = []
+        places = ctx.rng.choice(len(index), batch, replace=False)
+        index = index[torch.from_numpy(places).to(index.device)]
+    x = ctx.data.x[index]
+    y = ctx.data.y[index]
+    means = []
     for model in models:
         ctx.params.copy_(model)
-        losses.append(ctx.losses(x, y).double().mean())
-    found = torch.stack(losses).cpu().numpy()
-    return np.where(np.isfinite(found), found, WORST)
+        means.append(ctx.losses(x, y).double().mean())
+    losses = torch.stack(means).cpu().numpy()
+    return np.where(np.isfinite(losses), losses, WORST)
 
 
 class IFCA(Defense):
@@ -90,33 +88,34 @@ class IFCA(Defense):
 
     @property
     def n_models(self) -> int:  # type: ignore[override]
-        """``models``."""
+        """Number of global models."""
         return self.params.models
 
     @property
     def least_share(self) -> float:  # type: ignore[override]
-        """``least_share``, or its default for so many models."""
+        """Share of the members that picks each initial model."""
         share = self.params.least_share
         return USUAL / self.params.models if share is None else share
 
     def check(self, federation: Federation) -> None:
-        """No more clusters than clients."""
-        if self.params.models > federation.clients:
+        """Raise ``UserError`` for more clusters than clients."""
+        models = self.params.models
+        clients = federation.clients
+        if models > clients:
             raise UserError(
-                f"{self.params.models} clusters need as many clients, and the federation has "
-                f"{federation.clients}: "
-                "lower models, or let more clients take part"
+                f"{models} clusters need as many clients, and the federation has {clients}: lower "
+                "models, or let more clients take part"
             )
 
-    def assign(self, models: torch.Tensor, ctx: MemberContext) -> int:
-        """The model [s, P] of least empirical loss, the first of equals."""
+    def assign(self, models: Tensor, ctx: MemberContext) -> int:
+        """Pick the model of [s, P] of least empirical loss, the first of equals."""
         return int(np.argmin(empirical_losses(models, ctx, self.params.batch)))
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]: the mean of one cluster's rows [n, P]."""
-        return weights @ updates if self.params.weights == "size" else updates.mean(dim=0)
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        """Mean [P] of one cluster's rows [n, P]."""
+        if self.params.weights == "size":
+            return weights @ updates
+        return updates.mean(dim=0)
 
 
 class LocalOnly(Defense):
@@ -131,19 +130,21 @@ class LocalOnly(Defense):
 
     n_models = 0
 
-    def assign(self, models: torch.Tensor, ctx: MemberContext) -> int:
-        """The client's own model, whatever the others' [s, P] are worth to it."""
+    def assign(self, models: Tensor, ctx: MemberContext) -> int:
+        """Pick the client's own model, whatever the others are worth to it."""
         return ctx.client
 
 
-HIDDEN, RATE, EPOCHS = 64, 1e-3, 50  # of the attack model
+HIDDEN = 64  # of the attack model
+RATE = 1e-3
+EPOCHS = 50
 Order = Literal["sorted", "true-first"]
 
 
 def risk(
-    start: torch.Tensor, ctx: ServerContext, shadows: int, epochs: int, order: Order = "sorted"
+    start: Tensor, ctx: ServerContext, shadows: int, epochs: int, order: Order = "sorted"
 ) -> float:
-    """Balanced accuracy in [0, 1] of a shadow-model attack, 0.5 being chance.
+    """Return the balanced accuracy in [0, 1] of a shadow-model attack, 0.5 being chance.
 
     ``shadows`` models are trained from ``start`` [P] for ``epochs`` on random halves of
     ``ctx.root``; an attack model learns from their confidences to tell in from out; it is judged on
@@ -153,42 +154,45 @@ def risk(
     algorithm 2 (TrainMIA), after Shokri et al., IEEE S&P 2017. The paper does not say where TPR and
     TNR are taken: a held-out shadow model is what a server can do by itself.
     """
-    if ctx.root is None or ctx.train is None or ctx.logits is None:
-        raise RuntimeError("the red team was given no root samples")
-    x, y = ctx.root.x, ctx.root.y
-    members = [ctx.rng.permutation(len(y)).argsort() < len(y) // 2 for _ in range(shadows + 1)]
-    seen = []
+    assert ctx.root and ctx.train and ctx.logits  # `root_samples` asks for them
+    x = ctx.root.x
+    y = ctx.root.y
+    n = len(ctx.root.y)
+    members = [ctx.rng.permutation(n).argsort() < n // 2 for _ in range(shadows + 1)]
+    inputs = []
     for member in members:
         inside = torch.from_numpy(member).to(y.device)
         shadow = ctx.train(start, x[inside], y[inside], epochs)
-        seen.append(features(ctx.logits(shadow, x), y, order))
-    attack = fit(
-        np.concatenate(seen[:-1]), np.concatenate(members[:-1]), int(ctx.rng.integers(2**31))
-    )
-    predicted, member = attack.predict(seen[-1]).astype(bool), members[-1]
-    # Jung et al., eq. 8
+        inputs.append(features(ctx.logits(shadow, x), y, order))
+    seed = int(ctx.rng.integers(2**31))
+    attack = fit(np.concatenate(inputs[:-1]), np.concatenate(members[:-1]), seed)
+    return balanced_accuracy(attack.predict(inputs[-1]).astype(bool), members[-1])
+
+
+def balanced_accuracy(predicted: ndarray, member: ndarray) -> float:
+    """Mean of TPR and TNR (Jung et al., eq. 8) of decisions [n] bool."""
     return float((predicted[member].mean() + (~predicted[~member]).mean()) / 2)
 
 
-def features(logits: torch.Tensor, y: torch.Tensor, order: Order = "sorted") -> np.ndarray:
-    """[n, 2C] float64: the softmax of ``logits`` [n, C], largest first, then the label [n] one-hot.
+def features(logits: Tensor, y: Tensor, order: Order = "sorted") -> ndarray:
+    """Return [n, 2C] float64: the softmax of ``logits`` [n, C], largest first, and one-hot labels.
 
     ``true-first`` puts the label's own confidence before the others: sorted ones do not tell right
     from wrong, while the plain vectors of Shokri et al., one attack model a class, do.
     """
     p = logits.double().softmax(dim=1)
+    column = y[:, None]
+    descending = p.sort(dim=1, descending=True).values
     if order == "true-first":
-        column = y[:, None]
-        others = p.scatter(1, column, -1.0).sort(dim=1, descending=True).values[:, :-1]
-        p = torch.cat([p.gather(1, column), others], dim=1)
-    else:
-        p = p.sort(dim=1, descending=True).values
-    return np.hstack([p.cpu().numpy(), np.eye(logits.shape[1])[y.cpu().numpy()]])
+        rest = p.scatter(1, column, -1.0).sort(dim=1, descending=True).values[:, :-1]
+        descending = torch.cat([p.gather(1, column), rest], dim=1)
+    return np.hstack([descending.cpu().numpy(), np.eye(p.shape[1])[y.cpu().numpy()]])
 
 
-def fit(x: np.ndarray, member: np.ndarray, seed: int) -> MLPClassifier:
-    """The attack model on ``x`` [n, F] and ``member`` [n] bool: one hidden layer of ReLUs, Adam, a
-    fixed number of epochs.
+def fit(x: ndarray, member: ndarray, seed: int) -> MLPClassifier:
+    """Fit the attack model to ``x`` [n, F] and ``member`` [n] bool.
+
+    One hidden layer of ReLUs, Adam, a fixed number of epochs.
     """
     attack = MLPClassifier(
         (HIDDEN,),
@@ -209,13 +213,15 @@ def fit(x: np.ndarray, member: np.ndarray, seed: int) -> MLPClassifier:
 Scale = Literal["relative", "raw"]
 
 
-def costs(losses: np.ndarray, risks: np.ndarray, beta: float, scale: Scale) -> np.ndarray:
-    """[s]: (1 - beta) f + beta l of losses f [s] and risks l [s]. ``relative``: each divided by its
-    largest over the s models, so that both are 1 for the worst; ``raw``: as printed (Jung et al.,
-    algorithm 1, line 12).
+def costs(losses: ndarray, risks: ndarray, beta: float, scale: Scale) -> ndarray:
+    """Cost [s], (1 - beta) f + beta l of losses f [s] and risks l [s].
+
+    ``relative``: each divided by its largest over the s models, so that both are 1 for the worst;
+    ``raw``: as printed (Jung et al., algorithm 1, line 12).
     """
     if scale == "relative":
-        losses, risks = (v / max(float(v.max()), 1e-30) for v in (losses, risks))
+        losses = losses / max(float(losses.max()), 1e-30)
+        risks = risks / max(float(risks.max()), 1e-30)
     return (1 - beta) * losses + beta * risks
 
 
@@ -288,66 +294,60 @@ class IFCAMIR(IFCA):
 
     @property
     def root_samples(self) -> int:  # type: ignore[override]
-        """``shadow_samples``."""
+        """Number of samples the server has of its own."""
         return self.params.shadow_samples
 
-    def assign(self, models: torch.Tensor, ctx: MemberContext) -> int:
-        """The model [s, P] of least cost to this member."""
+    def assign(self, models: Tensor, ctx: MemberContext) -> int:
+        """Pick the model of [s, P] of least cost to this member."""
         beta = self._beta(ctx)
         if beta == 0 or len(self.announced) < len(models):
             return super().assign(models, ctx)
+        losses = empirical_losses(models, ctx, self.params.batch)
         risks = np.array([self.announced[j] for j in range(len(models))])
-        return int(
-            np.argmin(
-                costs(
-                    empirical_losses(models, ctx, self.params.batch), risks, beta, self.params.scale
-                )
-            )
-        )
+        return int(np.argmin(costs(losses, risks, beta, self.params.scale)))
 
     def check(self, federation: Federation) -> None:
-        """As IFCA; and a privacy weight needs thresholds."""
+        """Raise ``UserError`` where IFCA does, and for a privacy weight without thresholds."""
         super().check(federation)
         if self.params.beta_max and not federation.thresholds:
             raise UserError(
                 "ifca-mir weighs a client's privacy by the MIA accuracy it tolerates, and this "
-                "setting gives its clients "
-                "none: give the setting thresholds: [0.5, 0.8] (or the defense beta_max: 0)"
+                "setting gives its clients none: give the setting thresholds: [0.5, 0.8] (or the "
+                "defense beta_max: 0)"
             )
 
     def _beta(self, ctx: MemberContext) -> float:
-        """``beta_max`` for a client that tolerates ``sensitive`` or less, 0 from ``tolerant`` on,
-        linear between.
+        """Return ``beta_max`` for a client that tolerates ``sensitive`` or less, 0 from
+        ``tolerant`` on, linear between.
         """
         p = self.params
         if p.beta_max == 0 or ctx.privacy_threshold is None:
             return 0.0
-        return p.beta_max * min(
-            max((p.tolerant - ctx.privacy_threshold) / (p.tolerant - p.sensitive), 0.0), 1.0
-        )
+        sensitivity = (p.tolerant - ctx.privacy_threshold) / (p.tolerant - p.sensitive)
+        return p.beta_max * min(max(sensitivity, 0.0), 1.0)
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]: as IFCA; then, in its turn, the model that comes of it is examined."""
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        """Aggregate by IFCA; then, in its turn, examine the model that comes of it."""
         step = super().aggregate(updates, weights, ctx)
-        if self.params.start == "initial" and "initial" not in ctx.memory:
+        p = self.params
+        memory = ctx.memory
+        if p.start == "initial" and "initial" not in memory:
             # a model moves only here: before the first call it is as drawn
-            ctx.memory["initial"] = ctx.params.clone()
-        every = self.params.every
-        # a multiple of it has passed since this model's last examination, and there are clients
-        # left to tell
-        if (
-            ctx.round < ctx.federation.rounds
-            and ctx.round // every > ctx.memory.get("examined", 0) // every
-        ):
-            self._examine(ctx.memory.get("initial", ctx.params + step), ctx)
+            memory["initial"] = ctx.params.clone()
+        # a multiple of ``every`` has passed since this model was examined last
+        due = ctx.round // p.every > memory.get("examined", 0) // p.every
+        if due and ctx.round < ctx.federation.rounds:  # there are clients left to tell
+            self._examine(memory.get("initial", ctx.params + step), ctx)
         return step
 
-    def _examine(self, start: torch.Tensor, ctx: ServerContext) -> None:
-        # The date is in ``ctx.memory``: an adversary that tries the rule gets a copy of it, so the
-        # real examination is still due afterwards and overwrites what the trial announced.
-        ctx.memory["examined"] = ctx.round
+    def _examine(self, start: Tensor, ctx: ServerContext) -> None:
+        """Announce the risk of a model.
+
+        The date is in ``ctx.memory``: an adversary that tries the rule gets a copy of it, so the
+        real examination is still due afterwards and overwrites what the trial announced.
+        """
         p = self.params
-        found = risk(start, ctx, p.shadows, p.epochs, p.confidences)
-        self.announced[ctx.model_index] = self.history[ctx.round, ctx.model_index] = found
+        model = ctx.model_index
+        ctx.memory["examined"] = ctx.round
+        self.announced[model] = risk(start, ctx, p.shadows, p.epochs, p.confidences)
+        self.history[ctx.round, model] = self.announced[model]

@@ -1,19 +1,34 @@
-"""Defenses in the loss or the targets of local training: regularisers, soft labels,
-self-distillation.
-"""
+"""Defenses in loss or targets of local training: regularisers, soft labels, self-distillation."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import log_softmax, nll_loss, one_hot
 
 from fedbench.core import Batch, Defense, MemberContext, MemberData, Params, UserError
+
+
+def targets(samples: Batch | MemberData, classes: int, dtype: torch.dtype) -> Tensor:
+    """Target probabilities [n, C]: the soft ones or, where there are none, labels one-hot."""
+    soft = one_hot(samples.y, classes) if samples.soft is None else samples.soft
+    return soft.to(dtype)
+
+
+def smoothed(soft: Tensor, share: float) -> Tensor:
+    """Mix targets [n, C] with the uniform distribution, which has this ``share``."""
+    return (1 - share) * soft + share / soft.shape[1]
+
+
+def entropy(log_p: Tensor) -> Tensor:
+    """Entropy [n] in nats of predictions with log-probabilities [n, C]."""
+    return -(log_p.exp() * log_p).sum(1)
 
 
 class LabelSmoothing(Defense):
@@ -32,9 +47,8 @@ class LabelSmoothing(Defense):
         )
 
     def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
-        target = one_hot(batch.y, ctx.federation.n_classes) if batch.soft is None else batch.soft
-        even = self.params.strength / ctx.federation.n_classes
-        return replace(batch, soft=(1 - self.params.strength) * target.to(ctx.params.dtype) + even)
+        before = targets(batch, ctx.federation.n_classes, ctx.params.dtype)
+        return replace(batch, soft=smoothed(before, self.params.strength))
 
 
 class ConfidencePenalty(Defense):
@@ -52,10 +66,9 @@ class ConfidencePenalty(Defense):
             0.1, ge=0, description="beta, weight of the entropy (in nats) of a prediction"
         )
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        log_p = log_softmax(logits, 1)
-        entropy = -(log_p.exp() * log_p).sum(1).mean()
-        return super().loss(logits, batch, ctx) - self.params.strength * entropy
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
+        mean_entropy = entropy(log_softmax(logits, 1)).mean()
+        return super().loss(logits, batch, ctx) - self.params.strength * mean_entropy
 
 
 class HAMP(Defense):
@@ -88,45 +101,47 @@ class HAMP(Defense):
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
         return replace(data, soft=soft_labels(data.y, ctx.federation.n_classes, self.params.gamma))
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
+        p = self.params
         classes = logits.shape[1]
         log_p = log_softmax(logits, 1)
-        target = (
-            batch.soft
-            if batch.soft is not None
-            else soft_labels(batch.y, classes, self.params.gamma)
-        )
-        kl = (torch.xlogy(target, target) - target * log_p).sum(1).mean()
-        entropy = -(log_p.exp() * log_p).sum(1).mean()
-        loss = kl - classes * self.params.alpha * entropy
-        return loss if self.params.reduction == "batchmean" else loss / classes
+        q = batch.soft
+        if q is None:
+            q = soft_labels(batch.y, classes, p.gamma)
+        kl = (torch.xlogy(q, q) - q * log_p).sum(1).mean()
+        loss = kl - classes * p.alpha * entropy(log_p).mean()
+        if p.reduction == "mean":
+            loss = loss / classes
+        return loss
 
 
 def true_class_probability(classes: int, gamma: float) -> float:
-    """The largest multiple of .01 that gives a soft label (the rest spread evenly) of entropy >=
-    gamma ln(classes).
+    """Return the largest multiple of .01 with which a soft label has entropy gamma ln(classes).
 
-    At gamma near 1 no multiple may reach it; then 1/classes, the label of largest entropy.
+    The rest is spread evenly. At gamma near 1 no multiple may reach that entropy; then 1/classes,
+    the label of largest entropy.
     """
     for hundredths in range(100, 0, -1):
         p = hundredths / 100
         if p <= 1 / classes:
             break
-        if _entropy(p, classes) >= gamma * math.log(classes):
+        if _label_entropy(p, classes) >= gamma * math.log(classes):
             return p
     return 1 / classes
 
 
-def soft_labels(y: torch.Tensor, classes: int, gamma: float) -> torch.Tensor:
-    """[n, classes] target probabilities for the labels ``y`` [n]."""
+def soft_labels(y: Tensor, classes: int, gamma: float) -> Tensor:
+    """Target probabilities [n, classes] for the labels ``y`` [n]."""
     p = true_class_probability(classes, gamma)
     soft = torch.full((len(y), classes), (1 - p) / (classes - 1), device=y.device)
     return soft.scatter_(1, y[:, None], p)
 
 
-def _entropy(p: float, classes: int) -> float:
+def _label_entropy(p: float, classes: int) -> float:
+    if p == 1:
+        return 0.0
     rest = 1 - p
-    return -p * math.log(p) - (rest * math.log(rest / (classes - 1)) if rest > 0 else 0.0)
+    return -p * math.log(p) - rest * math.log(rest / (classes - 1))
 
 
 class RelaxLoss(Defense):
@@ -155,21 +170,23 @@ class RelaxLoss(Defense):
             True, description="whether soft targets are constants, without gradient"
         )
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
+        y = batch.hard_labels("relaxloss")
         log_p = log_softmax(logits, 1)
-        ce = nll_loss(log_p, batch.hard_labels("relaxloss"), reduction="none")
-        epoch = (
-            ctx.epoch if self.params.parity == "global" else ctx.epoch % ctx.federation.local_epochs
-        )
+        alpha = self.params.alpha
+        ce = nll_loss(log_p, y, reduction="none")
+        epoch = ctx.epoch
+        if self.params.parity == "local":
+            epoch %= ctx.federation.local_epochs
         if epoch % 2 == 0:
-            return (ce.mean() - self.params.alpha).abs()
-        wrong = logits.argmax(1) != batch.y
-        flattened = (wrong * self._soft_ce(log_p, batch.y) - ce).mean()
+            return (ce.mean() - alpha).abs()
+        wrong = logits.argmax(1) != y
+        flattened = (wrong * self._soft_ce(log_p, y) - ce).mean()
         # torch.where rather than `if`: no wait for the device in every batch
-        return torch.where(ce.mean() > self.params.alpha, ce.mean(), flattened)
+        return torch.where(ce.mean() > alpha, ce.mean(), flattened)
 
-    def _soft_ce(self, log_p: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """[B]: cross-entropy against p_y (at most ``upper``) on the true class and an even rest."""
+    def _soft_ce(self, log_p: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy [B] against p_y (at most ``upper``) on the true class and an even rest."""
         p_true = log_p.gather(1, y[:, None]).exp().clamp(max=self.params.upper)
         if self.params.detach:
             p_true = p_true.detach()
@@ -177,28 +194,29 @@ class RelaxLoss(Defense):
         return -(rest.scatter(1, y[:, None], p_true) * log_p).sum(1)
 
 
-def last_linear(model: nn.Module, count: int | None, who: str) -> list[nn.Linear]:
-    """The last ``count`` linear layers in the order in which the model names them; None: all.
+def last_linear(model: nn.Module, layers: int | Literal["all"], defense: str) -> list[nn.Linear]:
+    """Return the last linear layers, or all, in the order in which the model names them.
 
-    Raises ``UserError``, in the name of ``who``, where the model has none or fewer.
+    Raises:
+        UserError: the model has none or fewer; the message names the ``defense``.
     """
-    found = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-    if len(found) < (count or 1):
-        has = f"only {len(found)}" if found else "none"
+    linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    n = len(linear)
+    least = max(1, n) if layers == "all" else layers
+    if n < least:
+        remedy = f"only {n}: use layers: {n}" if n else "none: choose another model or defense"
         raise UserError(
-            f"{who} acts on {f'the last {count}' if count else 'all'} fully connected layers "
-            "(torch.nn.Linear); the model "
-            f"{type(model).__name__} has {has}: "
-            + (f"use layers: {len(found)}" if found else "choose another model or defense")
+            f"{defense} acts on the last {least} fully connected layers (torch.nn.Linear), and the "
+            f"model {type(model).__name__} has {remedy}"
         )
-    return found if count is None else found[-count:]
+    return linear[-least:]
 
 
 class WeightDecay(Defense):
-    """Adds ``strength`` times the sum of the squared weights of the last linear layers to the loss;
+    """Add ``strength`` times the sum of the squared weights of the last linear layers to the loss;
     biases are left out.
 
-    As Keras' ``l2`` regulariser does: the gradient is 2 strength w, and an adaptive optimiser
+    Keras' ``l2`` regulariser does the same: the gradient is 2 strength w, and an adaptive optimiser
     rescales it with the rest. The optimiser's own ``weight_decay``, which every client of a setting
     shares, adds weight_decay w to all parameters. Source: MemberShield, section 7.2 ("AoF"): .01 on
     the last one to three fully connected layers.
@@ -212,11 +230,9 @@ class WeightDecay(Defense):
             1, description="how many of the last linear layers, or `all` of them"
         )
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        count = None if self.params.layers == "all" else self.params.layers
-        penalty = torch.stack(
-            [layer.weight.square().sum() for layer in last_linear(ctx.model, count, "weight-decay")]
-        ).sum()
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
+        layers = last_linear(ctx.model, self.params.layers, "weight-decay")
+        penalty = torch.stack([layer.weight.square().sum() for layer in layers]).sum()
         return super().loss(logits, batch, ctx) + self.params.strength * penalty
 
 
@@ -241,17 +257,9 @@ class Dropout(Defense):
         )
 
     def local_train(self, ctx: MemberContext) -> None:
-        count = None if self.params.layers == "all" else self.params.layers
-
-        def drop(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            if not layer.training:
-                return None
-            return (dropped(inputs[0], self.params.rate, ctx.generator), *inputs[1:])
-
-        hooks = [
-            layer.register_forward_pre_hook(drop)
-            for layer in last_linear(ctx.model, count, "dropout")
-        ]
+        drop = partial(drop_inputs, rate=self.params.rate, generator=ctx.generator)
+        layers = last_linear(ctx.model, self.params.layers, "dropout")
+        hooks = [layer.register_forward_pre_hook(drop) for layer in layers]
         try:
             ctx.train()
         finally:
@@ -259,10 +267,15 @@ class Dropout(Defense):
                 hook.remove()
 
 
-def dropped(x: torch.Tensor, rate: float, generator: torch.Generator) -> torch.Tensor:
-    """``x`` with each entry zero with probability ``rate``, else divided by 1 - ``rate``."""
+def drop_inputs(
+    layer: nn.Module, inputs: tuple[Any, ...], *, rate: float, generator: torch.Generator
+) -> tuple[Any, ...]:
+    """Zero entries of a layer's first input with probability ``rate`` while it is in training."""
+    if not layer.training:
+        return inputs
+    x = inputs[0]
     keep = (torch.rand(x.shape, generator=generator) >= rate).to(x.device)
-    return x * keep / (1 - rate)
+    return (x * keep / (1 - rate), *inputs[1:])
 
 
 class SelfDistillation(Defense):
@@ -298,41 +311,28 @@ class SelfDistillation(Defense):
         ctx.memory["teacher"] = {name: t.detach().clone() for name, t in tensors}
         ctx.restart()
         ctx.train()
-        del ctx.memory["teacher"]  # of this round's received model
+        del ctx.memory["teacher"]  # it belongs to this round's received model
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        of_labels = super().loss(logits, batch, ctx)
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
+        ce = super().loss(logits, batch, ctx)
+        params = self.params
         if "teacher" not in ctx.memory:
-            return of_labels
-        p = self.params
-        taught = distillation(
-            logits, self._teacher(batch.x, ctx), p.temperature, p.divergence == "student-teacher"
-        )
-        return (1 - p.alpha) * of_labels + p.alpha * taught
+            return ce
+        t = params.temperature
+        p = log_softmax(self._teacher(batch.x, ctx) / t, 1)
+        q = log_softmax(logits / t, 1)
+        if params.divergence == "student-teacher":
+            p, q = q, p
+        # T^2 keeps the gradient's size as T grows (Hinton et al. 2015, section 2.1)
+        kl = t**2 * (p.exp() * (p - q)).sum(1).mean()
+        return (1 - params.alpha) * ce + params.alpha * kl
 
-    def _teacher(self, x: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
-        """[B, C] logits in eval mode, constants."""
+    def _teacher(self, x: Tensor, ctx: MemberContext) -> Tensor:
+        """Logits [B, C] in eval mode, constants."""
         was_training = ctx.model.training
         ctx.model.eval()
         try:
             with torch.no_grad():
-                answer: torch.Tensor = torch.func.functional_call(
-                    ctx.model, ctx.memory["teacher"], (x,)
-                )
-                return answer
+                return torch.func.functional_call(ctx.model, ctx.memory["teacher"], (x,))
         finally:
             ctx.model.train(was_training)
-
-
-def distillation(
-    student: torch.Tensor, teacher: torch.Tensor, temperature: float, reverse: bool = False
-) -> torch.Tensor:
-    """T^2 KL(teacher || student) of logits [B, C], the mean over the batch; ``reverse``: T^2
-    KL(student || teacher).
-
-    The factor keeps the gradient's size as T grows (Hinton et al. 2015, section 2.1).
-    """
-    p, q = log_softmax(teacher / temperature, 1), log_softmax(student / temperature, 1)
-    if reverse:
-        p, q = q, p
-    return temperature**2 * (p.exp() * (p - q)).sum(1).mean()

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedbench.core import (
     AnswerContext,
     CoalitionContext,
     Defense,
-    FactValue,
     MemberContext,
     MemberData,
     Params,
-    ReportContext,
 )
 from fedbench.plugins.attacks.networks import Adam
+from fedbench.plugins.defenses.early_stopping import ValidationShare
 
 RATE = 1e-3
 
@@ -37,139 +35,142 @@ class Classifier:
     """
 
     def __init__(
-        self,
-        classes: int,
-        hidden: Sequence[int],
-        order: str,
-        generator: torch.Generator,
-        device: torch.device,
+        self, classes: int, params: Any, generator: torch.Generator, device: torch.device
     ) -> None:
-        self._sorted = order == "sorted"
-        widths = [classes, *hidden, 1]
-        self.layers: list[tuple[nn.Parameter, nn.Parameter]] = []
-        for into, out in pairwise(widths):
-            w = torch.rand(into, out, generator=generator, dtype=torch.float64) * 2 - 1
-            w = w * (6 / (into + out)) ** 0.5
-            b = torch.zeros(out, dtype=torch.float64)
-            self.layers.append((nn.Parameter(w.to(device)), nn.Parameter(b.to(device))))
+        self._sorted = params.order == "sorted"
+        self.weights: list[nn.Parameter] = []  # W and b of each layer in turn
+        for before, after in pairwise([classes, *params.hidden, 1]):
+            w = torch.rand(before, after, generator=generator, dtype=torch.float64) * 2 - 1
+            w = w * (6 / (before + after)) ** 0.5
+            b = torch.zeros(after, dtype=torch.float64)
+            self.weights += [nn.Parameter(w.to(device)), nn.Parameter(b.to(device))]
 
-    def h(self, p: torch.Tensor) -> torch.Tensor:
-        """[n]: g's logit on confidence vectors ``p`` [n, C] float64."""
-        x = p.sort(dim=1, descending=True).values if self._sorted else p
-        for i, (w, b) in enumerate(self.layers):
-            x = torch.addmm(b, x.relu() if i else x, w)
+    def h(self, p: Tensor) -> Tensor:
+        """Logit [n] of g on confidence vectors [n, C] float64."""
+        if self._sorted:
+            p = p.sort(dim=1, descending=True).values
+        w, b, *deeper = self.weights
+        x = torch.addmm(b, p, w)
+        for w, b in zip(deeper[::2], deeper[1::2], strict=True):
+            x = torch.addmm(b, x.relu(), w)
         return x.squeeze(1)
 
 
-def trained(lessons: Sequence[torch.Tensor], params: Any, key: int) -> Classifier | None:
-    """A classifier that learnt from every member's ``lessons`` [2m, C], logits on its own samples,
-    then on as many references; None without any.
+def train_classifier(lessons: Sequence[Tensor], params: Any, key: int) -> Classifier | None:
+    """Train g on every member's ``lessons``; return None without any.
+
+    A member's lessons are logits [2m, C] on its own samples, then on as many references.
     """
     if not lessons:
         return None
     device = lessons[0].device
     generator = torch.Generator().manual_seed(key >> 1)
-    g = Classifier(lessons[0].shape[1], params.hidden, params.order, generator, device)
+    g = Classifier(lessons[0].shape[1], params, generator, device)
+    inside = []
+    weight = []
+    for logits in lessons:
+        n = len(logits)
+        inside.append(torch.arange(n, device=device) < n // 2)
+        weight.append(torch.full((n,), 1 / (n * len(lessons)), device=device))
     p = torch.cat(list(lessons)).softmax(1)
-    inside = torch.cat(
-        [torch.arange(len(z), device=device) < len(z) // 2 for z in lessons]
-    ).double()
-    weight = torch.cat(
-        [
-            torch.full((len(z),), 1 / (len(z) * len(lessons)), device=device).double()
-            for z in lessons
-        ]
-    )
-    weights = [t for layer in g.layers for t in layer]
-    with torch.enable_grad():
-        adam = Adam(weights, weight_decay=0.0)
-        for _ in range(params.epochs):
-            adam.step(
-                (binary_cross_entropy_with_logits(g.h(p), inside, reduction="none") * weight).sum(),
-                RATE,
-            )
-    for t in weights:
-        t.requires_grad_(False)
+    _fit(g, p, torch.cat(inside).double(), torch.cat(weight).double(), params.epochs)
     return g
+
+
+def _fit(g: Classifier, p: Tensor, inside: Tensor, weight: Tensor, epochs: int) -> None:
+    """Take full-batch steps of Adam on the weighted cross-entropy, then freeze g."""
+    with torch.enable_grad():
+        adam = Adam(g.weights, weight_decay=0.0)
+        for _ in range(epochs):
+            losses = binary_cross_entropy_with_logits(g.h(p), inside, reduction="none")
+            adam.step((losses * weight).sum(), RATE)
+    for w in g.weights:
+        w.requires_grad_(False)
 
 
 STEP = 0.1  # of a step of phase I along the gradient's direction, in logits
 C2 = 10.0  # weight of the predicted label
-# weights of the distance, tried upwards as long as they succeed
-C3 = tuple(10.0**i for i in range(-1, 6))
+C3 = tuple(10.0**i for i in range(-1, 6))  # of the distance, tried upwards as long as they succeed
 SURE = 1e-5  # from 1/2: an answer is as good as it gets
-# logits, to which the coin looks: what lies below it may be the rounding of a forward pass in other
-# chunks
-GRID = 0.01
+GRID = 0.01  # of the logits that a coin reads: other chunks of a forward pass round below it
 
 
-def crafted(logits: torch.Tensor, g: Classifier, steps: int) -> torch.Tensor:
-    """[n, C] in the dtype of ``logits`` [n, C]: phase I, the logits z + e of the largest weight of
-    the distance that turned g's decision without changing the label; z where there is none.
+def phase_one(logits: Tensor, g: Classifier, steps: int) -> Tensor:
+    """Search the noise that turns g's decision: [n, C] in the dtype of ``logits`` [n, C].
 
-    Minimises |h(softmax(z + e))| + c2 max(0, max_{j != l} (z_j + e_j) - z_l - e_l) + c3 |softmax(z
-    + e) - softmax(z)|_1 by steps along the gradient's direction, at most ``steps`` for each c3,
-    each sample by itself. Source: Jia et al., CCS 2019, section 4 (phase I) and algorithm 1; the
-    constants are theirs.
+    The logits z + e of the largest weight of the distance with which g's decision turned and the
+    label did not; z where there is none. Minimises |h(softmax(z + e))| + c2 max(0, max_{j != l}
+    (z_j + e_j) - z_l - e_l) + c3 |softmax(z + e) - softmax(z)|_1 by steps along the gradient's
+    direction, at most ``steps`` for each c3, each sample by itself. Source: Jia et al., CCS 2019,
+    section 4 (phase I) and algorithm 1; the constants are theirs.
     """
     z = logits.double()
     label = z.argmax(1)
-    first = g.h(z.softmax(1))
-    best = logits.clone()
-    open_ = torch.nonzero((first.sigmoid() - 0.5).abs() > SURE).reshape(-1)
+    h = g.h(z.softmax(1))
+    noisy = logits.clone()
+    left = torch.nonzero(certainty(h) > SURE).reshape(-1)
     for c3 in C3:
-        if not len(open_):
+        if not len(left):
             break
-        x, turned = _descend(z[open_], label[open_], first[open_], g, c3, steps)
+        x, turned = _descend(z[left], label[left], h[left], g, c3, steps)
         x = x.to(logits)
-        turned &= _leads(x, label[open_])
-        open_ = open_[turned]
-        best[open_] = x[turned]
-    return best
+        # in the very dtype of the answer
+        turned &= (lead(x, label[left]) > 0) & (lead(x.softmax(1), label[left]) > 0)
+        left = left[turned]
+        noisy[left] = x[turned]
+    return noisy
+
+
+def certainty(h: Tensor) -> Tensor:
+    """Distance [n] of g from 1/2, given its logit h."""
+    return (h.sigmoid() - 0.5).abs()
+
+
+def lead(scores: Tensor, label: Tensor) -> Tensor:
+    """Label's score [n] minus the largest other one of [n, C]."""
+    column = label[:, None]
+    largest = scores.scatter(1, column, -torch.inf).amax(1)
+    return scores.gather(1, column).squeeze(1) - largest
 
 
 def _descend(
-    z: torch.Tensor, label: torch.Tensor, first: torch.Tensor, g: Classifier, c3: float, steps: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """([n, C] where each sample's search ended, [n] whether g's decision had turned there with the
-    label as it was).
+    z: Tensor, label: Tensor, before: Tensor, g: Classifier, c3: float, steps: int
+) -> tuple[Tensor, Tensor]:
+    """Return [n, C], where each sample's search ended, and [n], whether h turned from ``before``
+    there with the label as it was.
     """
-    x, s = z.clone(), z.softmax(1)
+    x = z.clone()
+    s = z.softmax(1)
     turned = torch.zeros(len(z), dtype=torch.bool, device=z.device)
-    live = torch.arange(len(z), device=z.device)  # who is done is not computed on
+    live = torch.arange(len(z), device=z.device)  # what has ended is not computed on
     for step in range(steps + 1):
-        with torch.enable_grad():
-            here = x[live].requires_grad_()
-            p = here.softmax(1)
-            h, true = g.h(p), label[live][:, None]
-            behind = here.scatter(1, true, -torch.inf).amax(1) - here.gather(1, true).squeeze(1)
-            loss = h.abs() + C2 * behind.relu() + c3 * (p - s[live]).abs().sum(1)
-            (gradient,) = torch.autograd.grad(loss.sum(), here)
-        done = (h.detach() * first[live] <= 0) & (behind.detach() < 0)
+        gradient, h, ahead = _slope(x[live], s[live], label[live], g, c3)
+        done = (h * before[live] <= 0) & (ahead > 0)
         turned[live[done]] = True
-        live, gradient = live[~done], gradient[~done]
+        live = live[~done]
+        gradient = gradient[~done]
         if step == steps or not len(live):
             break
         x[live] -= STEP * gradient / gradient.norm(dim=1, keepdim=True).clamp(min=1e-30)
     return x, turned
 
 
-def _leads(x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    """[n] bool: whether the label's logit, and its probability, are above all others in the very
-    dtype of the answer.
-    """
-    true = label[:, None]
-    ahead = [
-        v.gather(1, true).squeeze(1) > v.scatter(1, true, -torch.inf).amax(1)
-        for v in (x, x.softmax(1))
-    ]
-    return ahead[0] & ahead[1]
+def _slope(
+    x: Tensor, s: Tensor, label: Tensor, g: Classifier, c3: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient [n, C] of phase I's loss at logits ``x`` [n, C], h [n], and the label's lead [n]."""
+    with torch.enable_grad():
+        x = x.requires_grad_()
+        p = x.softmax(1)
+        h = g.h(p)
+        ahead = lead(x, label)
+        loss = h.abs() + C2 * (-ahead).relu() + c3 * (p - s).abs().sum(1)
+        (gradient,) = torch.autograd.grad(loss.sum(), x)
+    return gradient, h.detach(), ahead.detach()
 
 
-def used(
-    logits: torch.Tensor, noisy: torch.Tensor, g: Classifier, budget: float, key: int
-) -> torch.Tensor:
-    """[n, C]: phase II, each sample's ``noisy`` answer with probability p, else its ``logits``.
+def phase_two(logits: Tensor, noisy: Tensor, g: Classifier, budget: float, key: int) -> Tensor:
+    """Answer each sample with its ``noisy`` logits with probability p, else ``logits``: [n, C].
 
     p = 0 where the noise brings g no nearer to 1/2, else min(budget / d, 1) with d the L1 distance
     of the two softmaxes: the expected distance is at most ``budget``. The coin follows from ``key``
@@ -177,30 +178,26 @@ def used(
     averaged away. Source: Jia et al., CCS 2019, section 4 (phase II); their coin is thrown once for
     each sample, too.
     """
-    return torch.where(
-        (coins(logits, key) < chance(logits, noisy, g, budget))[:, None], noisy, logits
-    )
-
-
-def chance(logits: torch.Tensor, noisy: torch.Tensor, g: Classifier, budget: float) -> torch.Tensor:
-    """[n] float64: p of phase II."""
-    before, after = (z.double().softmax(1) for z in (logits, noisy))
-    off, near = ((g.h(p).sigmoid() - 0.5).abs() for p in (before, after))
+    before = logits.double().softmax(1)
+    after = noisy.double().softmax(1)
+    nearer = certainty(g.h(after)) < certainty(g.h(before))
     distance = (before - after).abs().sum(1)
-    return torch.where(near < off, (budget / distance.clamp(min=1e-30)).clamp(max=1.0), 0.0)
+    p = torch.where(nearer, (budget / distance.clamp(min=1e-30)).clamp(max=1.0), 0.0)
+    return torch.where((coins(logits, key) < p)[:, None], noisy, logits)
 
 
-def coins(logits: torch.Tensor, key: int) -> torch.Tensor:
-    """[n] float64, uniform on [0, 1) over keys, from ``key`` and each row of ``logits``, rounded to
-    ``GRID``, whatever is added to a whole row."""
+def coins(logits: Tensor, key: int) -> Tensor:
+    """Draw [n] float64, uniform on [0, 1) over keys, by ``key`` and each row of ``logits``, rounded
+    to ``GRID``, whatever is added to a whole row.
+    """
     z = logits.double()
-    rows = ((z - z.amax(1, keepdim=True)) / GRID).round().clamp(min=-1e15).long().cpu().numpy()
+    rounded = ((z - z.amax(1, keepdim=True)) / GRID).round().clamp(min=-1e15).long()
     salt = key.to_bytes(8, "little")
-    drawn = [
-        int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=6, key=salt).digest(), "little")
-        for row in rows
-    ]
-    return torch.from_numpy(np.array(drawn, dtype=np.float64) / 2**48).to(logits.device)
+    draws = []
+    for row in rounded.cpu().numpy():
+        digest = hashlib.blake2b(row.tobytes(), digest_size=6, key=salt).digest()
+        draws.append(int.from_bytes(digest, "little") / 2**48)
+    return torch.tensor(draws, dtype=torch.float64, device=logits.device)
 
 
 class MemGuard(Defense):
@@ -250,18 +247,10 @@ class MemGuard(Defense):
             le=10_000,
             description="most steps of phase I for each weight of the distance",
         )
-        validation: float = Field(
-            0.1,
-            gt=0,
-            lt=1,
-            description="share of its samples that a member holds out where the setting gives it "
-            "none",
-        )
+        validation: ValidationShare = 0.1
 
-    def __init__(self, **values: Any) -> None:
-        super().__init__(**values)
-        # of the model that was asked last, by its key
-        self._latest: tuple[int, Classifier | None] | None = None
+    # key of the model that was asked last, and its classifier
+    _latest: tuple[int, Classifier | None] | None = None
 
     def begin(self, ctx: CoalitionContext) -> None:
         self._latest = None
@@ -270,44 +259,36 @@ class MemGuard(Defense):
         n = len(data.y)
         if data.held_out is not None or n < 2:
             return data
-        held = torch.zeros(n, dtype=torch.bool, device=data.y.device)
-        held[ctx.randperm(n)[: min(max(1, round(self.params.validation * n)), n - 1)]] = True
-        return replace(data, held_out=held)
+        count = min(max(1, round(self.params.validation * n)), n - 1)
+        mask = torch.zeros(n, dtype=torch.bool, device=data.y.device)
+        mask[ctx.randperm(n)[:count]] = True
+        return replace(data, held_out=mask)
 
     def after_round(self, ctx: MemberContext) -> None:
-        held = ctx.data.held_out
-        references = ctx.data.y.new_zeros(0) if held is None else torch.nonzero(held).reshape(-1)
-        own = ctx.data.trainable
-        n = min(len(own), len(references))
-        if n == 0 or ctx.ask_global is None:
+        if ctx.data.held_out is None or ctx.ask_global is None:
             return
-        asked = torch.cat([part[ctx.randperm(len(part))[:n]] for part in (own, references)])
+        pools = ctx.data.trainable, torch.nonzero(ctx.data.held_out).reshape(-1)
+        n = min(len(pool) for pool in pools)
+        if n == 0:
+            return
         # the first half was trained on
-        ctx.memory["lessons"] = ctx.ask_global(ctx.data.x[asked]).double()
+        index = torch.cat([pool[ctx.randperm(len(pool))[:n]] for pool in pools])
+        ctx.memory["lessons"] = ctx.ask_global(ctx.data.x[index]).double()
         ctx.memory["round"] = ctx.round
 
-    def answer(self, logits: torch.Tensor, ctx: AnswerContext) -> torch.Tensor:
+    def answer(self, logits: Tensor, ctx: AnswerContext) -> Tensor:
         if self._latest is None or self._latest[0] != ctx.key:
-            self._latest = ctx.key, trained(lessons_of(ctx), self.params, ctx.key)
+            self._latest = ctx.key, train_classifier(lessons_of(ctx), self.params, ctx.key)
         g = self._latest[1]
         if g is None:  # no member served by this model has lessons yet
             return logits
-        noisy = crafted(logits, g, self.params.steps)
-        return used(logits, noisy, g, self.params.budget, ctx.key)
-
-    def report(self, ctx: ReportContext) -> Mapping[str, FactValue]:
-        known = [len(ctx.of_member[k].get("lessons", ())) // 2 for k in ctx.members]
-        return {
-            "protects": ["client", "external"],
-            "distortion budget": self.params.budget,
-            "references": sum(known),
-        }
+        noisy = phase_one(logits, g, self.params.steps)
+        return phase_two(logits, noisy, g, self.params.budget, ctx.key)
 
 
-def lessons_of(ctx: AnswerContext) -> list[torch.Tensor]:
-    """[2m, C] logits of each member that the model serves and that asked it last: its own samples,
-    then its references.
-    """
-    known = {k: ctx.of_member[k] for k in ctx.served if "lessons" in ctx.of_member[k]}
-    newest = max((memory["round"] for memory in known.values()), default=0)
-    return [memory["lessons"] for memory in known.values() if memory["round"] == newest]
+def lessons_of(ctx: AnswerContext) -> list[Tensor]:
+    """Lessons of each member that the model serves and that asked it last."""
+    served = [ctx.of_member[k] for k in ctx.served]
+    taught = [memory for memory in served if "lessons" in memory]
+    newest = max((memory["round"] for memory in taught), default=0)
+    return [memory["lessons"] for memory in taught if memory["round"] == newest]

@@ -1,4 +1,4 @@
-"""No defense, the floors of every board, and defenses that change a member's update before upload."""
+"""No defense, the floors of every board, and changes of a member's update before upload."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from fedbench.core import Defense, MemberContext, Params, Selection
 from fedbench.plugins.defenses.dp_sgd import clip_to
@@ -26,7 +27,7 @@ class FreeRider(Defense):
     private = ()  # it uses no data
 
     def local_train(self, ctx: MemberContext) -> None:
-        """Not at all: the update is what was received minus what was received."""
+        """Train nothing: the update is what was received minus what was received."""
 
 
 class Placebo(Defense):
@@ -40,13 +41,9 @@ class Placebo(Defense):
     private = ()  # an order drawn by chance
 
     def select(self, ctx: MemberContext) -> Selection | None:
-        """All samples that are not held out, shuffled once more before the standard loop shuffles
-        them.
-        """
+        """Shuffle the samples that are not held out once more than the standard loop does."""
         usable = ctx.data.trainable
-        return Selection(
-            usable[torch.randperm(len(usable), generator=ctx.generator).to(usable.device)]
-        )
+        return Selection(usable[ctx.randperm(len(usable))])
 
 
 class GradNoise(Defense):
@@ -64,12 +61,12 @@ class GradNoise(Defense):
             0.01, ge=0, description="standard deviation of the noise, in units of the parameters"
         )
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         return update + self.params.sigma * ctx.randn_like(update)
 
 
-def tensors_of(update: torch.Tensor, ctx: MemberContext) -> tuple[torch.Tensor, ...]:
-    """The parts of ``update`` [P] that belong to each trainable tensor of the model."""
+def tensors_of(update: Tensor, ctx: MemberContext) -> tuple[Tensor, ...]:
+    """Split ``update`` [P] into the trainable tensors of the model."""
     return update.split([p.numel() for p in ctx.model.parameters() if p.requires_grad])
 
 
@@ -91,19 +88,19 @@ class GradSparse(Defense):
             1000, ge=0, description="tensors of at most this many elements stay whole"
         )
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
-        rate, least = self.params.rate, self.params.min_elements
-        return torch.cat(
-            [sparsify(t, rate) if len(t) > least else t for t in tensors_of(update, ctx)]
-        )
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
+        p = self.params
+        return torch.cat([sparsify(t, p.rate, p.min_elements) for t in tensors_of(update, ctx)])
 
 
-def sparsify(values: torch.Tensor, rate: float) -> torch.Tensor:
-    """[n] with the floor(rate * n) entries of smallest magnitude zeroed; of equal ones the earlier
-    go first.
+def sparsify(values: Tensor, rate: float, whole: int) -> Tensor:
+    """Zero the floor(rate * n) entries of smallest magnitude of [n], of equal ones the earlier.
+
+    A tensor of at most ``whole`` entries stays as it is.
     """
-    remove = int(rate * len(values) + 1e-9)  # 0.29 * 100 is 28.999... in floating point
-    if remove == 0:
+    n = len(values)
+    remove = int(rate * n + 1e-9)  # 0.29 * 100 is 28.999... in floating point
+    if remove == 0 or n <= whole:
         return values
     magnitude = values.abs()
     threshold = magnitude.topk(remove, largest=False, sorted=False).values.max()
@@ -139,32 +136,27 @@ class Quantize(Defense):
             "floor", description="down to the bin's edge, to the nearest level, or unbiased"
         )
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         p = self.params
-        return torch.cat(
-            [quantize(t, p.bits, p.rounding, ctx.generator) for t in tensors_of(update, ctx)]
-        )
+        tensors = tensors_of(update, ctx)
+        return torch.cat([quantize(t, p.bits, p.rounding, ctx.generator) for t in tensors])
 
 
-def quantize(
-    values: torch.Tensor, bits: int, rounding: Rounding, generator: torch.Generator
-) -> torch.Tensor:
-    """[n] rounded to at most 2^bits values; ``generator`` (CPU) is used by ``stochastic`` alone."""
+def quantize(values: Tensor, bits: int, rounding: Rounding, generator: torch.Generator) -> Tensor:
+    """Round [n] to at most 2^bits values; ``stochastic`` alone draws from ``generator`` (CPU)."""
     exact = values.double()  # in float32 an entry on a bin's edge could fall into the bin below
     low, high = exact.aminmax()
-    intervals = 2**bits if rounding == "floor" else 2**bits - 1
+    top = 2**bits - 1
+    intervals = top + 1 if rounding == "floor" else top
     step = torch.where(high > low, (high - low) / intervals, 1.0)
-    position = (exact - low) / step
-    if rounding == "floor":
-        level = position.floor().clamp_max(2**bits - 1)  # the maximum belongs to the last bin
-    elif rounding == "nearest":
-        level = position.round()
+    level = (exact - low) / step
+    if rounding == "nearest":
+        level = level.round()
     else:
-        level = (
-            position
-            + torch.rand(values.shape, generator=generator, dtype=torch.float64).to(exact.device)
-        ).floor()
-        level = level.clamp_max(intervals)
+        if rounding == "stochastic":
+            draws = torch.rand(values.shape, generator=generator, dtype=torch.float64)
+            level = level + draws.to(exact.device)
+        level = level.floor().clamp_max(top)  # the maximum belongs to the last bin
     return (low + level * step).to(values.dtype)
 
 
@@ -205,10 +197,11 @@ class Perturb(Defense):
                 )
             return self
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         p = self.params
-        if p.clip == "none":
-            return update + p.sigma * ctx.randn_like(update)
-        return clip_to(update, p.clip) + (
-            p.sigma * (p.clip if p.scale == "relative" else 1.0)
-        ) * ctx.randn_like(update)
+        deviation = self.params.sigma
+        if p.clip != "none":
+            update = clip_to(update, p.clip)
+            if p.scale == "relative":
+                deviation *= p.clip
+        return update + deviation * ctx.randn_like(update)

@@ -1,18 +1,20 @@
-"""Client models on members and outside non-members: distributions, generalisation error, losses
-(MemberShield).
+"""Client models on members and outside non-members: distributions, generalisation error, losses.
+
+MemberShield (Ahmed et al., Neural Networks 2025).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy import ndarray
 from pydantic import Field
 
 from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number, Params
-from fedbench.core.metrics import auc
 from fedbench.core.report import (
     Block,
     Content,
@@ -21,21 +23,26 @@ from fedbench.core.report import (
     Row,
     Section,
     Style,
-    Table,
     Value,
-    Words,
 )
 from fedbench.plugins.analyses.common import (
     advantage,
+    arrays_of,
+    by_row,
     clients_of,
+    colour,
+    finite_mean,
     framed,
+    grid,
     in_order,
     members_of,
     numbers,
     outsiders_of,
     seeds_of,
+    separation,
     shown,
     stroke,
+    table,
     words,
 )
 
@@ -48,10 +55,11 @@ if TYPE_CHECKING:
 
 
 GRADIENT = "upload-grad-sq"
+_BINS = 40
 EDGES = {  # fixed, so that panels can be compared; the outer bins hold what lies beyond
-    "confidence": np.linspace(0, 1, 41),
-    "modified entropy": np.logspace(-6, 2, 41),
-    "gradient norm": np.logspace(-6, 4, 41),
+    "confidence": np.linspace(0, 1, _BINS + 1),
+    "modified entropy": np.logspace(-6, 2, _BINS + 1),
+    "gradient norm": np.logspace(-6, 4, _BINS + 1),
 }
 SIDES = {"members": members_of, "non-members": outsiders_of}
 _REPEATS = 200
@@ -75,179 +83,150 @@ class Distributions(Analysis):
         )
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
-        """``<number> members`` and ``<number> non-members`` [40], counts; ``<number> distance``,
-        the total variation of the two, with its bootstrap error over samples, and ``<number>
-        null``, its mean where both are drawn from one distribution.
+        """Count ``<number> members`` and ``<number> non-members`` [40].
 
-        None where no client has both members and outsiders among the audited samples.
+        ``<number> distance`` is the total variation of the two, with its bootstrap error over
+        samples, and ``<number> null`` its mean where both are drawn from one distribution. None
+        where no client has both members and outsiders among the audited samples.
         """
         values = _values(run)
-        models = [(len(run.rounds) - 1, k) for k in clients_of(run)]
-        if self.params.which == "worst":
-            every = [(r, k) for r in range(len(run.rounds)) for k in clients_of(run)]
-            models = (
-                [max(every, key=lambda model: _best_advantage(run, values, *model))]
-                if every
-                else []
-            )
-        if not models:
+        clients = clients_of(run)
+        if not clients:
             return None
+        models = [(len(run.rounds) - 1, k) for k in clients]
+        worst = self.params.which == "worst"
+        if worst:
+            every_model = product(range(len(run.rounds)), clients)
+            models = [max(every_model, key=lambda model: _best_advantage(run, values, *model))]
         numbers: dict[str, Number] = {}
-        arrays: dict[str, np.ndarray] = {}
+        arrays: dict[str, ndarray] = {}
         for name in EDGES:
             sides = {side: _bins(run, name, values[name], models, side) for side in SIDES}
-            if not all((bins >= 0).any() for bins in sides.values()):
-                return None
-            numbers |= _distances(name, list(sides.values()), run.rng(f"distributions/{name}"))
-            arrays |= {f"{name} {side}": _counts(bins) for side, bins in sides.items()}
-        if self.params.which == "worst":
+            for side, bins in sides.items():
+                if not (bins >= 0).any():
+                    return None
+                arrays[f"{name} {side}"] = _counts(bins)
+            numbers |= _distances(name, [*sides.values()], run.rng(f"distributions/{name}"))
+        if worst:
             ((r, k),) = models
             numbers |= {"client": Number(k), "round": Number(int(run.rounds[r]))}
         return Findings(numbers, arrays, dict.fromkeys(arrays, "samples"))
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
-        """The distances of every defense, and members over non-members, a row of panels a defense."""
+        """Draw the distances, and members over non-members, a row of panels a defense."""
         yield Numbers(label)
-        if any(seeds_of(section, row, label) for row in section.rows):
+        if by_row(section, label):
             oracle = self.params.which == "worst"
             kind = "distributions-worst" if oracle else "distributions"  # a suite may have both
-            yield Figure(
-                kind,
-                "Members and non-members",
-                partial(_draw_distributions, section, label, oracle),
-            )
+            drawing = partial(_draw_distributions, section, label, oracle)
+            yield Figure(kind, "Members and non-members", drawing)
 
 
-def _values(run: FinishedRun) -> dict[str, np.ndarray]:
-    """Name -> [R, K, N]; what does not vary over the clients is the same for each."""
+def _values(run: FinishedRun) -> dict[str, ndarray]:
+    """Map a name to [R, K, N]; what does not vary over the clients is the same for each."""
     shape = (len(run.rounds), len(run.rows), len(run.pool))
-    found = {
+    values = {
         "confidence": run.signals["confidence"],
         "modified entropy": run.signals["modified-entropy"],
         "gradient norm": np.sqrt(run.signals[GRADIENT]),
     }
-    return {name: np.broadcast_to(a, shape) for name, a in found.items()}
+    return {name: np.broadcast_to(a, shape) for name, a in values.items()}
 
 
-def _best_advantage(run: FinishedRun, values: dict[str, np.ndarray], r: int, k: int) -> float:
-    """The largest advantage of a threshold on one of the numbers, for the client's members."""
+def _best_advantage(run: FinishedRun, values: dict[str, ndarray], r: int, k: int) -> float:
+    """Largest advantage of a threshold on one of the numbers, for the client's members."""
     row = run.rows.index(k)
-    seen = [a[r, row] for a in values.values()]
-    return max(
-        advantage(a[members_of(run, k) & np.isfinite(a)], a[outsiders_of(run, k) & np.isfinite(a)])
-        for a in seen
-    )
+    members = members_of(run, k)
+    outsiders = outsiders_of(run, k)
+    advantages = []
+    for array in values.values():
+        a = array[r, row]
+        advantages.append(advantage(a[members & np.isfinite(a)], a[outsiders & np.isfinite(a)]))
+    return max(advantages)
 
 
 def _bins(
-    run: FinishedRun, name: str, values: np.ndarray, models: list[tuple[int, int]], side: str
-) -> np.ndarray:
-    """[m, N] the bin that each of m models (round, client) puts a sample in, -1 where it is not of
-    the side.
-    """
+    run: FinishedRun, name: str, values: ndarray, models: list[tuple[int, int]], side: str
+) -> ndarray:
+    """Bin [m, N] that each of m models (round, client) puts a sample of the side in, else -1."""
     rows = []
     for r, k in models:
         a = values[r, run.rows.index(k)]
-        bins = np.clip(np.searchsorted(EDGES[name], a, side="right") - 1, 0, len(EDGES[name]) - 2)
+        bins = np.clip(np.searchsorted(EDGES[name], a, side="right") - 1, 0, _BINS - 1)
         rows.append(np.where(SIDES[side](run, k) & np.isfinite(a), bins, -1))
     return np.stack(rows)
 
 
-def _counts(bins: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """[40] how many fall in each bin; a sample counts as often as its weight says, under all models
-    alike.
-    """
-    here = bins >= 0
-    return np.bincount(
-        bins[here],
-        None if weights is None else np.broadcast_to(weights, bins.shape)[here],
-        minlength=40,
-    )
+def _counts(bins: ndarray, weights: ndarray | None = None) -> ndarray:
+    """Count the samples of each bin, [40]; ``weights`` [N]: how often each counts."""
+    inside = bins >= 0
+    if weights is not None:
+        weights = np.broadcast_to(weights, bins.shape)[inside]
+    return np.bincount(bins[inside], weights, minlength=_BINS)
 
 
-def _distances(name: str, sides: list[np.ndarray], rng: np.random.Generator) -> dict[str, Number]:
-    whole = [_counts(bins) for bins in sides]
-    drawn = [
-        total_variation(*(_counts(bins, rng.poisson(1.0, bins.shape[1:])) for bins in sides))
-        for _ in range(_REPEATS)
-    ]
-    shares = sum(whole) / sum(w.sum() for w in whole)
-    samples = [int((bins >= 0).any(axis=0).sum()) for bins in sides]
-    null = [
-        total_variation(*(rng.multinomial(n, shares) for n in samples)) for _ in range(_REPEATS)
-    ]
+def _distances(name: str, sides: list[ndarray], rng: np.random.Generator) -> dict[str, Number]:
+    counts = [_counts(bins) for bins in sides]
+    resampled = []
+    for _ in range(_REPEATS):
+        again = [_counts(bins, rng.poisson(1.0, bins.shape[1:])) for bins in sides]
+        resampled.append(total_variation(*again))
+    shares = sum(counts) / sum(c.sum() for c in counts)
+    sizes = [int((bins >= 0).any(axis=0).sum()) for bins in sides]
+    null = []
+    for _ in range(_REPEATS):
+        null.append(total_variation(*[rng.multinomial(n, shares) for n in sizes]))
+    error = float(np.nanstd(resampled))
     return {
-        f"{name} distance": Number(
-            total_variation(*whole), float(np.nanstd(drawn)), "total variation"
-        ),
+        f"{name} distance": Number(total_variation(*counts), error, "total variation"),
         f"{name} null": Number(float(np.mean(null)), unit="total variation"),
     }
 
 
-def total_variation(one: np.ndarray, other: np.ndarray) -> float:
-    """Half the sum of absolute differences of two histograms' shares: 0 alike, 1 apart; NaN where
-    one is empty.
-    """
-    if not one.sum() or not other.sum():
+def total_variation(p: ndarray, q: ndarray) -> float:
+    """Half the sum of absolute differences of two histograms' shares; NaN where one is empty."""
+    if not p.sum() or not q.sum():
         return float("nan")
-    return float(np.abs(one / one.sum() - other / other.sum()).sum() / 2)
+    return float(np.abs(p / p.sum() - q / q.sum()).sum() / 2)
 
 
 def _draw_distributions(section: Section, label: str, oracle: bool, style: Style) -> Canvas:
-    """Shares of each bin, all seeds together; one column a number, one row a defense that has
-    findings.
-    """
-    found = {
-        row.label: [f.arrays for f in seeds_of(section, row, label, "confidence members")]
-        for row in section.rows
-    }
-    found = {name: arrays for name, arrays in found.items() if arrays}
-    figure = style.new_figure(3.3 * len(EDGES), 1.5 * len(found) + 0.9)
-    axes = figure.subplots(len(found), len(EDGES), squeeze=False, sharex="col")
-    for (row, arrays), line in zip(found.items(), axes, strict=True):
-        for (name, bins), axis in zip(EDGES.items(), line, strict=True):
-            for i, side in enumerate(SIDES):
-                _outline(
-                    axis,
-                    style,
-                    np.sum([a[f"{name} {side}"] for a in arrays], axis=0),
-                    bins,
-                    i,
-                    side,
-                )
-            if bins[0] > 0:
-                axis.set_xscale("log")
-            axis.set_yticks([])
-        line[0].set_ylabel(style.literal(row, 24), fontsize=8)
-    for name, axis in zip(EDGES, axes[-1], strict=True):
-        axis.set_xlabel(name)
-    models = (
-        "the model that separates members best (oracle)"
-        if oracle
-        else "all clients' models, last audited round"
-    )
+    """Draw shares of each bin, all seeds together; a column a number, a row a defense."""
+    rows = by_row(section, label, "confidence members")
+    figure = style.new_figure(3.3 * len(EDGES), 1.5 * len(rows) + 0.9)
+    axes = figure.subplots(len(rows), len(EDGES), squeeze=False, sharex="col")
+    for (name, by_seed), panels in zip(rows.items(), axes, strict=True):
+        for number, axis in zip(EDGES, panels, strict=True):
+            _histograms(axis, style, by_seed, number)
+        panels[0].set_ylabel(style.literal(name, 24), fontsize=8)
+    for number, axis in zip(EDGES, axes[-1], strict=True):
+        axis.set_xlabel(number)
+    models = "all clients' models, last audited round"
+    if oracle:
+        models = "the model that separates members best (oracle)"
     return framed(figure, axes[0][0], style, section, f"Members and non-members under {models}")
 
 
-def _outline(
-    axis: Axes, style: Style, counts: np.ndarray, bins: np.ndarray, i: int, side: str
-) -> None:
-    if counts.sum():
-        axis.stairs(
-            counts / counts.sum(), bins, color=style.colour(i), fill=True, alpha=0.35, label=side
-        )
-        axis.stairs(counts / counts.sum(), bins, color=style.colour(i), lw=1.1, ls=style.dashes(i))
+def _histograms(axis: Axes, style: Style, by_seed: Sequence[Findings], number: str) -> None:
+    """Draw members and non-members by one number."""
+    bins = EDGES[number]
+    for i, side in enumerate(SIDES):
+        counts = np.sum([f.arrays[f"{number} {side}"] for f in by_seed], axis=0)
+        if counts.sum():
+            shares = counts / counts.sum()
+            axis.stairs(shares, bins, color=style.colour(i), fill=True, alpha=0.35, label=side)
+            axis.stairs(shares, bins, lw=1.1, **stroke(style, i))
+    if bins[0] > 0:
+        axis.set_xscale("log")
+    axis.set_yticks([])
 
 
 # ---------------------------------------------------------------- generalisation error (Figure 7)
 
 
-_REPEATS = 200
-
-
 class GeneralisationError(Analysis):
-    """|accuracy on members - accuracy on outside non-members| of every class under every client's
-    local model.
+    """Absolute difference of the accuracies on members and on outside non-members, of every class
+    under every client's local model.
     """
 
     needs = frozenset({"margin"})
@@ -259,111 +238,105 @@ class GeneralisationError(Analysis):
         )
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
-        """``error`` [n] of each (client, class), with ``client`` and ``class``; ``mean`` of it,
-        with its bootstrap error over samples, and ``gap``, the mean of the signed differences,
-        which noise does not raise. Last audited round; None where no class has enough samples.
+        """Return ``error`` [n] of each (client, class), with ``client`` and ``class``.
+
+        ``mean`` of it, with its bootstrap error over samples, and ``gap``, the mean of the signed
+        differences, which noise does not raise. Last audited round; None where no class has enough
+        samples.
         """
         margin = run.signals["margin"][-1]  # [K', N]
-        counted, correct = np.isfinite(margin), margin > 0
-        samples = np.ones(len(run.pool))
-        pairs, differences = _differences(run, correct, counted, samples, self.params.least)
-        if not pairs:
+        counted = np.isfinite(margin)
+        correct = margin > 0
+        samples = len(run.pool)
+        least = self.params.least
+        totals, differences = _differences(run, correct, counted, np.ones(samples))
+        client, label = np.nonzero((totals >= least).all(axis=0))
+        if not len(client):
             return None
+        signed = differences[client, label]
+        error = np.abs(signed)
         rng = run.rng("generalisation-error")
-        again = [rng.poisson(1.0, len(samples)).astype(float) for _ in range(_REPEATS)]
-        drawn = np.array(
-            [
-                _differences(run, correct, counted, times, self.params.least, {*pairs})[1]
-                for times in again
-            ]
-        )
-        client, label = np.array(pairs, float).T
+        resampled = []
+        for _ in range(_REPEATS):
+            times = rng.poisson(1.0, samples).astype(float)
+            resampled.append(_differences(run, correct, counted, times)[1][client, label])
+        drawn = np.array(resampled)
         numbers = {
-            "mean": Number(float(np.abs(differences).mean()), _spread(np.abs(drawn)), "fraction"),
-            "gap": Number(float(differences.mean()), _spread(drawn), "fraction"),
-            "classes": Number(len(pairs), unit="classes x clients"),
+            "mean": Number(float(error.mean()), _spread(np.abs(drawn)), "fraction"),
+            "gap": Number(float(signed.mean()), _spread(drawn), "fraction"),
+            "classes": Number(len(client), unit="classes x clients"),
         }
-        arrays = {"error": np.abs(differences), "client": client, "class": label}
+        arrays = {"error": error, "client": client.astype(float), "class": label.astype(float)}
         return Findings(numbers, arrays, {"error": "fraction", "client": "id", "class": "label"})
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
-        """The means, and the share of classes below each error: one line a defense, all seeds
+        """Draw the means, and the share of classes below each error: one line a defense, all seeds
         together.
         """
         yield Numbers(label)
-        found = errors_of(section, label)
-        if found:
-            yield Figure(
-                "generalisation", "Generalisation error", partial(_draw_errors, section, found)
-            )
+        errors = errors_of(section, label)
+        if errors:
+            drawing = partial(_draw_errors, section, errors)
+            yield Figure("generalisation", "Generalisation error", drawing)
 
 
 def _differences(
-    run: FinishedRun,
-    correct: np.ndarray,
-    counted: np.ndarray,
-    times: np.ndarray,
-    least: int,
-    wanted: Collection[tuple[int, int]] | None = None,
-) -> tuple[list[tuple[int, int]], np.ndarray]:
-    """(client, class) with enough samples (or those ``wanted``), and accuracy inside less outside,
-    samples counted ``times``.
+    run: FinishedRun, correct: ndarray, counted: ndarray, times: ndarray
+) -> tuple[ndarray, ndarray]:
+    """Count the samples [2, K, C] of clients' members and outsiders by class, and subtract the
+    accuracy [K, C] outside from that inside.
+
+    A sample counts ``times`` [N]. NaN where a side has none.
     """
-    classes = int(run.pool_y.max()) + 1 if len(run.pool_y) else 0
-    pairs, found = [], []
+    classes = int(run.pool_y.max(initial=-1)) + 1
+    totals, hits = np.zeros((2, 2, run.clients, classes))
     for k in clients_of(run):
         row = run.rows.index(k)
-        sides = [side & counted[row] for side in (members_of(run, k), outsiders_of(run, k))]
-        n, right = (
-            [np.bincount(run.pool_y[side], times[side] * weight[side], classes) for side in sides]
-            for weight in (np.ones(len(times)), correct[row])
-        )
-        for c in range(classes):
-            if (k, c) in wanted if wanted is not None else min(n[0][c], n[1][c]) >= least:
-                pairs.append((k, c))
-                found.append(
-                    right[0][c] / n[0][c] - right[1][c] / n[1][c] if n[0][c] and n[1][c] else np.nan
-                )
-    return pairs, np.array(found)
+        for side, mask in enumerate((members_of(run, k), outsiders_of(run, k))):
+            mask = mask & counted[row]
+            y = run.pool_y[mask]
+            weights = times[mask]
+            totals[side, k] = np.bincount(y, weights, classes)
+            hits[side, k] = np.bincount(y, weights * correct[row][mask], classes)
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN
+        inside, outside = hits / totals
+    return totals, inside - outside
 
 
-def _spread(drawn: np.ndarray) -> float:
+def _spread(drawn: ndarray) -> float:
     """Standard deviation over repeats of the mean over pairs; a pair that a repeat left empty does
     not count there.
     """
     return float(np.nanmean(drawn, axis=1).std())
 
 
-def errors_of(section: Section, label: str) -> dict[str, np.ndarray]:
-    """Row's label -> sorted errors of all clients, classes and seeds."""
-    found = {
-        row.label: [f.arrays["error"] for f in seeds_of(section, row, label, "error")]
-        for row in section.rows
-    }
-    return {name: np.sort(np.concatenate(errors)) for name, errors in found.items() if errors}
+def errors_of(section: Section, label: str) -> dict[str, ndarray]:
+    """Map a row's label to the sorted errors of all clients, classes and seeds."""
+    errors = {}
+    for name, by_seed in by_row(section, label, "error").items():
+        errors[name] = np.sort(np.concatenate([f.arrays["error"] for f in by_seed]))
+    return errors
 
 
-def _draw_errors(section: Section, found: dict[str, np.ndarray], style: Style) -> Canvas:
+def _draw_errors(section: Section, errors: dict[str, ndarray], style: Style) -> Canvas:
     figure = style.new_figure(6.4, 4.2)
     axis = figure.subplots()
     for i, row in enumerate(in_order(section)):
-        if row.label in found:
-            axis.ecdf(
-                found[row.label], lw=1.3, label=style.literal(row.label), **stroke(style, row, i)
-            )
+        if row.label in errors:
+            look = {"color": colour(style, row, i), "ls": style.dashes(i)}
+            axis.ecdf(errors[row.label], lw=1.3, label=style.literal(row.label), **look)
     axis.set(
         xlabel="generalisation error of a class", ylabel="share of clients' classes", xlim=(0, 1)
     )
-    axis.grid(True, color="0.92", lw=0.6)
+    grid(axis)
     return framed(figure, axis, style, section, "Generalisation error (left: better)")
 
 
-# ---------------------------------------------------------------- every model in one round (Tables
-# 10 and 11)
+# ---------------------------------------------------------------- a round (Tables 10 and 11)
 
 
 MODELS = ("local", "global")
-WHAT = ("train loss", "test loss", "train accuracy", "test accuracy", "AUC", "advantage")
+QUANTITIES = ("train loss", "test loss", "train accuracy", "test accuracy", "AUC", "advantage")
 _MODEL = 1000  # ids of the global models' rows are -1, -1001, -2001, ...
 
 
@@ -388,90 +361,82 @@ class ClientModels(Analysis):
         )
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
-        """Arrays ``local`` and ``global`` + `` train loss`` and so on [K], NaN where not known;
-        ``round``. AUC and advantage are those of the loss in that round alone, and of the advantage
-        the best threshold is chosen on the answers. None where no round so early was audited.
+        """Return arrays ``local`` and ``global`` + `` train loss`` and so on [K]; ``round``.
+
+        NaN where not known. AUC and advantage are those of the loss in that round alone, and of the
+        advantage the best threshold is chosen on the answers. None where no round so early was
+        audited.
         """
         last = run.rounds.max() if self.params.round is None else self.params.round
-        at = np.flatnonzero(run.rounds <= last)
+        audited = np.flatnonzero(run.rounds <= last)
         clients = clients_of(run)
-        if not len(at) or not clients:
+        if not len(audited) or not clients:
             return None
-        arrays = {
-            f"{model} {what}": np.full(run.clients, np.nan) for model in MODELS for what in WHAT
-        }
+        r = int(audited[-1])
+        arrays = {name: np.full(run.clients, np.nan) for name in _columns()}
         for k in clients:
-            through = (k, -1 - _MODEL * int(run.assignment[at[-1], k]))
-            for model, row in zip(MODELS, through, strict=True):
-                for what, found in zip(
-                    WHAT, _numbers_of(run, int(at[-1]), run.rows.index(row), k), strict=True
-                ):
-                    arrays[f"{model} {what}"][k] = found
+            through = (k, -1 - _MODEL * int(run.assignment[r, k]))
+            quantities = []
+            for row in through:
+                quantities += _quantities(run, r, run.rows.index(row), k)
+            for array, number in zip(arrays.values(), quantities, strict=True):
+                array[k] = number
         units = {name: "nats" if "loss" in name else "fraction" for name in arrays}
-        return Findings({"round": Number(int(run.rounds[at[-1]]))}, arrays, units)
+        return Findings({"round": Number(int(run.rounds[r]))}, arrays, units)
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
-        """A row a defense and client, means over seeds."""
-        rows = [row for row in section.rows if shown(row.label, self.params.defenses)]
-        lines = tuple(line for row in rows for line in _model_rows(section, row, label))
-        if lines:
-            rounds = sorted(
-                {
-                    f.numbers["round"].value or 0
-                    for row in section.rows
-                    for f in seeds_of(section, row, label)
-                }
-            )
-            caption = Words(
-                f" of each client in round {', '.join(f'{r:g}' for r in rounds)}: on its training "
-                "samples and on outside "
-                "non-members, and AUC and advantage of the loss in that round alone (the threshold "
-                "is chosen on the answers); "
-                "means over seeds"
-            )
-            columns = (
-                numbers(
-                    f"{model} {what}", direction="higher" if what == "test accuracy" else "none"
-                )
-                for model in MODELS
-                for what in WHAT
-            )
-            names = (words("defense"), numbers("client", digits=0))
-            yield Table(
-                title="Local and global models",
-                caption=caption,
-                columns=(*names, *columns),
-                rows=lines,
-            )
+        """Draw a row a defense and client, means over seeds."""
+        rows: list[tuple[Content, ...]] = []
+        rounds = set()
+        for row in section.rows:
+            rounds |= {f.numbers["round"].value or 0 for f in seeds_of(section, row, label)}
+            if shown(row.label, self.params.defenses):
+                rows += _model_rows(section, row, label)
+        if not rows:
+            return
+        names = ", ".join(f"{r:g}" for r in sorted(rounds))
+        caption = (
+            f" of each client in round {names}: on its training samples and on outside "
+            "non-members, and AUC and advantage of the loss in that round alone (the threshold is "
+            "chosen on the answers); means over seeds"
+        )
+        columns = [words("defense"), numbers("client", digits=0)]
+        for name in _columns():
+            direction = "higher" if name.endswith("test accuracy") else "none"
+            columns.append(numbers(name, direction=direction))
+        yield table("Local and global models", caption, columns, rows)
 
 
-def _numbers_of(run: FinishedRun, r: int, row: int, client: int) -> list[float]:
-    """In the order of ``WHAT``; NaN where the client was absent."""
-    loss, right = run.signals["loss"][r, row], run.signals["margin"][r, row] > 0
-    sides = [side(run, client) & np.isfinite(loss) for side in (members_of, outsiders_of)]
-    if not all(side.any() for side in sides):
-        return [np.nan] * len(WHAT)
-    members, outsiders = (-loss[side] for side in sides)
-    of_loss = auc(
-        np.concatenate([members, outsiders]),
-        np.arange(len(members) + len(outsiders)) < len(members),
-    )
-    losses, accuracies = ([float(of[side].mean()) for side in sides] for of in (loss, right))
-    return [*losses, *accuracies, float(of_loss), advantage(members, outsiders)]
+def _columns() -> list[str]:
+    """Name the quantities of both models."""
+    return [f"{model} {name}" for model, name in product(MODELS, QUANTITIES)]
+
+
+def _quantities(run: FinishedRun, r: int, row: int, client: int) -> list[float]:
+    """Return the ``QUANTITIES`` in their order; NaN where the client was absent."""
+    loss = run.signals["loss"][r, row]
+    correct = run.signals["margin"][r, row] > 0
+    known = np.isfinite(loss)
+    inside = members_of(run, client) & known
+    outside = outsiders_of(run, client) & known
+    if not inside.any() or not outside.any():
+        return [np.nan] * len(QUANTITIES)
+    return [
+        float(loss[inside].mean()),
+        float(loss[outside].mean()),
+        float(correct[inside].mean()),
+        float(correct[outside].mean()),
+        separation(-loss[inside], -loss[outside]),
+        advantage(-loss[inside], -loss[outside]),
+    ]
 
 
 def _model_rows(section: Section, row: Row, label: str) -> Iterator[tuple[Content, ...]]:
-    found = [f.arrays for f in seeds_of(section, row, label, f"local {WHAT[0]}")]
-    for k in range(max((len(arrays[f"local {WHAT[0]}"]) for arrays in found), default=0)):
-        means = [
-            _mean([arrays[f"{model} {what}"][k] for arrays in found])
-            for model in MODELS
-            for what in WHAT
-        ]
-        if any(m is not None for m in means):
-            yield row.label, Value(mean=k), *(Value(mean=m) for m in means)
-
-
-def _mean(values: list[float]) -> float | None:
-    known = [v for v in values if np.isfinite(v)]
-    return float(np.mean(known)) if known else None
+    names = _columns()
+    by_seed = arrays_of(section, row, label, names[0])
+    for k in range(max((len(arrays[names[0]]) for arrays in by_seed), default=0)):
+        means = []
+        for name in names:
+            means.append(finite_mean(arrays[name][k] for arrays in by_seed))
+        if any(mean is not None for mean in means):
+            yield row.label, Value(mean=k), *[Value(mean=mean) for mean in means]

@@ -1,14 +1,17 @@
-"""How the loss of members and of non-members goes along the rounds under the target's own model
-(CoFedMID, Figures 1 and 7a).
+"""Loss of members and of non-members along the rounds under the target's own model.
+
+CoFedMID (Bai et al.), Figures 1 and 7a.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number
 from fedbench.core.report import (
@@ -25,14 +28,18 @@ from fedbench.core.report import (
 from fedbench.plugins.analyses.common import (
     clients_of,
     framed,
+    grid,
     members_of,
     numbers,
     outsiders_of,
     over_seeds,
+    stroke,
+    table,
     words,
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 ACROSS = 4
@@ -52,166 +59,144 @@ class LossTrajectories(Analysis):
     by_default = False
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
-        """``rounds`` [R], ``defends`` [K] and ``<part> <side>`` [R x K], round after round, NaN
-        where not known; the last and the largest gap of the defending clients (of all, where none
-        defends) to either kind of non-members. None where no client has members and outsiders among
-        the audited samples.
+        """Return ``rounds`` [R], ``defends`` [K] and ``<part> <side>`` [R x K], round after round.
+
+        NaN where not known. The last and the largest gap of the defending clients (of all, where
+        none defends) to either kind of non-members. None where no client has members and outsiders
+        among the audited samples.
         """
         clients = clients_of(run)
         if not clients or not len(run.rounds):
             return None
-        arrays: dict[str, np.ndarray] = {}
-        for part in Courses.PARTS if run.pool_canary.any() else Courses.PARTS[:1]:
-            of_part = _of_part(run, part)
-            for side in Courses.SIDES:
-                found = np.full((len(run.rounds), run.clients), np.nan)
-                for k in clients:
-                    found[:, k] = _mean(
-                        run.signals["loss"][:, run.rows.index(k)], _side(run, side, k) & of_part
-                    )
-                arrays[f"{part} {side}"] = found.ravel()
+        canary = run.pool_canary if len(run.pool_canary) else np.zeros(len(run.pool), bool)
+        arrays: dict[str, ndarray] = {}
+        for part, mask in zip(Courses.PARTS, (~canary, canary), strict=True):
+            if part == Courses.PARTS[0] or mask.any():
+                arrays |= {f"{part} {side}": _course(run, side, mask) for side in Courses.SIDES}
         units = dict.fromkeys(arrays, "nats") | {"rounds": "", "defends": ""}
-        defends = np.isin(np.arange(run.clients), run.members).astype(float)
-        arrays |= {"rounds": run.rounds.astype(float), "defends": defends}
-        return Findings(
-            _numbers(arrays, defends > 0 if run.members else np.ones(run.clients, bool)),
-            arrays,
-            units,
-        )
+        defends = np.isin(np.arange(run.clients), run.members)
+        arrays |= {"rounds": run.rounds.astype(float), "defends": defends.astype(float)}
+        return Findings(_numbers(arrays, defends if run.members else ~defends), arrays, units)
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
-        """The three lines, a panel a defense and kind of sample; last and largest gaps, a row a
-        defense and kind.
-        """
-        shown = Courses.of(section, label)
-        rows = tuple(line for found in shown for line in _lines(found))
+        """Draw the three lines, a panel a defense and kind of sample; and a table of the gaps."""
+        courses = Courses.of(section, label)
+        rows = tuple(filter(None, map(_line, courses)))
         if rows:
             yield _table(rows)
-            yield Figure("loss-trajectories", "Loss trajectories", partial(_draw, section, shown))
+            yield Figure("loss-trajectories", "Loss trajectories", partial(_draw, section, courses))
 
 
-def _of_part(run: FinishedRun, part: str) -> np.ndarray:
-    canary = run.pool_canary if len(run.pool_canary) else np.zeros(len(run.pool), bool)
-    return canary if part == "canary" else ~canary
+def _course(run: FinishedRun, side: str, part: ndarray) -> ndarray:
+    """Mean loss [R x K] of each client's samples of a side, of which ``part`` [N] counts."""
+    course = np.full((len(run.rounds), run.clients), np.nan)
+    for k in clients_of(run):
+        mask = _side(run, side, k) & part
+        if mask.any():
+            loss = run.signals["loss"][:, run.rows.index(k)]
+            course[:, k] = np.asarray(loss[:, mask], np.float64).mean(axis=1)
+    return course.ravel()
 
 
-def _side(run: FinishedRun, side: str, client: int) -> np.ndarray:
+def _side(run: FinishedRun, side: str, client: int) -> ndarray:
+    """Mask [N] of the client's members, other clients' samples, or outsiders."""
     if side == "members":
         return members_of(run, client)
-    return (
-        outsiders_of(run, client) if side == "outside" else (run.pool >= 0) & (run.pool != client)
-    )
+    if side == "outside":
+        return outsiders_of(run, client)
+    return (run.pool >= 0) & (run.pool != client)
 
 
-def _mean(loss: np.ndarray, side: np.ndarray) -> np.ndarray:
-    """[R] over the samples of the side; NaN without any, and in rounds without the client."""
-    return (
-        np.asarray(loss[:, side], np.float64).mean(axis=1)
-        if side.any()
-        else np.full(len(loss), np.nan)
-    )
-
-
-def _numbers(arrays: dict[str, np.ndarray], about: np.ndarray) -> dict[str, Number]:
-    """Gaps are non-members' loss minus members': above 0 members are easier."""
-    numbers, n_rounds = {}, len(arrays["rounds"])
-    for part in (p for p in Courses.PARTS if f"{p} members" in arrays):
-        means = {
-            side: Courses.over_clients(arrays[f"{part} {side}"].reshape(n_rounds, -1), about)
-            for side in Courses.SIDES
-        }
+def _numbers(arrays: dict[str, ndarray], clients: ndarray) -> dict[str, Number]:
+    """Gaps, non-members' loss minus members', of ``clients`` [K]: above 0 members are easier."""
+    numbers = {}
+    rounds = arrays["rounds"]
+    for part in Courses.PARTS:
+        if f"{part} members" not in arrays:
+            continue
+        means = {}
+        for side in Courses.SIDES:
+            course = arrays[f"{part} {side}"].reshape(len(rounds), -1)
+            means[side] = Courses.over_clients(course, clients)
         for side in Courses.SIDES[1:]:
-            last, largest, _ = _gaps(means[side] - means["members"], arrays["rounds"])
+            last, largest, _ = _gaps(means[side] - means["members"], rounds)
             numbers[f"{part} last gap {side}"] = Number(last, unit="nats")
             numbers[f"{part} largest gap {side}"] = Number(largest, unit="nats")
     return numbers
 
 
-def _gaps(gap: np.ndarray, rounds: np.ndarray) -> tuple[float | None, float | None, float | None]:
-    """(the last one known, the largest one, the round of the largest one)."""
-    known = np.flatnonzero(~np.isnan(gap))
-    if not len(known):
+def _gaps(gap: ndarray, rounds: ndarray) -> tuple[float | None, float | None, float | None]:
+    """Return the last gap, the largest one, and the round of the largest one."""
+    finite = np.flatnonzero(~np.isnan(gap))
+    if not len(finite):
         return None, None, None
-    top = known[gap[known].argmax()]
-    return float(gap[known[-1]]), float(gap[top]), float(rounds[top])
+    top = finite[gap[finite].argmax()]
+    return float(gap[finite[-1]]), float(gap[top]), float(rounds[top])
 
 
-def _lines(found: Courses) -> Iterator[tuple[Content, ...]]:
-    ends = {
-        side: [c[known[-1]] for c in course if len(known := np.flatnonzero(~np.isnan(c)))]
-        for side, course in found.sides.items()
-    }
-    if not all(ends.values()):
-        return
-    cells: list[Content] = [over_seeds(ends[side]) for side in Courses.SIDES]
+def _line(course: Courses) -> tuple[Content, ...] | None:
+    """Cells of a row of the table; None where a side has no loss."""
+    cells: list[Content] = [course.label, Words(course.part)]
+    for side in Courses.SIDES:
+        ends = np.concatenate([seed[~np.isnan(seed)][-1:] for seed in course.sides[side]])
+        if not len(ends):
+            return None
+        cells.append(over_seeds(ends))
     for side in Courses.SIDES[1:]:
-        gaps = [
-            _gaps(n - m, found.rounds)
-            for n, m in zip(found.sides[side], found.sides["members"], strict=True)
-        ]
-        last, largest, when = (
-            [v for v in values if v is not None] for values in zip(*gaps, strict=True)
-        )
-        cells += [
-            over_seeds(last),
-            over_seeds(largest),
-            Value(mean=float(np.mean(when))) if when else None,
-        ]
-    yield found.label, Words(found.part), *cells
+        gaps = course.sides[side] - course.sides["members"]
+        last, largest, rounds = zip(*[_gaps(gap, course.rounds) for gap in gaps], strict=True)
+        top_rounds = [r for r in rounds if r is not None]
+        top_round = Value(mean=float(np.mean(top_rounds))) if top_rounds else None
+        cells += [over_seeds(last), over_seeds(largest), top_round]
+    return tuple(cells)
 
 
 def _table(rows: tuple[tuple[Content, ...], ...]) -> Table:
-    columns = [
-        words("defense"),
-        words("samples"),
-        *(numbers(f"{side}, last round") for side in Courses.SIDES),
-    ]
+    columns = [words("defense"), words("samples")]
+    columns += [numbers(f"{side}, last round") for side in Courses.SIDES]
     for side in Courses.SIDES[1:]:
         columns += [
-            numbers(f"{what} gap, {side}", direction="lower", signed=True)
-            for what in ("last", "largest")
+            numbers(f"last gap, {side}", direction="lower", signed=True),
+            numbers(f"largest gap, {side}", direction="lower", signed=True),
+            numbers("in round", digits=0),
         ]
-        columns.append(numbers("in round", digits=0))
-    caption = Words(
+    caption = (
         ": mean cross-entropy (nats) on the uploaded models of the coalition's clients, in the "
-        "undefended row of the same "
-        "clients; inside: other clients' training samples; outside: of no client. A gap is "
-        "non-members minus members: above 0 "
-        "members are easier. Means over seeds with their 95 % interval; the largest gap is chosen "
-        "on the answers"
+        "undefended row of the same clients; inside: other clients' training samples; outside: of "
+        "no client. A gap is non-members minus members: above 0 members are easier. Means over "
+        "seeds with their 95 % interval; the largest gap is chosen on the answers"
     )
-    return Table(
-        title="Loss of members and non-members", caption=caption, columns=tuple(columns), rows=rows
-    )
+    return table("Loss of members and non-members", caption, columns, rows)
 
 
-def _draw(section: Section, found: Sequence[Courses], style: Style) -> Canvas:
-    """Small multiples on one scale, kind of sample by kind of sample."""
-    found = sorted(found, key=lambda course: Courses.PARTS.index(course.part))
-    across = min(ACROSS, len(found))
-    down = -(-len(found) // across)
+def _draw(section: Section, courses: Sequence[Courses], style: Style) -> Canvas:
+    """Draw small multiples on one scale, kind of sample by kind of sample."""
+    courses = sorted(courses, key=lambda course: Courses.PARTS.index(course.part))
+    across = min(ACROSS, len(courses))
+    down = math.ceil(len(courses) / across)
     figure = style.new_figure(2.5 * across + 0.6, 2.0 * down + 0.9)
     axes = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
-    for axis, course in zip(axes.ravel(), found, strict=False):
-        for i, (side, name) in enumerate(NAMES.items()):
-            known = ~np.isnan(course.sides[side])
-            n = known.sum(axis=0)
-            mean = np.where(known, course.sides[side], 0.0).sum(axis=0) / np.maximum(n, 1)
-            axis.plot(
-                course.rounds[n > 0],
-                mean[n > 0],
-                color=style.colour(i),
-                ls=style.dashes(i),
-                lw=1.4,
-                label=name,
-            )
-        suffix = "" if course.part == Courses.PARTS[0] else f" ({course.part})"
-        axis.set_title(style.literal(course.label, 24) + suffix, fontsize=8)
-        axis.grid(True, color="0.92", lw=0.6)
-    for axis in axes.ravel()[len(found) :]:
+    for axis, course in zip(axes.ravel(), courses, strict=False):
+        _panel(axis, style, course)
+    for axis in axes.ravel()[len(courses) :]:
         axis.set_visible(False)
     for axis in axes[:, 0]:
         axis.set_ylabel("loss (nats)", fontsize=8)
     for axis in axes[-1]:
         axis.set_xlabel("round", fontsize=8)
     return framed(figure, axes[0][0], style, section, "Loss on the target's model")
+
+
+def _panel(axis: Axes, style: Style, course: Courses) -> None:
+    """Draw means over seeds of the three sides."""
+    for i, (side, name) in enumerate(NAMES.items()):
+        losses = course.sides[side]
+        finite = ~np.isnan(losses)
+        n = finite.sum(axis=0)
+        mean = np.where(finite, losses, 0.0).sum(axis=0) / np.maximum(n, 1)
+        axis.plot(course.rounds[n > 0], mean[n > 0], lw=1.4, label=name, **stroke(style, i))
+    title = style.literal(course.label, 24)
+    if course.part != Courses.PARTS[0]:
+        title += f" ({course.part})"
+    axis.set_title(title, fontsize=8)
+    grid(axis)

@@ -1,12 +1,13 @@
-"""TF01 of every client and class (CoFedMID, Table 12), with how many candidates each number is of."""
+"""TF01 of every client and class (CoFedMID, Table 12), with the numbers of candidates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy import ndarray
 from pydantic import Field
 
 from fedbench.core import (
@@ -23,9 +24,10 @@ from fedbench.core import (
 )
 from fedbench.core.metrics import TF01_MIN_NONMEMBERS, exact_interval, tf01
 from fedbench.core.report import Block, Content, Note, Section, Table, Value, Words
-from fedbench.plugins.analyses.common import numbers, seeds_of, shown, words
+from fedbench.plugins.analyses.common import arrays_of, numbers, shown, table, words
 
 _MOST_COLUMNS = 20  # classes; of more, a table shows the lowest, the median and the highest
+_ARRAYS = ("client", "class", "members", "non-members", "found")
 
 
 class TF01ByClass(Analysis):
@@ -53,202 +55,176 @@ class TF01ByClass(Analysis):
         )
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
-        """Arrays with an entry a client and class with members: ``client``, ``class``, ``members``,
-        ``non-members`` (those that set the threshold) and ``found``, the members above it; NaN with
-        fewer than 1,999 non-members, and ``missing`` is the largest number of these that lack. None
-        of an attack without scores, or on no client by itself.
+        """Return arrays with an entry a client and class with members.
+
+        ``client``, ``class``, ``members``, ``non-members`` (those that set the threshold) and
+        ``found``, the members above it; NaN with fewer than 1,999 non-members, and ``missing`` is
+        the largest number of these that lack. None of an attack without scores, or on no client by
+        itself.
         """
-        lines = [
-            line
-            for t in (judgement.targets if judgement else ())
-            if t.target >= 0
-            for line in self._of_client(t)
-        ]
+        lines: list[tuple[float, ...]] = []
+        for target in judgement.targets if judgement else ():
+            if target.target >= 0:
+                lines += self._of_client(target)
         if not lines:
             return None
-        names = ("client", "class", "members", "non-members", "found")
-        arrays = dict(zip(names, np.array(lines, float).T, strict=True))
+        arrays = dict(zip(_ARRAYS, np.array(lines, float).T, strict=True))
         missing = float(np.maximum(TF01_MIN_NONMEMBERS - arrays["non-members"], 0).max())
         numbers = {"missing": Number(missing, unit="non-members")}
-        known = ~np.isnan(arrays["found"])
-        if known.any():
-            share = 100 * arrays["found"][known] / arrays["members"][known]
-            numbers |= {
-                "lowest": Number(float(share.min()), unit="%"),
-                "highest": Number(float(share.max()), unit="%"),
-            }
-        units = {"client": "id", "class": "label"} | dict.fromkeys(names[2:], "candidates")
+        share = 100 * arrays["found"] / arrays["members"]
+        share = share[~np.isnan(share)]
+        if len(share):
+            numbers["lowest"] = Number(float(share.min()), unit="%")
+            numbers["highest"] = Number(float(share.max()), unit="%")
+        units = {"client": "id", "class": "label"} | dict.fromkeys(_ARRAYS[2:], "candidates")
         return Findings(numbers, arrays, units)
 
     def _of_client(self, judged: Judged) -> Iterator[tuple[float, ...]]:
-        others = (
-            judged.kind == OFL
-            if self.params.nonmembers == "outside"
-            else judged.counted & ~judged.member
-        )
+        nonmembers = judged.counted & ~judged.member
+        if self.params.nonmembers == "outside":
+            nonmembers = judged.kind == OFL
         for label in np.unique(judged.y[judged.member]):
-            mine = judged.member & (judged.y == label)
-            yield judged.target, label, mine.sum(), others.sum(), _found(judged, mine, others)
+            members = judged.member & (judged.y == label)
+            above = _above(judged, members, nonmembers)
+            yield judged.target, label, members.sum(), nonmembers.sum(), above
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
-        """A row a defense, attack and client; a column a class, seeds pooled."""
-        every = [
-            one
-            for row in section.rows
-            for attack in section.attacks
-            for one in _pooled(
-                row.label, attack, seeds_of(section, row.entries[attack], label, "found")
-            )
-        ]
-        clients = [
-            {one.client for one in every if one.defense == label}
-            for label in {one.defense for one in every}
-        ]
-        rows = [
-            one
-            for one in every
-            # the undefended federation was audited on every client, a coalition's rows on its own
-            if one.client in set.intersection(*clients)
-            and shown(one.defense, self.params.defenses)
-            and shown(one.attack, self.params.attacks)
-        ]
-        if any(not np.isnan(hits) for row in rows for hits, _ in row.of_class.values()):
+        """Draw a row a defense, attack and client; a column a class, seeds pooled."""
+        rows = self._rows(section, label)
+        if not all(all(row.unknown()) for row in rows):
             yield self._table(rows)
         elif rows:
-            most = max(row.others for row in rows)
+            most = max(row.nonmembers for row in rows)
             yield Note(
                 Words(
                     f"TF01 by client and class: n/a, since a client has {most:,} non-members at "
-                    "the most; a threshold of its own "
-                    f"needs {TF01_MIN_NONMEMBERS:,}."
+                    f"the most; a threshold of its own needs {TF01_MIN_NONMEMBERS:,}."
                 )
             )
 
+    def _rows(self, section: Section, label: str) -> list[_Pooled]:
+        """Collect the rows of clients that all defenses have, of defenses and attacks to show.
+
+        The undefended federation was audited on every client, a coalition's rows on its own.
+        """
+        rows = []
+        clients = []
+        for row in section.rows:
+            of_defense: list[_Pooled] = []
+            for attack in section.attacks:
+                arrays = arrays_of(section, row.entries[attack], label, "found")
+                of_defense += _pooled(row.label, attack, arrays)
+            if of_defense:
+                clients.append({pooled.client for pooled in of_defense})
+            if shown(row.label, self.params.defenses):
+                rows += [p for p in of_defense if shown(p.attack, self.params.attacks)]
+        common = set.intersection(*clients) if clients else set()
+        return [pooled for pooled in rows if pooled.client in common]
+
     def _table(self, rows: list[_Pooled]) -> Table:
-        classes = sorted({c for row in rows for c in row.of_class})
-        many = len(classes) > _MOST_COLUMNS
-        names = (
-            ["lowest class", "median class", "highest class"]
-            if many
-            else [f"class {c}" for c in classes]
+        classes: list[int] | None = sorted(set().union(*[row.of_class for row in rows]))
+        names = [f"class {c}" for c in classes]
+        if len(classes) > _MOST_COLUMNS:
+            classes = None
+            names = ["lowest class", "median class", "highest class"]
+        columns = [words("defense"), words("attack")]
+        columns += [numbers(name, digits=0) for name in ("client", "members", "non-members")]
+        for name in ("all classes", *names):
+            columns.append(numbers(name, unit="%", direction="lower", digits=2, scale=100))
+        kind = "outside" if self.params.nonmembers == "outside" else "outside and inside"
+        caption = (
+            f": members above the score that 0.1 % of the client's {kind} non-members exceed, all "
+            "seeds together, in brackets how many members; the interval is the exact one of the "
+            "share (Clopper & Pearson, 95 %) for these thresholds. Members and non-members: of the "
+            "smallest seed, over all classes"
         )
-        columns = (
-            words("defense"),
-            words("attack"),
-            *(numbers(name, digits=0) for name in ("client", "members", "non-members")),
-            *(
-                numbers(n, unit="%", direction="lower", digits=2, scale=100)
-                for n in ("all classes", *names)
-            ),
-        )
-        others = (
-            "outside non-members"
-            if self.params.nonmembers == "outside"
-            else "outside and inside non-members"
-        )
-        caption = Words(
-            f": members above the score that 0.1 % of the client's {others} exceed, all seeds "
-            "together, in brackets how many "
-            "members; the interval is the exact one of the share (Clopper & Pearson, 95 %) for "
-            "these thresholds. Members and "
-            "non-members: of the smallest seed, over all classes"
-        )
-        lacking = [
-            row.others for row in rows if any(np.isnan(hits) for hits, _ in row.of_class.values())
-        ]
-        footnotes = (
-            (
-                Words(
-                    f"n/a: a threshold at 0.1 % needs {TF01_MIN_NONMEMBERS:,} non-members; there "
-                    f"are as few as {min(lacking):,}, "
-                    f"{TF01_MIN_NONMEMBERS - min(lacking):,} are missing"
-                ),
-            )
-            if lacking
-            else ()
-        )
-        lines = tuple(row.line(None if many else classes) for row in rows)
-        return Table(
-            title="TF01 by client and class",
-            caption=caption,
-            columns=columns,
-            rows=lines,
-            footnotes=footnotes,
-        )
+        lines = [row.line(classes) for row in rows]
+        return table("TF01 by client and class", caption, columns, lines, _missing(rows))
 
 
-def _found(judged: Judged, mine: np.ndarray, against: np.ndarray) -> float:
-    """How many of ``mine`` lie above the threshold that ``against`` sets; NaN with too few of the
-    latter.
-    """
-    scores, member = judged.scores, judged.kind == MEMBER
-    counted = (mine | against) & (judged.kind != EXCLUDED)
-    share = tf01(scores[counted], member[counted]) if against.any() else None
-    return float("nan") if share is None else round(share / 100 * mine.sum())
+def _missing(rows: Sequence[_Pooled]) -> tuple[Words, ...]:
+    """Say how many non-members lack, if some do."""
+    fewest = min((row.nonmembers for row in rows if any(row.unknown())), default=None)
+    if fewest is None:
+        return ()
+    text = (
+        f"n/a: a threshold at 0.1 % needs {TF01_MIN_NONMEMBERS:,} non-members; there are as few as "
+        f"{fewest:,}, {TF01_MIN_NONMEMBERS - fewest:,} are missing"
+    )
+    return (Words(text),)
+
+
+def _above(judged: Judged, members: ndarray, nonmembers: ndarray) -> float:
+    """Count the ``members`` above the threshold of ``nonmembers``; NaN with too few of these."""
+    scores = judged.scores
+    member = judged.kind == MEMBER
+    counted = (members | nonmembers) & (judged.kind != EXCLUDED)
+    percent = tf01(scores[counted], member[counted]) if nonmembers.any() else None
+    return float("nan") if percent is None else round(percent / 100 * members.sum())
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pooled:
-    """A client under one defense and attack: ``of_class`` label -> (members above, members); NaN: a
-    seed has no threshold.
-    """
+    """Seeds of a client under one defense and attack, pooled."""
 
     defense: str
     attack: str
     client: int
     of_class: dict[int, tuple[float, float]]
+    """Map a label to (members above, members); NaN: a seed has no threshold."""
     members: int
-    others: int
+    nonmembers: int
+
+    def unknown(self) -> list[bool]:
+        """Tell of each class whether it has no number."""
+        return [bool(np.isnan(above)) for above, _ in self.of_class.values()]
 
     def line(self, classes: list[int] | None) -> tuple[Content, ...]:
-        """Names, numbers of candidates, all classes together, and each of ``classes``; None:
-        lowest, median and highest.
+        """Return names, numbers of candidates, all classes together, and each of ``classes``.
+
+        None: the lowest, median and highest class.
         """
-        counts = sorted(self.of_class.values(), key=lambda v: v[0] / v[1])
-        together = tuple(map(sum, zip(*counts, strict=True)))
-        unknown = np.isnan(together[0])
-        if classes is None:
-            each = [(np.nan, 0) if unknown else counts[i] for i in (0, len(counts) // 2, -1)]
+        counts = sorted(self.of_class.values(), key=lambda count: count[0] / count[1])
+        total = tuple(map(sum, zip(*counts, strict=True)))
+        if classes is not None:
+            by_class = [self.of_class.get(c, (np.nan, 0)) for c in classes]
+        elif np.isnan(total[0]):
+            by_class = [(np.nan, 0)] * 3
         else:
-            each = [self.of_class.get(c, (np.nan, 0)) for c in classes]
-        sizes = (Value(mean=n) for n in (self.client, self.members, self.others))
-        return (
-            self.defense,
-            self.attack,
-            *sizes,
-            *(_share(*counted) for counted in (together, *each)),
-        )
+            by_class = [counts[0], counts[len(counts) // 2], counts[-1]]
+        sizes = [Value(mean=n) for n in (self.client, self.members, self.nonmembers)]
+        shares = [_share(*count) for count in (total, *by_class)]
+        return self.defense, self.attack, *sizes, *shares
 
 
-def _share(hits: float, of: float) -> Content:
-    if np.isnan(hits):
+def _share(above: float, members: float) -> Content:
+    if np.isnan(above):
         return None
-    return Value(
-        mean=hits / of, ends=exact_interval(int(hits), int(of)), suffix=Words(f" ({of:.0f})")
-    )
+    ends = exact_interval(int(above), int(members))
+    return Value(mean=above / members, ends=ends, suffix=Words(f" ({members:.0f})"))
 
 
-def _pooled(defense: str, attack: str, found: list[Findings]) -> Iterator[_Pooled]:
-    seeds = [f.arrays for f in found]
-    for k in sorted({int(k) for a in seeds for k in a["client"]}):
-        mine = [{name: values[a["client"] == k] for name, values in a.items()} for a in seeds]
+def _pooled(defense: str, attack: str, seeds: Sequence[Mapping[str, ndarray]]) -> Iterator[_Pooled]:
+    if not seeds:
+        return
+    table = {}
+    for name in _ARRAYS:
+        table[name] = np.concatenate([arrays[name] for arrays in seeds])
+    seed = np.repeat(np.arange(len(seeds)), [len(arrays["client"]) for arrays in seeds])
+    for k in np.unique(table["client"]):
+        rows = table["client"] == k
+        label = table["class"][rows]
+        above = table["found"][rows]
+        members = table["members"][rows]
         of_class = {}
-        for label in sorted({int(c) for a in mine for c in a["class"]}):
-            hits, of = (
-                float(sum(a[name][a["class"] == label].sum() for a in mine))
-                for name in ("found", "members")
-            )
-            of_class[label] = hits, of
-        there = [a for a in mine if len(a["class"])]
-        members, others = (
-            min(int(of(a[name])) for a in there)
-            for name, of in (("members", np.sum), ("non-members", np.min))
-        )
+        for c in np.unique(label):
+            of_class[int(c)] = float(above[label == c].sum()), float(members[label == c].sum())
+        by_seed = np.bincount(seed[rows], members)
         yield _Pooled(
             defense=defense,
             attack=attack,
-            client=k,
+            client=int(k),
             of_class=of_class,
-            members=members,
-            others=others,
+            members=int(by_seed[np.unique(seed[rows])].min()),
+            nonmembers=int(table["non-members"][rows].min()),
         )

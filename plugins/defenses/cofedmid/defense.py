@@ -1,12 +1,14 @@
-"""The three modules of CoFedMID put to work in the phases of a round."""
+"""CoFedMID's three modules in the phases of a round."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy import ndarray
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import (
@@ -39,8 +41,8 @@ class CoFedMID(Defense):
 
     ``mode: independent`` is the paper's comparison (section 2.3, Figure 3): each member draws its
     classes and its noise by itself. The paper does not say what becomes of the noise there.
-    Projected, a coalition of one has none; ``raw`` leaves each member its N(0, sigma^2), which is
-    not cancelled, and ``none`` takes it away.
+    Projected, a coalition of one has none; here each member keeps its N(0, sigma^2), which is not
+    cancelled, and ``perturbation: false`` takes it away.
 
     The noise cancels only if all members take part and the server takes the mean, by data volume or
     with equal weights (C20): under client sampling it raises ``UserError`` (``allow_absent``);
@@ -64,32 +66,31 @@ class CoFedMID(Defense):
 
     Params = CoFedMIDParams
     params: CoFedMIDParams
-    classes: np.ndarray | None = None  # [T, d, N] bool of the coalition's plan
+    classes: ndarray | None = None  # [T, d, N] bool of the coalition's plan
 
     @property
     def least_members(self) -> int:  # type: ignore[override]
-        """One member has no other to share classes with, and its noise cancels to nothing: that is
-        the independent mode.
+        """Smallest coalition: one member has no other to share classes with, and its noise cancels
+        to nothing.
         """
         return 2 if self.params.mode == "collaborative" else 1
 
     def check(self, federation: Federation) -> None:
-        """Whether the numbers of classes and rounds can be had, and whether the noise can cancel."""
+        """Raise ``UserError`` for too few classes or rounds, and where noise cannot cancel."""
         p = self.params
         if p.partition:
             planning.class_limits(p, federation.n_classes)
         if p.compensation:
             planning.first_recycling(p, federation.rounds)
-        if reports.shared_noise(p) and federation.participation < 1 and not p.allow_absent:
+        if p.shared_noise and federation.participation < 1 and not p.allow_absent:
             raise UserError(
                 f"cofedmid: with participation {federation.participation:g} members can be absent, "
-                "and the "
-                "noise of the others does not cancel: set participation 1, perturbation false or "
-                "allow_absent true"
+                "and the noise of the others does not cancel: set participation 1, perturbation "
+                "false or allow_absent true"
             )
 
     def remarks(self, federation: Federation) -> Sequence[str]:
-        """Noise that will not cancel."""
+        """Say which noise will not cancel."""
         return list(reports.before(self.params, federation))
 
     # before round 1: the coordinator
@@ -99,25 +100,22 @@ class CoFedMID(Defense):
         self.row = {client: i for i, client in enumerate(ctx.members)}
         if p.mode == "collaborative" and p.partition:
             self.classes = planning.plan_classes(p, ctx)
-        if reports.shared_noise(p) and not p.noise_resample:
-            self.fixed_noise = self._shared_noise(ctx)
 
     # before round 1: a member
 
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
-        p, n = self.params, len(data.y)
-        ctx.memory["final layer"] = planning.in_final_layer(
-            ctx.model, planning.tail(p.ratio, ctx.federation.n_params)
-        )
+        p = self.params
+        n = len(data.y)
+        perturbed = planning.tail(p.ratio, ctx.federation.n_params)
+        ctx.memory["final layer"] = planning.in_final_layer(ctx.model, perturbed)
         if p.compensation and data.held_out is None:  # else a validation part is there already
             count = min(max(round(p.val_fraction * n), p.val_min), n // 5)
-            held = hold_out(data.y.cpu().numpy(), count, ctx.rng)
-            data = replace(data, held_out=torch.from_numpy(held).to(data.y.device))
+            data = hold_out(data, count, ctx.rng)
         if p.partition and n and not len(data.trainable):
             raise UserError(
                 f"cofedmid: all {n} samples of client {ctx.client} are held out to validate on and "
-                "none is left to train on: "
-                "lower the validation part of the federation, or of the defense that holds them out"
+                "none is left to train on: lower the validation part of the federation, or of the "
+                "defense that holds them out"
             )
         return data
 
@@ -128,59 +126,55 @@ class CoFedMID(Defense):
         if not p.partition:
             return None
         y = ctx.data.y.cpu().numpy()
-        usable = np.isin(np.arange(len(y)), ctx.data.trainable.cpu().numpy())
-        assigned = usable & self._classes_of(ctx)[y]
-        recycled = np.zeros_like(usable)
-        if (
-            p.compensation
-            and usable.any()
-            and ctx.round >= planning.first_recycling(p, ctx.federation.rounds)
-        ):
-            recycled = Recycler.of(p, ctx).choose(p, ctx, usable, assigned)
-        # C22: a step or two on a handful is not what was assigned
-        if assigned.sum() < reports.fewest(p, ctx.federation):
-            assigned = np.zeros_like(assigned)
-            reports.count(ctx.memory, "missed")
-        index = np.flatnonzero(assigned | recycled)
-        reports.count(ctx.memory, "asked")
-        reports.count(ctx.memory, "idle", by=not len(index))
         device = ctx.data.y.device
-        return Selection(
-            torch.from_numpy(index).to(device), torch.from_numpy(recycled[index]).to(device)
-        )
+        usable = np.zeros(len(y), bool)
+        usable[ctx.data.trainable.cpu().numpy()] = True
+        assigned = usable & self._classes_of(ctx)[y]
+        recycled = self._recycled(ctx, usable, assigned)
+        # C22: a step or two on a handful is not what was assigned
+        missed = assigned.sum() < planning.fewest_samples(p, ctx.federation)
+        if missed:
+            assigned = np.zeros_like(assigned)
+        index = np.flatnonzero(assigned | recycled)
+        counts = ctx.memory.setdefault("counts", Counter())
+        counts.update(asked=1, missed=int(missed), idle=int(len(index) == 0))
+        flag = torch.from_numpy(recycled[index])
+        return Selection(torch.from_numpy(index).to(device), flag.to(device))
 
-    def _classes_of(self, ctx: MemberContext) -> np.ndarray:
-        """[N] bool: this round's, as the coordinator planned, or drawn by the member alone."""
+    def _classes_of(self, ctx: MemberContext) -> ndarray:
+        """Classes [N] of this round, as the coordinator planned, or drawn by the member alone."""
         if self.classes is not None:
-            planned: np.ndarray = self.classes[ctx.round - 1, self.row[ctx.client]]
-            return planned
+            return self.classes[ctx.round - 1, self.row[ctx.client]]
         m = planning.sizes(self.params, ctx.federation)[ctx.round - 1]
         return planning.assign_random(ctx.federation.n_classes, 1, m, ctx.rng)[0]
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        """C16: assigned and recycled samples come in the same shuffled batches: [sum CE + sum over
-        recycled CR] / B.
-        """
-        loss = cross_entropy(logits, batch.hard_labels("cofedmid"))
-        if batch.flag is None or not self.params.confidence:
-            return loss
+    def _recycled(self, ctx: MemberContext, usable: ndarray, assigned: ndarray) -> ndarray:
+        """Mask [n] of the samples that are recycled; none before the first round that does."""
         p = self.params
-        extra = recycling.confidence_regulariser(
-            logits, batch.y, p.mu, p.detach_soft, p.kl_reduction
-        )
-        return loss + (extra * batch.flag).sum() / len(batch.y)
+        rounds = ctx.federation.rounds
+        if p.compensation and usable.any() and ctx.round >= planning.first_recycling(p, rounds):
+            return Recycler.of(p, ctx).choose(p, ctx, usable, assigned)
+        return np.zeros_like(usable)
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
-        """In the independent mode every member adds noise of its own."""
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
+        """Return [sum CE + sum over recycled CR] / B.
+
+        C16: assigned and recycled samples come in the same shuffled batches.
+        """
         p = self.params
-        if not reports.own_noise(p):
+        y = batch.hard_labels("cofedmid")
+        loss = cross_entropy(logits, y)
+        if batch.flag is None or not p.confidence:
+            return loss
+        penalty = recycling.confidence_regulariser(logits, y, p.mu, p.detach_soft, p.kl_reduction)
+        return loss + (penalty * batch.flag).sum() / len(y)
+
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
+        """Add a member's own noise in the independent mode."""
+        if not self.params.raw_noise:
             return update
-        noise = ctx.memory.get("noise")
-        if noise is None:
-            noise = planning.draw(p.sigma, 1, self._columns(ctx.federation), ctx.generator)[0]
-            if not p.noise_resample:
-                ctx.memory["noise"] = noise
-        return self._perturbed(update[None], noise[None])[0]
+        noise = planning.draw_noise(self.params, 1, ctx.federation, ctx.generator)
+        return self._perturbed(update[None], noise)[0]
 
     def after_round(self, ctx: MemberContext) -> None:
         if "recycler" in ctx.memory:
@@ -188,44 +182,32 @@ class CoFedMID(Defense):
 
     # every round: the coalition
 
-    def coordinate(self, updates: torch.Tensor, ctx: CoalitionContext) -> torch.Tensor:
-        if not reports.shared_noise(self.params):
+    def coordinate(self, updates: Tensor, ctx: CoalitionContext) -> Tensor:
+        if not self.params.shared_noise:
             return updates
-        reports.count(ctx.memory, "absent", by=len(ctx.present) < len(ctx.members))
-        noise = self._shared_noise(ctx) if self.params.noise_resample else self.fixed_noise
-        return self._perturbed(updates, noise[[self.row[client] for client in ctx.present]])
+        if len(ctx.present) < len(ctx.members):
+            ctx.memory["absent"] = ctx.memory.get("absent", 0) + 1
+        rows = [self.row[client] for client in ctx.present]
+        return self._perturbed(updates, self._shared_noise(ctx)[rows])
 
-    def _shared_noise(self, ctx: CoalitionContext) -> torch.Tensor:
-        """[d, 1] or [d, P']: every member's, present or not, since all were planned together.
+    def _shared_noise(self, ctx: CoalitionContext) -> Tensor:
+        """Draw [d, 1] or [d, P'], for all members, present or not, since they are planned together.
 
         C18: a scalar a member, fresh every round, as the paper's two numbers a member and round
-        have room for; ``noise: vector`` and ``noise_resample: false`` are the other readings of
-        "N(0, sigma^2 I)" and "precompute".
+        have room for; ``noise: vector`` is the other reading of "N(0, sigma^2 I)".
         """
-        raw = planning.draw(
-            self.params.sigma, len(ctx.members), self._columns(ctx.federation), ctx.generator
-        )
-        return planning.project(raw, torch.tensor(ctx.weights, dtype=torch.float64))
+        noise = planning.draw_noise(self.params, len(ctx.members), ctx.federation, ctx.generator)
+        return planning.project(noise, torch.tensor(ctx.weights, dtype=torch.float64))
 
-    def _columns(self, federation: Federation) -> int:
-        return (
-            1
-            if self.params.noise == "scalar"
-            else planning.tail(self.params.ratio, federation.n_params)
-        )
-
-    def _perturbed(self, updates: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-        """[n, P]: with ``noise`` [n, 1] or [n, P'] on the last P' parameters."""
+    def _perturbed(self, updates: Tensor, noise: Tensor) -> Tensor:
+        """Add ``noise`` [n, 1] or [n, P'] to the last P' parameters of [n, P]."""
+        n_params = updates.shape[1]
         perturbed = updates.clone()
-        perturbed[:, updates.shape[1] - planning.tail(self.params.ratio, updates.shape[1]) :] += (
-            noise.to(updates)
-        )
+        perturbed[:, n_params - planning.tail(self.params.ratio, n_params) :] += noise.to(updates)
         return perturbed
 
     # after the last round
 
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """What the bandits drew early and late, what was recycled, sent and left out, and what a
-        reader must know.
-        """
+        """Report draws of the bandits, samples recycled and left out, bytes sent, and remarks."""
         return reports.facts_of(self.params, self.classes, ctx)

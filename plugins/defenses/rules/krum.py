@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
+from torch import Tensor
 
-from fedbench.core import Defense, Federation, ServerContext, UserError
+from fedbench.core import Federation, ServerContext, UserError
 from fedbench.plugins.defenses.rules.geometry import (
     ExpectsMalicious,
-    expected,
+    RobustRule,
     sorted_columns,
     squared_distances,
 )
@@ -20,9 +23,8 @@ from fedbench.plugins.defenses.rules.means import middle_of
 Variant = Literal["published", "released"]
 
 
-def krum_order(squared: np.ndarray, f: int) -> np.ndarray:
-    """[n] row indices, best first, by the sum of squared distances to the n - f - 2 nearest other
-    rows.
+def krum_order(squared: ndarray, f: int) -> ndarray:
+    """Rank the rows, best first, by the sum of squared distances to the n - f - 2 nearest others.
 
     ``squared``: [n, n] distances, zero on the diagonal. Two rows that are each other's only
     neighbour always tie: the one that is closer to all rows together comes first, so that the
@@ -33,30 +35,32 @@ def krum_order(squared: np.ndarray, f: int) -> np.ndarray:
     return np.lexsort((squared.sum(axis=1), nearest.sum(axis=1)))
 
 
-def released_krum(updates: torch.Tensor, f: int) -> torch.Tensor:
-    """[P]: the row of [K, P] with the least sum of n - f - 2 plain distances, of which one is the
-    row's to itself.
+def krum_choice(squared: ndarray, f: int) -> int:
+    """Return the row of the best Krum score."""
+    return int(krum_order(squared, f)[0])
+
+
+def released_choice(distances: ndarray, f: int) -> int:
+    """Return the row with the least sum of n - f - 2 distances [n, n], its own 0 among them."""
+    nearest = np.sort(distances, axis=1)[:, : len(distances) - f - 2]
+    return int(nearest.sum(axis=1).argmin())
+
+
+def choose_in_turn(
+    squared: ndarray, count: int, choice: Callable[[ndarray, int], int], f: int
+) -> list[int]:
+    """Return ``count`` of n rows in ascending order, each the ``choice`` among those that remain.
+
+    ``squared``: [n, n] distances.
     """
-    nearest = np.sort(np.sqrt(squared_distances(updates)), axis=1)[:, : len(updates) - f - 2]
-    return updates[nearest.sum(axis=1).argmin()].clone()
+    left = list(range(len(squared)))
+    chosen = []
+    for _ in range(count):
+        chosen.append(left.pop(choice(squared[np.ix_(left, left)], f)))
+    return sorted(chosen)
 
 
-def released_multi_krum(updates: torch.Tensor, f: int, keep: int) -> torch.Tensor:
-    """[P]: the mean of up to ``keep`` rows, chosen one by one among more than 2f + 2 remaining
-    ones; K >= 2f + 3.
-
-    Each time the row with the least sum of its m - 2 - f smallest squared distances to the m
-    remaining rows, itself among them.
-    """
-    squared, left = squared_distances(updates), list(range(len(updates)))
-    chosen: list[int] = []
-    while len(left) > 2 * f + 2 and len(chosen) < keep:
-        nearest = np.sort(squared[np.ix_(left, left)], axis=1)[:, : len(left) - 2 - f]
-        chosen.append(left.pop(int(nearest.sum(axis=1).argmin())))
-    return updates[sorted(chosen)].mean(dim=0)
-
-
-class Krum(Defense):
+class Krum(RobustRule):
     """The one row with the least sum of squared distances to its n - f - 2 nearest other rows; rows
     are not weighted.
 
@@ -73,21 +77,19 @@ class Krum(Defense):
             description="`published`: the paper's; `released`: plain distances, self included",
         )
 
-    def check(self, federation: Federation) -> None:
-        """n >= 2f + 3, the condition of the paper's proposition 1."""
-        expected("krum", self.params.f, federation, federation.cohort, 2, 3)
+    rule = "krum"
+    condition = (2, 3)  # of the paper's proposition 1
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]; raises ``UserError`` where no row has a neighbour to count."""
-        f = expected("krum", self.params.f, ctx, len(updates), 1, 3)
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        """Return the chosen row; ``UserError`` where no row has a neighbour to count."""
+        f = self.expected(ctx, len(updates), 1, 3)
+        squared = squared_distances(updates)
         if self.params.variant == "released":
-            return released_krum(updates, f)
-        return updates[krum_order(squared_distances(updates), f)[0]].clone()
+            return updates[released_choice(np.sqrt(squared), f)].clone()
+        return updates[krum_choice(squared, f)].clone()
 
 
-class MultiKrum(Defense):
+class MultiKrum(RobustRule):
     """The unweighted mean of the m = n - f rows with the best Krum scores, for each of which Krum's
     bound holds.
 
@@ -107,42 +109,36 @@ class MultiKrum(Defense):
             "published", description="`published`: the m best scores; `released`: one row at a time"
         )
 
+    rule = "multi-krum"
+    condition = (2, 3)
+
     def check(self, federation: Federation) -> None:
-        """n >= 2f + 3, as for Krum, and as many rows as are to be kept."""
-        expected("multi-krum", self.params.f, federation, federation.cohort, 2, 3)
-        if (self.params.keep or 0) > federation.cohort:
+        """Raise ``UserError`` where Krum would, and where fewer than ``keep`` rows take part."""
+        super().check(federation)
+        keep = self.params.keep or 0
+        rows = federation.cohort
+        if keep > rows:
             raise UserError(
-                f"multi-krum: keep is {self.params.keep}, and a round has {federation.cohort} "
-                "rows: lower it, or let more "
+                f"multi-krum: keep is {keep}, and a round has {rows} rows: lower it, or let more "
                 "clients take part"
             )
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]; raises ``UserError`` where no row can be scored."""
-        released, keep = self.params.variant == "released", self.params.keep
-        f = expected("multi-krum", self.params.f, ctx, len(updates), 2 if released else 1, 3)
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        """Mean [P] of the chosen rows; ``UserError`` where no row can be scored."""
+        p = self.params
+        n = len(updates)
+        released = p.variant == "released"
+        f = self.expected(ctx, n, 2 if released else 1, 3)
+        squared = squared_distances(updates)
         if released:
-            return released_multi_krum(updates, f, keep or 4)
-        best = krum_order(squared_distances(updates), f)[: keep or len(updates) - f]
-        return updates[np.sort(best)].mean(dim=0)
+            chosen = choose_in_turn(squared, min(p.keep or 4, n - 2 * f - 2), released_choice, f)
+        else:
+            chosen = sorted(krum_order(squared, f)[: p.keep or n - f].tolist())
+        return updates[chosen].mean(dim=0)
 
 
-def select(squared: np.ndarray, f: int) -> list[int]:
-    """The n - 2f rows that Krum chooses one after the other, each time among those that remain;
-    ``squared``: [n, n].
-    """
-    left = list(range(len(squared)))
-    chosen: list[int] = []
-    while len(chosen) < len(squared) - 2 * f:
-        chosen.append(left.pop(krum_order(squared[np.ix_(left, left)], f)[0]))
-    return chosen
-
-
-def nearest_to_median(updates: torch.Tensor, beta: int) -> torch.Tensor:
-    """[P]: for every coordinate of [K, P] the mean of the ``beta`` values that are nearest to its
-    median.
+def nearest_to_median(updates: Tensor, beta: int) -> Tensor:
+    """Mean [P] of the ``beta`` values of each coordinate of [K, P] nearest to its median.
 
     In ascending order these are ``beta`` neighbours: of all such windows the one with the nearest
     farther end.
@@ -150,17 +146,17 @@ def nearest_to_median(updates: torch.Tensor, beta: int) -> torch.Tensor:
     ordered = sorted_columns(updates)
     centre = middle_of(ordered)
     reach = torch.full_like(centre, torch.inf)
-    found = torch.empty_like(centre)
+    mean = torch.empty_like(centre)
     for start in range(len(ordered) - beta + 1):
         window = ordered[start : start + beta]
         farther = torch.maximum(centre - window[0], window[-1] - centre)
         closer = farther < reach
-        found = torch.where(closer, window.mean(dim=0), found)
+        mean = torch.where(closer, window.mean(dim=0), mean)
         reach = torch.where(closer, farther, reach)
-    return found
+    return mean
 
 
-class Bulyan(Defense):
+class Bulyan(RobustRule):
     """Krum again and again for n - 2f rows, then in each coordinate the mean of the n - 4f values
     nearest to the median.
 
@@ -173,14 +169,12 @@ class Bulyan(Defense):
     class Params(ExpectsMalicious):
         pass
 
-    def check(self, federation: Federation) -> None:
-        """n >= 4f + 3, the paper's condition."""
-        expected("bulyan", self.params.f, federation, federation.cohort, 4, 3)
+    rule = "bulyan"
+    condition = (4, 3)  # the paper's
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]; raises ``UserError`` where no value would be left in a coordinate."""
-        f = expected("bulyan", self.params.f, ctx, len(updates), 4, 1)
-        chosen = select(squared_distances(updates), f)
-        return nearest_to_median(updates[sorted(chosen)], len(chosen) - 2 * f)
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        """Mean [P] near the medians; ``UserError`` where no value is left in a coordinate."""
+        n = len(updates)
+        f = self.expected(ctx, n, 4, 1)
+        chosen = choose_in_turn(squared_distances(updates), n - 2 * f, krum_choice, f)
+        return nearest_to_median(updates[chosen], n - 4 * f)

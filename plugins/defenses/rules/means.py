@@ -6,14 +6,16 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
+from torch import Tensor
 
 from fedbench.core import Defense, Federation, Params, ServerContext, norms
 from fedbench.plugins.defenses.rules.geometry import (
+    RobustRule,
     angles,
     clipped_mean,
     combine,
-    expected,
     gram,
     require_majority,
     sorted_columns,
@@ -33,13 +35,10 @@ class FedAvg(Defense):
             "size", description="a row's weight: its client's share of the data, or 1/K"
         )
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]."""
-        return (
-            weights if self.params.weights == "size" else torch.full_like(weights, 1 / len(weights))
-        ) @ updates
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        if self.params.weights == "equal":
+            weights = torch.full_like(weights, 1 / len(weights))
+        return weights @ updates
 
 
 class TopK(Defense):
@@ -53,14 +52,12 @@ class TopK(Defense):
     class Params(Params):
         keep: float = Field(0.5, gt=0, le=1, description="part of a row's entries that is kept")
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]."""
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         n, size = updates.shape
+        k = max(1, int(self.params.keep * size))
         total = torch.zeros_like(updates[0])
         for row in updates:
-            largest = row.abs().topk(max(1, int(self.params.keep * size)), sorted=False).indices
+            largest = row.abs().topk(k, sorted=False).indices
             total[largest] += row[largest]
         return total / n
 
@@ -83,18 +80,16 @@ class NormClipping(Defense):
         )
 
     def check(self, federation: Federation) -> None:
-        """Without a bound of its own it needs more honest than malicious rows."""
+        """Raise ``UserError`` where a bound by the median has no majority of honest rows."""
         if self.params.bound is None:
             require_majority("norm-clipping without a bound", federation)
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]."""
-        lengths, bound = norms(updates), self.params.bound
-        return clipped_mean(
-            updates, lengths, float(lengths.quantile(0.5)) if bound is None else bound
-        )
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        lengths = norms(updates)
+        bound = self.params.bound
+        if bound is None:
+            bound = float(lengths.quantile(0.5))
+        return clipped_mean(updates, lengths, bound)
 
 
 class ServerDP(Defense):
@@ -125,17 +120,13 @@ class ServerDP(Defense):
             "sigma: .001)",
         )
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]."""
-        p, noise = self.params, ctx.randn_like(updates[0])
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        p = self.params
+        noise = ctx.randn_like(updates[0])
         if p.variant == "shared":
             return updates.mean(dim=0) + p.sigma * noise
-        return (
-            clipped_mean(updates, norms(updates), p.clip)
-            + (p.sigma * p.clip / len(updates)) * noise
-        )
+        deviation = p.sigma * p.clip / len(updates)
+        return clipped_mean(updates, norms(updates), p.clip) + deviation * noise
 
 
 # --- medians and trimmed means --------------------------------------------------------------------
@@ -144,11 +135,13 @@ class ServerDP(Defense):
 Middle = Literal["midpoint", "lower"]
 
 
-def middle_of(ordered: torch.Tensor, middle: Middle = "midpoint") -> torch.Tensor:
-    """[P]: the median of columns [K, P] that are already in ascending order."""
-    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
-    # halved first: the sum could overflow
-    return low.clone() if middle == "lower" else low / 2 + high / 2
+def middle_of(ordered: Tensor, middle: Middle = "midpoint") -> Tensor:
+    """Median [P] of columns [K, P] that are already in ascending order."""
+    low = ordered[(len(ordered) - 1) // 2]
+    high = ordered[len(ordered) // 2]
+    if middle == "lower":
+        return low.clone()
+    return low / 2 + high / 2  # halved first: the sum could overflow
 
 
 class Median(Defense):
@@ -166,17 +159,14 @@ class Median(Defense):
         )
 
     def check(self, federation: Federation) -> None:
-        """More honest than malicious rows."""
+        """Raise ``UserError`` unless most rows are honest."""
         require_majority("median", federation)
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]."""
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         return middle_of(sorted_columns(updates), self.params.middle)
 
 
-class TrimmedMean(Defense):
+class TrimmedMean(RobustRule):
     """Every coordinate without its b largest and b smallest values, averaged unweighted.
 
     With no more than b malicious rows it lies between the least and the largest honest value of
@@ -192,28 +182,26 @@ class TrimmedMean(Defense):
             "rows are assumed",
         )
 
-    def check(self, federation: Federation) -> None:
-        """Something must be left to average."""
-        expected("trimmed-mean", self.params.b, federation, federation.cohort, 2, 1, "b")
+    rule = "trimmed-mean"
+    condition = (2, 1)
+    param = "b"
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]; raises ``UserError`` where nothing is left."""
-        b = expected("trimmed-mean", self.params.b, ctx, len(updates), 2, 1, "b")
-        return (
-            sorted_columns(updates)[b : len(updates) - b].mean(dim=0) if b else updates.mean(dim=0)
-        )
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        """Mean [P] of what is left; ``UserError`` where nothing is."""
+        b = self.expected(ctx, len(updates), 2, 1)
+        if b:
+            updates = sorted_columns(updates)[b : len(updates) - b]
+        return updates.mean(dim=0)
 
 
 # relative change of every weight: a huge row must stand still too, however small its weight
 CONVERGED = 1e-9
 
 
-def weiszfeld(products: np.ndarray, smoothing: float, iterations: int) -> np.ndarray:
-    """[K] weights, summing to 1, of the rows in their geometric median; ``products``: their inner
-    products [K, K].
+def weiszfeld(products: ndarray, smoothing: float, iterations: int) -> ndarray:
+    """Weights [K], summing to 1, of the rows in their geometric median.
 
+    ``products``: their inner products [K, K].
     Every iterate z is a combination of the rows, so |x_i - z|^2 = G_ii - 2 (G c)_i + c G c needs no
     vector of length P. Smoothed as in Pillutla et al.: a distance counts for ``smoothing`` at
     least. It starts near the majority, with weights inverse to each row's median distance to all
@@ -227,7 +215,8 @@ def weiszfeld(products: np.ndarray, smoothing: float, iterations: int) -> np.nda
         mixed = products @ weights
         distance = np.sqrt(np.maximum(square - 2 * mixed + weights @ mixed, 0))
         pull = 1 / np.maximum(distance, smoothing)
-        before, weights = weights, pull / pull.sum()
+        before = weights
+        weights = pull / pull.sum()
         if (np.abs(weights - before) <= CONVERGED * before).all():
             break
     return weights
@@ -255,16 +244,12 @@ class GeometricMedian(Defense):
         )
 
     def check(self, federation: Federation) -> None:
-        """More honest than malicious rows."""
+        """Raise ``UserError`` unless most rows are honest."""
         require_majority("geometric-median", federation)
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]."""
-        return combine(
-            weiszfeld(gram(updates), self.params.smoothing, self.params.iterations), updates
-        )
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        weights = weiszfeld(gram(updates), self.params.smoothing, self.params.iterations)
+        return combine(weights, updates)
 
 
 # --- angles ---------------------------------------------------------------------------------------
@@ -273,8 +258,8 @@ class GeometricMedian(Defense):
 TIE = 1e-6  # radians; arccos near 1 is good to 1.5e-8 in float64
 
 
-def shares(scores: np.ndarray, keep: int) -> np.ndarray:
-    """[K], summing to ``keep``: 1 for the rows of the ``keep`` least scores, 0 for the others.
+def shares(scores: ndarray, keep: int) -> ndarray:
+    """Share each row keeps, [K] summing to ``keep``: 1 for the ``keep`` least scores, else 0.
 
     Rows within ``TIE`` of the score at the cut share what places are left there equally.
     """
@@ -284,7 +269,7 @@ def shares(scores: np.ndarray, keep: int) -> np.ndarray:
     return below + tied * (keep - below.sum()) / tied.sum()
 
 
-class AngularTrimmedMean(Defense):
+class AngularTrimmedMean(RobustRule):
     """The mean angle of each row to all others; without the 2 kappa rows where it is largest, the
     rest is averaged.
 
@@ -306,16 +291,13 @@ class AngularTrimmedMean(Defense):
             "the paper's code: 2",
         )
 
-    def check(self, federation: Federation) -> None:
-        """Something must be left to average."""
-        expected("atm", self.params.kappa, federation, federation.cohort, 2, 1, " kappa")
+    rule = "atm"
+    condition = (2, 1)
+    param = "kappa"
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]; raises ``UserError`` where nothing is left."""
-        keep = len(updates) - 2 * expected(
-            "atm", self.params.kappa, ctx, len(updates), 2, 1, " kappa"
-        )
-        mean = angles(updates).sum(axis=1) / max(1, len(updates) - 1)  # equation 7
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        """Mean [P] of the rows that are kept; ``UserError`` where none is."""
+        n = len(updates)
+        keep = n - 2 * self.expected(ctx, n, 2, 1)
+        mean = angles(updates).sum(axis=1) / max(1, n - 1)  # equation 7
         return combine(shares(mean, keep) / keep, updates)

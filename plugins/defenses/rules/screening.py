@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
 from sklearn.cluster import HDBSCAN
+from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax
 
 from fedbench.core import (
@@ -23,19 +25,18 @@ from fedbench.core import (
 )
 from fedbench.plugins.defenses.rules.geometry import (
     ExpectsMalicious,
+    RobustRule,
     clipped_mean,
     cosines,
-    expected,
     require_majority,
 )
 
 Reject = Literal["err", "lfr", "union"]
-# what a loss that is not finite counts as: leaving its cause out is an improvement, not NaN
-WORST = 1e30
+WORST = 1e30  # for a loss that is not finite: leaving its cause out is an improvement, not NaN
 
 
-def leave_one_out(updates: torch.Tensor) -> Iterator[torch.Tensor]:
-    """K vectors [P]: the mean of all rows [K, P] but the k-th; K >= 2.
+def leave_one_out(updates: Tensor) -> Iterator[Tensor]:
+    """Yield K vectors [P]: the mean of all rows [K, P] but the k-th; K >= 2.
 
     Sums of the rows before and after k: taking row k off the sum of all would leave nothing of the
     others beside a huge row's rounding error.
@@ -49,51 +50,46 @@ def leave_one_out(updates: torch.Tensor) -> Iterator[torch.Tensor]:
         before = before + row
 
 
-def impacts(
-    updates: torch.Tensor, evaluate: Callable[[torch.Tensor], tuple[float, float]]
-) -> np.ndarray:
-    """[K, 2]: how much lower (loss, error rate) are without each row; ``evaluate(step)`` gives both
-    of a step [P].
-    """
+Evaluate = Callable[[Tensor], tuple[float, float]]  # of a step [P]: (loss, error rate)
+
+
+def impacts(updates: Tensor, evaluate: Evaluate) -> ndarray:
+    """Fall [K, 2] of (loss, error rate) when each row is left out."""
     with_all = np.array(evaluate(updates.mean(dim=0)))
     return np.array([with_all - np.array(evaluate(step)) for step in leave_one_out(updates)])
 
 
-def rejected(impact: np.ndarray, f: int, reject: Reject) -> set[int]:
-    """Rows to remove: the ``f`` of largest impact on the error rate (ERR), the loss (LFR), or those
-    of both (up to 2f).
+def rejected(impact: ndarray, f: int, reject: Reject) -> set[int]:
+    """Return the ``f`` rows of largest impact on the error rate (ERR), the loss (LFR), or both.
 
-    Error rates on a small sample often tie: the larger impact on the loss then decides.
+    Both are up to 2f rows. Error rates on a small sample often tie: the larger impact on the loss
+    then decides.
     """
     loss, error = impact.T
-    by_error = np.lexsort((-loss, -error))[:f].tolist()
-    by_loss = np.argsort(-loss, kind="stable")[:f].tolist()
-    return {"err": set(by_error), "lfr": set(by_loss), "union": {*by_error, *by_loss}}[reject]
+    rows = set()
+    if reject != "lfr":
+        rows |= {*np.lexsort((-loss, -error))[:f].tolist()}
+    if reject != "err":
+        rows |= {*np.argsort(-loss, kind="stable")[:f].tolist()}
+    return rows
 
 
-def fang(
-    updates: torch.Tensor,
-    f: int,
-    reject: Reject,
-    evaluate: Callable[[torch.Tensor], tuple[float, float]],
-) -> torch.Tensor:
-    """[P]: the mean of the rows [K, P] that are not rejected; raises ``UserError`` when all are."""
+def fang(updates: Tensor, f: int, reject: Reject, evaluate: Evaluate) -> Tensor:
+    """Mean [P] of the rows [K, P] that are not rejected; ``UserError`` when all are."""
+    n = len(updates)
     if f == 0:
         return updates.mean(dim=0)
-    removed = (
-        rejected(impacts(updates, evaluate), f, reject)
-        if f < len(updates)
-        else set(range(len(updates)))
-    )
-    kept = [k for k in range(len(updates)) if k not in removed]
-    if not kept:
+    removed = set(range(n))
+    if f < n:
+        removed = rejected(impacts(updates, evaluate), f, reject)
+    if len(removed) == n:
         raise UserError(
-            f"fang with f = {f} and reject {reject} removes all of the {len(updates)} rows: lower f"
+            f"fang with f = {f} and reject {reject} removes all of the {n} rows: lower f"
         )
-    return updates[kept].mean(dim=0)
+    return updates[[k for k in range(n) if k not in removed]].mean(dim=0)
 
 
-class Fang(Defense):
+class Fang(RobustRule):
     """Remove the rows without which the averaged model has the lower error (ERR) or loss (LFR) on
     the server's own data.
 
@@ -112,109 +108,105 @@ class Fang(Defense):
         )
         root: int = Field(100, ge=1, description="samples the server has of its own")
 
+    rule = "fang"
+    condition = (2, 1)
+
     @property
     def root_samples(self) -> int:  # type: ignore[override]
-        """``root``."""
+        """Number of samples the server has of its own."""
         return self.params.root
 
-    def check(self, federation: Federation) -> None:
-        """What is left after up to 2f removals."""
-        expected("fang", self.params.f, federation, federation.cohort, 2, 1)
-
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]; raises ``UserError`` where nothing is left."""
-        f = expected("fang", self.params.f, ctx, len(updates), 0, 1)
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        """Mean [P] of the rows that are kept; ``UserError`` where none is."""
+        f = self.expected(ctx, len(updates), 0, 1)
         return fang(updates, f, self.params.reject, lambda step: _evaluate(step, ctx))
 
 
-def _evaluate(step: torch.Tensor, ctx: ServerContext) -> tuple[float, float]:
-    """(mean cross-entropy, error rate) of the global model moved by ``step`` [P], on the root
-    samples.
-    """
-    if ctx.root is None or ctx.logits is None:
-        raise RuntimeError("fang was given no root samples")
-    logits = ctx.logits(ctx.params + step, ctx.root.x).double()
-    loss = float(cross_entropy(logits, ctx.root.y))
-    error = float((logits.argmax(dim=1) != ctx.root.y).double().mean())
-    return (min(loss, WORST) if np.isfinite(loss) else WORST), error
+def _evaluate(step: Tensor, ctx: ServerContext) -> tuple[float, float]:
+    """Mean cross-entropy and error rate on the root samples of the model moved by ``step`` [P]."""
+    assert ctx.root and ctx.logits  # `root_samples` asks for them
+    x = ctx.root.x
+    y = ctx.root.y
+    logits = ctx.logits(ctx.params + step, x).double()
+    loss = float(cross_entropy(logits, y))
+    error = float((logits.argmax(dim=1) != y).double().mean())
+    return min(loss if np.isfinite(loss) else WORST, WORST), error
 
 
 LARGEST = 80.0  # log of a probability ratio: no row makes a distance infinite
 
 
-def update_energies(weight: torch.Tensor, bias: torch.Tensor) -> np.ndarray:
-    """[K, C] NEUPs: each output neuron's part of a row's squared update energies; they sum to 1
-    over the neurons.
+def update_energies(weight: Tensor, bias: Tensor) -> ndarray:
+    """Return the NEUPs [K, C], each output neuron's part of a row's squared update energies.
 
-    ``weight``: [K, C, ...], ``bias``: [K, C], updates of the output layer. A row that changes
-    neither gets 1 / C everywhere.
+    They sum to 1 over the neurons. ``weight``: [K, C, ...], ``bias``: [K, C], updates of the output
+    layer. A row that changes neither gets 1 / C everywhere.
     """
-    energy = (bias.double().abs() + weight.double().abs().flatten(2).sum(dim=2)).cpu().numpy() ** 2
-    total = energy.sum(axis=1, keepdims=True)
-    return np.where(total > 0, energy / np.where(total > 0, total, 1), 1 / energy.shape[1])
+    energy = bias.double().abs() + weight.double().abs().flatten(2).sum(dim=2)
+    squared = energy.cpu().numpy() ** 2
+    total = squared.sum(axis=1, keepdims=True)
+    return np.where(total > 0, squared / np.where(total > 0, total, 1), 1 / squared.shape[1])
 
 
-def threshold_exceedings(neups: np.ndarray, factor: float) -> np.ndarray:
-    """[K]: in how many neurons a row [C] of NEUPs exceeds max(factor, 1 / C) times its largest one."""
+def threshold_exceedings(neups: ndarray, factor: float) -> ndarray:
+    """Number [K] of NEUPs of a row that exceed max(factor, 1 / C) times its largest one."""
     threshold = max(factor, 1 / neups.shape[1]) * neups.max(axis=1, keepdims=True)
     return (neups > threshold).sum(axis=1)
 
 
-def division_differences(logits: Sequence[torch.Tensor], reference: torch.Tensor) -> np.ndarray:
-    """[K, C] DDifs: mean over the samples of p_k(c | s) / p(c | s), rows' ``logits`` and global
-    ``reference`` [m, C].
+def division_differences(logits: Iterable[Tensor], reference: Tensor) -> ndarray:
+    """Return the DDifs [K, C]: the mean over the samples of p_k(c | s) / p(c | s).
+
+    ``logits`` of each row's model and ``reference`` of the global one: [m, C].
     """
     before = log_softmax(reference.double(), dim=1)
-    ratios = [
-        (log_softmax(rows.double(), dim=1) - before).nan_to_num(LARGEST).clamp_max(LARGEST).exp()
-        for rows in logits
-    ]
-    return torch.stack([ratio.mean(dim=0) for ratio in ratios]).cpu().numpy()
+    means = []
+    for rows in logits:
+        ratio = log_softmax(rows.double(), dim=1) - before
+        means.append(ratio.nan_to_num(LARGEST).clamp_max(LARGEST).exp().mean(dim=0))
+    return torch.stack(means).cpu().numpy()
 
 
-def clusters(features: np.ndarray, size: int, metric: str = "euclidean") -> np.ndarray:
-    """[K] cluster labels by HDBSCAN of features [K, d], or distances [K, K] with metric
-    ``precomputed``.
+def clusters(features: ndarray, size: int, metric: str = "euclidean") -> ndarray:
+    """Cluster labels [K] by HDBSCAN of features [K, d]; ``precomputed``: of distances [K, K].
 
     A row that belongs to no cluster is one of its own. Fewer than 2 ``size`` rows cannot make two
     clusters.
     """
-    alone = np.arange(len(features)) + len(features)
-    if len(features) < 2 * size:
-        return alone
+    n = len(features)
+    singles = np.arange(n) + n
+    if n < 2 * size:
+        return singles
     labels = HDBSCAN(min_cluster_size=size, metric=metric, copy=True).fit_predict(features)
-    return np.where(labels < 0, alone, labels)
+    return np.where(labels < 0, singles, labels)
 
 
-def apart(labels: np.ndarray) -> np.ndarray:
-    """[K, K]: 0 where two rows are in one cluster, 1 where not."""
+def separation(features: ndarray, size: int, metric: str = "euclidean") -> ndarray:
+    """Return [K, K]: 0 where two rows are in one cluster, 1 where not."""
+    labels = clusters(features, size, metric)
     return (labels[:, None] != labels).astype(float)
 
 
-def ensemble(
-    neups: np.ndarray, ddifs: Sequence[np.ndarray], cosine: np.ndarray, size: int
-) -> np.ndarray:
-    """[K] labels: cluster by each feature, average who was apart, and cluster by that.
+def ensemble(neups: ndarray, ddifs: Sequence[ndarray], cosine: ndarray, size: int) -> ndarray:
+    """Cluster by each feature, average the separations, and cluster by these: labels [K].
 
     ``neups``: [K, C]; ``ddifs``: [K, C] for each seed; ``cosine``: [K, K] cosine distances of the
     bias updates.
     """
-    by_ddif = np.mean([apart(clusters(d, size)) for d in ddifs], axis=0)
-    by_neup, by_cosine = apart(clusters(neups, size)), apart(clusters(cosine, size, "precomputed"))
+    by_ddif = np.mean([separation(d, size) for d in ddifs], axis=0)
+    by_neup = separation(neups, size)
+    by_cosine = separation(cosine, size, "precomputed")
     return clusters((by_neup + by_ddif + by_cosine) / 3, size, "precomputed")
 
 
-def accepted(labels: np.ndarray, exceedings: np.ndarray, tau: float) -> np.ndarray:
-    """[K] bool: rows of the clusters in which less than ``tau`` of the rows are suspicious.
+def accepted(labels: ndarray, exceedings: ndarray, tau: float) -> ndarray:
+    """Mask [K] of the rows of clusters in which less than ``tau`` of the rows are suspicious.
 
     Suspicious: its threshold exceedings are no more than half of the median, so it was trained on
     few classes.
     """
     suspicious = exceedings <= np.median(exceedings) / 2
-    share = {label: suspicious[labels == label].mean() for label in set(labels.tolist())}
-    return np.array([share[label] < tau for label in labels.tolist()])
+    return np.array([suspicious[labels == label].mean() < tau for label in labels])
 
 
 class DeepSight(Defense):
@@ -269,31 +261,28 @@ class DeepSight(Defense):
         cluster_size: int = Field(3, ge=2, description="least rows of a cluster (HDBSCAN)")
 
     def check(self, federation: Federation) -> None:
-        """Its medians need more honest than malicious rows."""
+        """Raise ``UserError`` unless most rows are honest, as the medians need."""
         require_majority("deepsight", federation)
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """[P]; raises ``UserError`` for a model without a bias in its output layer."""
-        keep, lengths = np.flatnonzero(self._accept(updates, ctx)), norms(updates)
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        """Clipped mean [P]; ``UserError`` for a model without a bias in its output layer."""
+        keep = np.flatnonzero(self._accept(updates, ctx))
+        lengths = norms(updates)
         ctx.memory["removed"] = ctx.memory.get("removed", 0) + len(updates) - len(keep)
         if not len(keep):
             return torch.zeros_like(updates[0])
         return clipped_mean(updates[keep], lengths[keep], float(lengths.quantile(0.5)))
 
     def report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """How many rows were left out in all rounds together, and whether the rule was more than
-        norm clipping.
-        """
+        """Count the rows left out in all rounds, and tell a filter from mere norm clipping."""
         removed = sum(memory.get("removed", 0) for memory in ctx.of_server.values())
-        acts_as = (
-            "filter and norm clipping" if removed else "norm clipping (no row was ever removed)"
-        )
+        acts_as = "norm clipping (no row was ever removed)"
+        if removed:
+            acts_as = "filter and norm clipping"
         return {"rows removed": removed, "acts as": acts_as}
 
-    def _accept(self, updates: torch.Tensor, ctx: ServerContext) -> np.ndarray:
-        """[K] bool: the rows [K, P] that are kept."""
+    def _accept(self, updates: Tensor, ctx: ServerContext) -> ndarray:
+        """Mask [K] of the rows [K, P] that are kept."""
         p = self.params
         weight, bias = _output_layer(updates, ctx)
         neups = update_energies(weight, bias)
@@ -301,28 +290,21 @@ class DeepSight(Defense):
         labels = ensemble(neups, ddifs, 1 - cosines(bias), p.cluster_size)
         return accepted(labels, threshold_exceedings(neups, p.threshold), p.tau)
 
-    def _ddifs(self, updates: torch.Tensor, ctx: ServerContext) -> np.ndarray:
-        if ctx.logits is None:
-            raise RuntimeError("deepsight was given no model to evaluate")
+    def _ddifs(self, updates: Tensor, ctx: ServerContext) -> ndarray:
+        assert ctx.logits is not None
         noise = ctx.randn(self.params.samples, *ctx.input_shape)
-        return division_differences(
-            [ctx.logits(ctx.params + row, noise) for row in updates], ctx.logits(ctx.params, noise)
-        )
+        logits = [ctx.logits(ctx.params + row, noise) for row in updates]
+        return division_differences(logits, ctx.logits(ctx.params, noise))
 
 
-def _output_layer(updates: torch.Tensor, ctx: ServerContext) -> tuple[torch.Tensor, torch.Tensor]:
+def _output_layer(updates: Tensor, ctx: ServerContext) -> tuple[Tensor, Tensor]:
     """Weight [K, C, ...] and bias [K, C] of the output layer's updates."""
-    weight, bias = ctx.layers[-2:] if len(ctx.layers) > 1 else (None, None)
     classes = ctx.federation.n_classes
-    if (
-        weight is None
-        or bias is None
-        or bias.shape != (classes,)
-        or len(weight.shape) < 2
-        or weight.shape[0] != classes
-    ):
+    shapes = [layer.shape for layer in ctx.layers[-2:]]
+    if len(shapes) < 2 or len(shapes[0]) < 2 or shapes[0][0] != classes or shapes[1] != (classes,):
         raise UserError(
             "deepsight reads the output layer's bias, and this model's output layer has none: "
             "choose another model"
         )
+    weight, bias = ctx.layers[-2:]
     return weight.of(updates), bias.of(updates)
