@@ -184,22 +184,16 @@ class LiRAOffline(Attack):
         shadows = shadow_models_of(observations)
         # [M, n]
         out = np.stack([rescaled_confidence(logits, audit.y) for logits in shadows.logits])
-        phi = rescaled_confidence(shadows.target_logits, audit.y)
-        if self.params.form == "released":
-            return minus_log_density(phi, out, self._one_variance(out))
-        return (phi - out.mean(axis=0)) / self._deviation(out)
-
-    def _one_variance(self, out: ndarray) -> bool:
-        """Whether all candidates share one variance over the models of ``out`` [M, n]."""
-        chosen = self.params.variance
-        return chosen == "global" or (chosen == "auto" and len(out) < ENOUGH_MODELS)
-
-    def _deviation(self, out: ndarray) -> ndarray:
-        """Return the deviation [n] over the models of ``out`` [M, n]."""
+        phi, p = rescaled_confidence(shadows.target_logits, audit.y), self.params
+        one_variance = p.variance == "global"
+        if p.variance == "auto":
+            one_variance = len(out) < ENOUGH_MODELS
+        if p.form == "released":
+            return minus_log_density(phi, out, one_variance)
         variance = out.var(axis=0, ddof=1)
-        if self._one_variance(out):
-            variance = np.full_like(variance, variance.mean())
-        return np.maximum(np.sqrt(variance), LEAST_DEVIATION)
+        if one_variance:
+            variance = variance.mean()
+        return (phi - out.mean(axis=0)) / np.maximum(np.sqrt(variance), LEAST_DEVIATION)
 
 
 def minus_log_density(phi: ndarray, out: ndarray, one_variance: bool) -> ndarray:

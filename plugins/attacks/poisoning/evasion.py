@@ -36,8 +36,6 @@ def products(a: Tensor, b: Tensor) -> ndarray:
     Some columns at a time, summed in float64: in float32 a vector of 11 million entries is a
     thousandth too short.
     """
-    if a.shape[1] <= _COLUMNS:
-        return (a @ b.T).double().cpu().numpy()
     total = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
     for left, right in zip(a.split(_COLUMNS, dim=1), b.split(_COLUMNS, dim=1), strict=True):
         total += left @ right.T
