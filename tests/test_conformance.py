@@ -246,7 +246,8 @@ PLUGIN = """
     def fedbench_defenses():
         for cls in (Quiet, Sleeps, Leaves, Crashes):
             name = cls.__name__.lower()
-            yield Component(name, f"behaves:{cls.__name__}", name if name == "crashes" else "what it does is in its name")
+            says = name if name == "crashes" else "what it does is in its name"
+            yield Component(name, f"behaves:{cls.__name__}", says)
         yield Component("torn", "no_such_module:A", "one")
 """
 TWICE = """

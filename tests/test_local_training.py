@@ -265,7 +265,9 @@ def test_a_composite_samples_as_the_part_that_asks_for_it():
 
 
 class Rotates(Defense):
-    """Trains on the samples of this round's residue modulo 3; those at even positions with a flag."""
+    """Trains on the samples of this round's residue modulo 3; those at even positions with a
+    flag.
+    """
 
     def select(self, ctx):
         index = torch.arange(ctx.round % 3, len(ctx.data.y), 3)

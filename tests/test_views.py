@@ -222,7 +222,9 @@ def test_clients_outside_an_observed_coalition_collude_first():
 
 
 def test_the_undefended_mean_beside_several_coalitions_is_the_one_made_by_hand():
-    """Every observed group's mean, upload by upload, then its loss on one sample after the other."""
+    """Every observed group's mean, upload by upload, then its loss on one sample after the
+    other.
+    """
     groups = ((1, 4), (2, 3))
     sizes = {"name": "dirichlet-sizes", "beta": 3}
     setting = setting_of(partition=sizes, federation={"clients": 5, "rounds": 2})
