@@ -66,7 +66,8 @@ def command(
         return
     if not names:
         raise click.UsageError("name a component to check, or use --list")
-    registry, values = Registry.discover(), _values(params)
+    registry = Registry.discover()
+    values = _values(params)
     subjects = [subject_of(name, kind, values, registry) for name in names]
     reports: list[Report] = []
     for subject in subjects:

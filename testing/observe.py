@@ -111,7 +111,8 @@ def _parts(value: Any) -> list[Any]:
 
 def holds(value: Any, wanted: Sequence[Any]) -> bool:
     """Return whether a value is one of the ``wanted`` objects, or contains one."""
-    waiting, visited = [value], dict[int, Any]()
+    waiting = [value]
+    visited = dict[int, Any]()
     while waiting:
         part = waiting.pop()
         if any(part is w for w in wanted):

@@ -142,7 +142,8 @@ class Subject:
         place = f"{self.cls.__module__}:{self.cls.__qualname__}"
         with suppress(OSError, TypeError):
             code = inspect.unwrap(code or self.cls)
-            file, line = inspect.getsourcefile(code) or "?", inspect.getsourcelines(code)[1]
+            file = inspect.getsourcefile(code) or "?"
+            line = inspect.getsourcelines(code)[1]
             place = f"{Path(file).name}:{line}"
         return Failed(f"{text} [{place}]")
 

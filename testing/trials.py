@@ -331,7 +331,8 @@ def measure(subject: Subject, signal: Signal, chunk: int = 23) -> Values:
     if of_engine and subject.name in GRADIENT_SIGNALS:
         raise Skipped("the engine measures this signal for all clients at once")
     data = TinyData(train=23).load(0)
-    x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
+    x = torch.from_numpy(data.train_x)
+    y = torch.from_numpy(data.train_y)
     flat = FlatModel(build(MLP(hidden=[6]), x).eval(), torch.device("cpu"))
     update = torch.randn(flat.params.shape, generator=torch.Generator().manual_seed(2)) * 0.1
     with torch.no_grad():
@@ -391,7 +392,8 @@ _TRIALS: dict[str, Callable[[Subject, Any], Values]] = {
 
 def train_and_judge(subject: Subject, device: str = "cpu") -> None:
     """Train and judge one small run with a defense, data set, model or signal in it."""
-    use, component = given_use(subject.cls, subject.params, subject.name), subject.make()
+    use = given_use(subject.cls, subject.params, subject.name)
+    component = subject.make()
     changes: Values = {subject.kind: use, "attack": PlainLoss()}
     if subject.kind == "defense":
         changes["dataset"] = data_for(component)

@@ -57,7 +57,8 @@ class TinyData(Dataset):
         tokens: int = 0
 
     def load(self, seed: int) -> Data:
-        rng, p = np.random.Generator(np.random.Philox([seed, 0x71E5])), self.params
+        rng = np.random.Generator(np.random.Philox([seed, 0x71E5]))
+        p = self.params
         pictures = rng.random((p.classes, *p.shape))
         arrays = {}
         sizes = {"train": p.train, "test": 40, "holdout": p.holdout}
@@ -195,7 +196,8 @@ def job_of(
     dataset = dataset or given_use(TinyData, name="tiny-data")
     model = model or given_use(MLP, {"hidden": [12]}, "mlp")
     parts = Parts(dataset=dataset.make()[0], model=model.make()[0], defense=defense_of(defense))
-    use, adversary = given_use(attack, name="attack"), setting.adversary
+    use = given_use(attack, name="attack")
+    adversary = setting.adversary
     malicious = adversary.malicious(setting.federation.clients) if adversary else 0
     cell = Cell(key="", stem="tiny", attack=use, look=Look.of(attack), identity={})
     job = Job(

@@ -92,8 +92,8 @@ OF_THE_GATE = {
     ),
     "a client off by one": (
         "plugins/attacks/fedmia.py",
-        "of_target(measured, observations), of_others(measured, observations)",
-        "of_others(measured, observations)[:, 0], of_others(measured, observations)",
+        "targets = of_target(measured, observations)",
+        "targets = of_others(measured, observations)[:, 0]",
         {"fedmia-i", "fedmia-ii"},
     ),
 }

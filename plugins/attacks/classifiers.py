@@ -78,7 +78,8 @@ def standardised(train: Train, x: ndarray, member: ndarray, rng: np.random.Gener
     samples are shifted and scaled by mean and deviation of the lessons.
     """
     chosen = balanced(member, rng.permutation)
-    mean, deviation = x[chosen].mean(axis=0), x[chosen].std(axis=0)
+    mean = x[chosen].mean(axis=0)
+    deviation = x[chosen].std(axis=0)
     deviation = np.where(deviation > 0, deviation, 1.0)
     seed = int(rng.integers(2**31))
     score = train((x[chosen] - mean) / deviation, member[chosen], seed)

@@ -82,7 +82,8 @@ class FedMIA(Trajectory):
 
     def score(self, observations: Observations, audit: Audit) -> ndarray:
         measured = self._read(self.reads.compute(observations), audit)
-        targets, peers = of_target(measured, observations), of_others(measured, observations)
+        targets = of_target(measured, observations)
+        peers = of_others(measured, observations)
         likelihood = np.stack([self._round(*rows) for rows in zip(targets, peers, strict=True)])
         if np.isnan(likelihood).all():
             raise SkipCell("no audited round shows the target beside at least two other clients")

@@ -24,14 +24,16 @@ class Adam:
     """
 
     def __init__(self, params: list[nn.Parameter], weight_decay: float = 0.0) -> None:
-        self._params, self._weight_decay = params, weight_decay
+        self._params = params
+        self._weight_decay = weight_decay
         self._steps = 0
         self._moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in params]
 
     def step(self, loss: Tensor, rate: float) -> None:
         """Take one step down the gradient of ``loss``."""
         self._steps += 1
-        scale1, scale2 = 1 - BETA1**self._steps, 1 - BETA2**self._steps
+        scale1 = 1 - BETA1**self._steps
+        scale2 = 1 - BETA2**self._steps
         grads = torch.autograd.grad(loss, self._params)
         with torch.no_grad():
             for p, g, (m, v) in zip(self._params, grads, self._moments, strict=True):
@@ -51,7 +53,8 @@ class HiddenLayerNet(nn.Module):
 
     def __init__(self, inputs: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.mean, self.std = torch.zeros(inputs), torch.ones(inputs)
+        self.mean = torch.zeros(inputs)
+        self.std = torch.ones(inputs)
         # made on the meta device: the layers' own initialisers would draw from the global generator
         self.hidden = nn.Linear(inputs, HIDDEN, device="meta").to_empty(device="cpu")
         self.out = nn.Linear(HIDDEN, 1, device="meta").to_empty(device="cpu")
@@ -80,9 +83,11 @@ def trained_net(
     """Fit a net to ``x`` [n, inputs] float32 and ``member`` [n] bool: Adam, rate 1e-3, batches of
     128, cross-entropy.
     """
-    net, y = HiddenLayerNet(x.shape[1], generator), member.float()
+    net = HiddenLayerNet(x.shape[1], generator)
+    y = member.float()
     if standardise:
-        net.mean, net.std = x.mean(0), x.std(0, correction=0).clamp_min(1e-12)
+        net.mean = x.mean(0)
+        net.std = x.std(0, correction=0).clamp_min(1e-12)
     adam = Adam(list(net.parameters()), weight_decay)
     for _ in range(epochs):
         for batch in torch.randperm(len(x), generator=generator).split(BATCH):
@@ -126,7 +131,8 @@ class Pass(NamedTuple):
     @classmethod
     def empty(cls, steps: int, inputs: int, n: int, dtype: Any) -> Pass:
         """Return zeros, and ones in ``summary``."""
-        wide, gates = inputs + STATE, (steps, 4, STATE, n)
+        wide = inputs + STATE
+        gates = (steps, 4, STATE, n)
         shapes = (
             (steps + 1, wide, n),
             gates,
@@ -158,7 +164,8 @@ class SequenceNet:
     """
 
     def __init__(self, inputs: int, generator: torch.Generator, dtype: Any = np.float32) -> None:
-        self.mean, self.std = np.zeros(inputs, dtype), np.ones(inputs, dtype)
+        self.mean = np.zeros(inputs, dtype)
+        self.std = np.ones(inputs, dtype)
         self.inputs = inputs + 2  # the biases' two are always 1
         # the same memory again and again: to ask for it takes as long as the arithmetic
         self._passes: dict[tuple[int, ...], Pass] = {}
@@ -179,7 +186,8 @@ class SequenceNet:
 
     def standardise_by(self, x: ndarray) -> None:
         """Take each signal's mean and deviation over the samples and rounds of ``x`` [n, T, d]."""
-        self.mean, self.std = x.mean((0, 1)), np.maximum(x.std((0, 1)), 1e-12)
+        self.mean = x.mean((0, 1))
+        self.std = np.maximum(x.std((0, 1)), 1e-12)
 
     def read(self, x: ndarray) -> ndarray:
         """Return ``x`` [n, T, d] as :meth:`forward` takes it, [T, d + 2, n]."""
@@ -202,7 +210,8 @@ class SequenceNet:
         passed = self._passes[x.shape]
         passed.read[:-1, : self.inputs] = x
         self._step_through(passed)
-        states, attention = passed.states, passed.attention
+        states = passed.states
+        attention = passed.attention
         score = (states * states[-1]).sum(1)  # [T, n]
         attention[:] = np.exp(score - score.max(0))
         attention[:] /= attention.sum(0)
@@ -213,7 +222,8 @@ class SequenceNet:
     def _step_through(self, passed: Pass) -> None:
         """Compute gates, cells and states of the LSTM."""
         read, gate, cell, squashed, *_ = passed
-        d, weights = self.inputs, self.gates * self._halved
+        d = self.inputs
+        weights = self.gates * self._halved
         for t, sums in enumerate(gate.reshape(len(gate), _GATES, -1)):
             if t:
                 np.matmul(weights, read[t], out=sums)
@@ -234,7 +244,8 @@ class SequenceNet:
         by_gates, by_head = self.views(flat)
         by_head[:] = by_logits @ passed.summary.T
         by_last, by_context = np.split(self.head.T[:-1] @ by_logits, 2)
-        states, attention = passed.states, passed.attention
+        states = passed.states
+        attention = passed.attention
         by_attention = (states * by_context).sum(1)
         by_score = attention * (by_attention - (attention * by_attention).sum(0))
         by_state = attention[:, None] * by_context
@@ -249,10 +260,12 @@ class SequenceNet:
     def _step_back(self, passed: Pass, by_state: ndarray) -> None:
         """Compute ``slope`` from the derivative by the states [T, 50, n], which is overwritten."""
         _set_gate_slopes(passed)
-        gate, slope = passed.gate, passed.slope
+        gate = passed.gate
+        slope = passed.slope
         # o (1 - tanh(c)^2), as a state is o tanh(c)
         state_by_cell = gate[:, 3] - passed.states * passed.squashed
-        back, by_cell = self.gates[:, self.inputs :].T, np.zeros_like(by_state[0])
+        back = self.gates[:, self.inputs :].T
+        by_cell = np.zeros_like(by_state[0])
         for t in reversed(range(len(slope))):
             if t + 1 < len(slope):
                 by_state[t] += back @ slope[t + 1].reshape(_GATES, -1)
@@ -289,9 +302,11 @@ class FlatAdam:
     """
 
     def __init__(self, flat: ndarray, weight_decay: float) -> None:
-        self._flat, self._weight_decay = flat, weight_decay
+        self._flat = flat
+        self._weight_decay = weight_decay
         self._steps = 0
-        self._m, self._v = np.zeros_like(flat), np.zeros_like(flat)
+        self._m = np.zeros_like(flat)
+        self._v = np.zeros_like(flat)
 
     def step(self, g: ndarray, rate: float) -> None:
         """Take one step down ``g``, shaped as the array."""

@@ -46,7 +46,9 @@ class CSMIA(TaughtBySeries):
         return np.ascontiguousarray(series.T, dtype=np.float32)
 
     def _learn(self, x: ndarray, member: ndarray, generator: torch.Generator) -> Scorer:
-        p, lesson, kind = self.params, torch.from_numpy(x), torch.from_numpy(member)
+        p = self.params
+        lesson = torch.from_numpy(x)
+        kind = torch.from_numpy(member)
         net = trained_net(lesson, kind, p.epochs, generator, 5e-4, p.standardise)
         return lambda samples: net.logits(torch.from_numpy(samples))
 
@@ -64,11 +66,13 @@ def train(
     net = SequenceNet(x.shape[2], generator, x.dtype)
     if standardise:
         net.standardise_by(x)
-    read, adam = net.read(x), FlatAdam(net.flat, WEIGHT_DECAY)
+    read = net.read(x)
+    adam = FlatAdam(net.flat, WEIGHT_DECAY)
     for epoch in range(epochs):
         rate = max(0.01 * 0.9 ** (epoch // 10), 5e-4)
         order = torch.randperm(len(x), generator=generator).numpy()
-        shuffled, labels = read[:, :, order], y[order]
+        shuffled = read[:, :, order]
+        labels = y[order]
         for start in range(0, len(x), BATCH):
             batch = slice(start, start + BATCH)
             logits, passed = net.forward(shuffled[:, :, batch])

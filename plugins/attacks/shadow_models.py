@@ -107,7 +107,9 @@ class ShadowModelAttack(Attack):
             return self._infer(x, member, candidates, audit.generator, "sample")
         score = np.empty(len(audit.y), np.float64)
         for c in classes:
-            lesson, query, kind = y == c, audit.y == c, f"sample of class {c}"
+            lesson = y == c
+            query = audit.y == c
+            kind = f"sample of class {c}"
             score[query] = self._infer(
                 x[lesson], member[lesson], candidates[query], audit.generator, kind
             )
@@ -184,7 +186,8 @@ class LiRAOffline(Attack):
         shadows = shadow_models_of(observations)
         # [M, n]
         out = np.stack([rescaled_confidence(logits, audit.y) for logits in shadows.logits])
-        phi, p = rescaled_confidence(shadows.target_logits, audit.y), self.params
+        phi = rescaled_confidence(shadows.target_logits, audit.y)
+        p = self.params
         one_variance = p.variance == "global"
         if p.variance == "auto":
             one_variance = len(out) < ENOUGH_MODELS
@@ -260,7 +263,8 @@ class RMIA(Attack):
                 "every shadow model trained on every shadow sample, so there is no population to "
                 "compare with"
             )
-        y, out = shadows.shadow_y[usable], ~shadows.shadow_member[:, usable]
+        y = shadows.shadow_y[usable]
+        out = ~shadows.shadow_member[:, usable]
         logits = [a[usable] for a in shadows.shadow_logits]
         evidence = self._log_evidence(_log_out(logits, y, out))
         return np.stack(

@@ -153,7 +153,10 @@ class Stacked(WithTeacher):
         if self.view == "client":  # one model: what one colluder does not own, another may
             member = np.isin(ids, ids[member])
             first = np.sort(np.unique(ids, return_index=True)[1])
-            ids, x, bins, member = ids[first], x[first], bins[first], member[first]
+            ids = ids[first]
+            x = x[first]
+            bins = bins[first]
+            member = member[first]
         seed = int(audit.rng.integers(2**31))
         with threadpool_limits(limits=1):
             self._models = [

@@ -188,7 +188,8 @@ class TaughtByRound(WithTeacher):
     def _learn_from(self, shadows: Sequence[Colluder], audit: Audit) -> None:
         shadow = shadows[0]
         x = self._features(shadow.observations, shadow.y)
-        member, y = np.asarray(shadow.member), np.asarray(shadow.y)
+        member = np.asarray(shadow.member)
+        y = np.asarray(shadow.y)
         lessons = self._lessons(shadow.ids, member)
         teaching_rounds = last_known(~np.isnan(x).any(axis=(1, 2))).tolist()
         rounds = sorted(set(teaching_rounds))

@@ -26,7 +26,8 @@ def best_threshold(value: ndarray, member: ndarray) -> float:
     no sample is a member. Source: Yeom et al., CSF 2018 (the advantage); Song & Mittal, USENIX
     Security 2021, section 3.2.1 (chosen on shadow data).
     """
-    value, member = np.asarray(value, np.float64), np.asarray(member, bool)
+    value = np.asarray(value, np.float64)
+    member = np.asarray(member, bool)
     levels, level = np.unique(value, return_inverse=True)
     members = np.bincount(level[member], minlength=len(levels))
     non_members = np.bincount(level[~member], minlength=len(levels))
@@ -127,8 +128,10 @@ class Threshold(TaughtByRound, MeasuringAttack):
 
     def _answer(self, models: Sequence[Scorer], fold: ndarray, x: ndarray, y: ndarray) -> ndarray:
         thresholds = np.stack([model(y) for model in models])  # [folds, n]
-        threshold, value = thresholds[fold, np.arange(len(y))], x[:, 0]
-        lower, higher = thresholds.min(axis=0), thresholds.max(axis=0)
+        threshold = thresholds[fold, np.arange(len(y))]
+        value = x[:, 0]
+        lower = thresholds.min(axis=0)
+        higher = thresholds.max(axis=0)
         return value - np.where(value > threshold, lower, higher)
 
 
@@ -246,7 +249,8 @@ class AdaptiveMemberShield(Threshold):
         two.
         """
         theta = self.params.theta
-        loss, uniform = float64(observations, "loss"), float64(observations, "uniform-loss")
+        loss = float64(observations, "loss")
+        uniform = float64(observations, "uniform-loss")
         return -((1 - theta) * loss + theta * uniform)
 
     def _features(self, observations: Observations, y: ndarray) -> ndarray:

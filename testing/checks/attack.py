@@ -31,7 +31,8 @@ def order_of_candidates(subject: Subject) -> None:
     scene = replace(finished.scene, audits=permuted)
     again = answers_of(subject.make(), replace(finished, scene=scene))
     for before, after, order in zip(answers.scores, again.scores, orders, strict=True):
-        wanted, room = before[order], 1e-5 * max(1.0, float(np.ptp(before)))
+        wanted = before[order]
+        room = 1e-5 * max(1.0, float(np.ptp(before)))
         if not np.allclose(wanted, after, rtol=1e-3, atol=room):
             raise subject.failed(
                 "the same candidates in another order get other scores (up to "
@@ -98,17 +99,22 @@ _DEVIATIONS = 4.5
 
 def finds_nothing_in_nothing(subject: Subject) -> None:
     """Where members and non-members are exchangeable, its AUC is 1/2 within its error."""
-    aucs, members, non_members = [], set(), set()
+    aucs = []
+    members = set()
+    non_members = set()
     for seed in (0, 1):
         answers, finished = ask_all(subject.make(), seed, members_from="holdout")
         for scores, audit in zip(answers.scores, finished.scene.audits, strict=True):
             keep = audit.kind != EXCLUDED
-            ids, member = audit.ids[keep], audit.kind[keep] == MEMBER
+            ids = audit.ids[keep]
+            member = audit.kind[keep] == MEMBER
             aucs.append(auc(scores[keep], member))
             members |= {(seed, i) for i in ids[member].tolist()}
             non_members |= {(seed, i) for i in ids[~member].tolist()}
-    m, n = len(members), len(non_members)
-    mean, room = float(np.mean(aucs)), _DEVIATIONS * math.sqrt((m + n + 1) / (12 * m * n))
+    m = len(members)
+    n = len(non_members)
+    mean = float(np.mean(aucs))
+    room = _DEVIATIONS * math.sqrt((m + n + 1) / (12 * m * n))
     if abs(mean - 0.5) > room:
         raise subject.failed(
             f"its AUC is {mean:.3f} where the members were not trained on; expected 0.5 +- "

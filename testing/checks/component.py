@@ -244,7 +244,8 @@ def no_state_between_runs(subject: Subject) -> None:
     name = difference(reference(subject), digests_of(trial(subject, component)))
     if not name:
         return
-    fresh, used = digests_of(state_of(subject.make())), digests_of(state_of(component))
+    fresh = digests_of(state_of(subject.make()))
+    used = digests_of(state_of(component))
     left = ", ".join(f"self.{n}" for n in used if used[n] != fresh.get(n))
     place = {"defense": " in `begin`, or keep it in ctx.memory", "attack": " in `score`"}
     raise subject.failed(
@@ -289,7 +290,8 @@ def _arguments(hook: str, args: tuple[Any, ...]) -> dict[str, str]:
     for i, arg in enumerate(args):
         if i == 0 and hook in _WRITABLE:
             continue
-        name, fields = type(arg).__name__, getattr(type(arg), "__dataclass_fields__", None)
+        name = type(arg).__name__
+        fields = getattr(type(arg), "__dataclass_fields__", None)
         if fields is None:
             values[f"its argument {i + 1} ({name})"] = arg
             continue

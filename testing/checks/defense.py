@@ -49,7 +49,8 @@ def order_of_clients(subject: Subject) -> None:
     first = train_defense(subject.make(), federation={"rounds": 1})
     with patch.object(Training, "_cohort", lambda self, t: cohort(self, t)[::-1]):
         second = train_defense(subject.make(), federation={"rounds": 1})
-    before, after = first.signals["loss"], second.signals["loss"]
+    before = first.signals["loss"]
+    after = second.signals["loss"]
     for i, client in enumerate(first.rows):
         if not np.array_equal(before[:, i], after[:, second.rows.index(client)]):
             raise subject.failed(

@@ -98,7 +98,8 @@ def samples_first(subject: Subject) -> None:
     module = build(model, x).eval()
     order = torch.from_numpy(numpy_rng(0, "order").permutation(len(x)))
     with torch.no_grad():
-        plain, moved = module(x)[order], module(x[order])
+        plain = module(x)[order]
+        moved = module(x[order])
     if not torch.allclose(plain, moved, rtol=1e-3, atol=1e-4):
         raise subject.failed(
             "samples in another order get other logits; expected that the first axis is the "

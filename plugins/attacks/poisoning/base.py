@@ -52,7 +52,8 @@ def wrong_labels(knowledge: Knowledge, draw: Draw = "uniform") -> Tensor:
     remaining available labels"). Raises ``UserError`` for fewer than two classes.
     """
     if "wrong-labels" not in knowledge.memory:
-        true, classes = knowledge.y.cpu().numpy(), knowledge.federation.n_classes
+        true = knowledge.y.cpu().numpy()
+        classes = knowledge.federation.n_classes
         if classes < 2:
             raise UserError("an attack that mislabels its samples needs at least two classes")
         if draw == "uniform":
@@ -76,7 +77,8 @@ def permuted(true: ndarray, rng: np.random.Generator) -> ndarray:
     With labels 0 and 1 a zero has no such label left and becomes 1 (the released code would draw
     for ever).
     """
-    wrong, top = rng.permutation(true), int(true.max(initial=0))
+    wrong = rng.permutation(true)
+    top = int(true.max(initial=0))
     hit = wrong == true
     # "drawn until it differs" is a uniform draw among the labels below the highest, the true one
     # left out

@@ -59,7 +59,9 @@ class Segment:
         """Return where the cosine (p s + q) / sqrt(A s^2 + 2 B s + C) with each benign row has
         slope 0, [n]; not finite if nowhere.
         """
-        p, q, b = self.mask, self.poison, self.cross
+        p = self.mask
+        q = self.poison
+        b = self.cross
         with np.errstate(divide="ignore", invalid="ignore"):
             return (q * b - p * self.poison_sq) / (p * b - q * self.mask_sq)
 
@@ -89,7 +91,8 @@ def closest_scale(segment: Segment) -> float:
     The least of several cosines is largest at 0 or 1, where one of them is stationary, or where two
     of them cross.
     """
-    p, q = segment.mask, segment.poison
+    p = segment.mask
+    q = segment.poison
     with np.errstate(divide="ignore", invalid="ignore"):
         crossings = (-(q[:, None] - q) / (p[:, None] - p)).ravel()
     s = _scales(segment, crossings)
@@ -106,9 +109,14 @@ def _bound_roots(segment: Segment, bound: float) -> ndarray:
     """Return every point [2n] where a cosine may meet the bound: the roots of (p s + q)^2 = bound^2
     (A s^2 + 2 B s + C). Those of the other sign are not feasible.
     """
-    p, q = segment.mask, segment.poison
-    a, b, c = segment.mask_sq, segment.cross, segment.poison_sq
-    square, half, rest = p * p - bound**2 * a, p * q - bound**2 * b, q * q - bound**2 * c
+    p = segment.mask
+    q = segment.poison
+    a = segment.mask_sq
+    b = segment.cross
+    c = segment.poison_sq
+    square = p * p - bound**2 * a
+    half = p * q - bound**2 * b
+    rest = q * q - bound**2 * c
     with np.errstate(divide="ignore", invalid="ignore"):
         # half^2 - square rest, its factor bound^2 taken out by hand: near a right angle it would
         # drown in rounding
@@ -146,7 +154,8 @@ class Masks:
         """Compute them from the updates [N, P], the poison [P] and the unit benign rows [n, P]."""
         rows = torch.cat([poison[None], benign])
         # few rows first: half the time
-        dots, poison_dots = products(rows, updates).T, products(rows[:1], rows)[0]
+        dots = products(rows, updates).T
+        poison_dots = products(rows[:1], rows)[0]
         return cls(
             squared=norms(updates).square().cpu().numpy(),
             poison=dots[:, 0],
@@ -160,7 +169,8 @@ class Masks:
         """Return the products of the chosen updates' sum c with the benign rows [n], |c|^2, and its
         products with all g_j [N].
         """
-        squared, row = 0.0, np.zeros(len(self.poison))
+        squared = 0.0
+        row = np.zeros(len(self.poison))
         for i in chosen:
             squared += 2 * float(row[i]) + float(self.squared[i])
             row = row + self.row(i)
@@ -199,7 +209,8 @@ def greedy(
     """
     chosen: list[int] = []
     free = np.ones(len(masks.poison), bool)
-    best_value, best = -np.inf, chosen
+    best_value = -np.inf
+    best = chosen
     for _ in range(min(count, len(free))):
         least, squared = masks.extended(chosen, scale)
         value = -least if objective == "angle" else squared
@@ -212,7 +223,8 @@ def greedy(
             pick = int(np.where(free, least, -np.inf).argmax())
         chosen, free[pick] = [*chosen, pick], False
         if value[pick] > best_value:
-            best_value, best = value[pick], chosen
+            best_value = value[pick]
+            best = chosen
     return best if search == "best" else chosen
 
 
@@ -285,10 +297,12 @@ class FedPoisonMIA(Poisoning):
         knowledge.memory["bounded"] = True
         poison = knowledge.step(knowledge.x, wrong_labels(knowledge, self.params.labels))
         updates = knowledge.sample_steps(knowledge.mask_x, knowledge.mask_y)
-        masks, bound = Masks.of(updates, poison, benign), least_cosine(products(benign, benign))
+        masks = Masks.of(updates, poison, benign)
+        bound = least_cosine(products(benign, benign))
         chosen = self._select(masks, bound, knowledge.rng)
         cover = updates[chosen].mean(dim=0) if chosen else torch.zeros_like(poison)
-        segment, infeasible = masks.segment(chosen), self.params.infeasible
+        segment = masks.segment(chosen)
+        infeasible = self.params.infeasible
         scale = self._scale(segment, bound)
         if scale is None and infeasible == "skip":
             return knowledge.own
@@ -317,7 +331,8 @@ class FedPoisonMIA(Poisoning):
         return honest
 
     def _select(self, masks: Masks, bound: float, rng: np.random.Generator) -> list[int]:
-        p, n = self.params, len(masks.poison)
+        p = self.params
+        n = len(masks.poison)
         count = min(n, p.mask_count or math.ceil(p.ratio * n))
         if p.selection == "random":
             return [int(i) for i in rng.permutation(n)[: p.random_count or count]]
