@@ -37,15 +37,14 @@ class FedMIA(Trajectory):
     pushes an inside non-member's score down. Phi takes mu and v for known. With tail ``student``
     they are estimates from n values: for Gaussian measurements (M_k - mu) / (s sqrt(1 + 1/n)) has
     Student's t distribution with n - 1 degrees of freedom, and Lambda_t is its probability, uniform
-    for a non-member however few the others are. In one round with equal n the two tails rank
-    candidates alike; they differ in what they mean, and in the average over rounds. With
-    ``normalise: class`` every client's measurement is standardised by itself, the target's and the
-    others' alike, before they are compared: what is added to a class under the target's model alone
-    (it trained on that class in this round, others did not) would stay in M_k - mu if the rows
-    shared their statistics, and Lambda saturates, so that standardising it would come too late. The
-    view ``coalition`` compares the coalition's mean with the clients outside it, of which two are
-    needed. Source: Zhu et al. (CVPR 2025), section 3.3, equations 7-12; equation 10 with ddof 0.
-    The predictive t: Student, Biometrika 1908; Hahn, JASA 1969.
+    for a non-member however few the others are. With ``normalise: class`` every client's
+    measurement is standardised by itself, the target's and the others' alike, before they are
+    compared: what is added to a class under the target's model alone (it trained on that class in
+    this round, others did not) would stay in M_k - mu if the rows shared their statistics, and
+    Lambda saturates, so that standardising it would come too late. The view ``coalition`` compares
+    the coalition's mean with the clients outside it, of which two are needed. Source: Zhu et al.
+    (CVPR 2025), section 3.3, equations 7-12; equation 10 with ddof 0. The predictive t: Student,
+    Biometrika 1908; Hahn, JASA 1969.
     """
 
     class Params(Followed):

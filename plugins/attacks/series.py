@@ -94,14 +94,13 @@ class SeqMIA(TaughtBySeries, Trajectory):
     """Score = the net's member logit minus its non-member logit on the target's uploaded models.
 
     The net learns from one colluding client: its own models, its own members against the rest of
-    the pool. Two-fold cross-fitting keeps learning and evaluation apart sample by sample: a
-    candidate is scored by the net that never saw it. Source: Li et al. (CCS 2024, arXiv
-    2407.15098); the rounds of a federation take the place of their distilled snapshots, as in
-    CoFedMID (appendix D). The published code queries models in train mode, so that batch statistics
-    and dropout reveal whole batches of members; there is no parameter for it: signals are measured
-    in eval mode. In the view ``coalition`` the net reads the coalition's mean, and still learns
-    from a colluder's own uploads: a colluder has no mean to teach with. ``normalise: class``
-    standardises each signal, in the lessons among the samples of a lesson.
+    the pool. Source: Li et al. (CCS 2024, arXiv 2407.15098); the rounds of a federation take the
+    place of their distilled snapshots, as in CoFedMID (appendix D). The published code queries
+    models in train mode, so that batch statistics and dropout reveal whole batches of members;
+    there is no parameter for it: signals are measured in eval mode. In the view ``coalition`` the
+    net reads the coalition's mean, and still learns from a colluder's own uploads: a colluder has
+    no mean to teach with. ``normalise: class`` standardises each signal, in the lessons among the
+    samples of a lesson.
     """
 
     class Params(Followed):

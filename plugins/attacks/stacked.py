@@ -117,12 +117,10 @@ class Stacked(WithTeacher):
     distance from theirs in deviations (FedMIA's contrast). A round without the client has its last
     value before it. Each feature is replaced by its normal score among the samples of one client:
     clients differ in their losses, and what carries over from a colluder to the target is who is
-    high among its own. They learn from colluders, never from the answers: a sample that is in the
-    colluders' pool and among the candidates is scored by the models that have not learnt from it,
-    and ranks are within these folds. In the view ``client`` several colluders see one model, and
-    their samples are its members together. Source: ensembles of this kind led the red teams of
-    NIST's genomics federated-learning exercise (2025); stacking: Wolpert, Neural Networks 1992; the
-    contrast: Zhu et al. (FedMIA), CVPR 2025.
+    high among its own. Ranks are within the folds. In the view ``client`` several colluders see one
+    model, and their samples are its members together. Source: ensembles of this kind led the red
+    teams of NIST's genomics federated-learning exercise (2025); stacking: Wolpert, Neural Networks
+    1992; the contrast: Zhu et al. (FedMIA), CVPR 2025.
     """
 
     class Params(Teaching):

@@ -224,11 +224,9 @@ class FTA(MeasuringAttack):
     The attacker is a participant: it sees one model a round, the same for all targets, so it tells
     samples of the federation from outsiders' (``ofl``); among other clients' samples (``ifl``) it
     can only be at chance. As published it reads every round: audit every one (``audit: {every:
-    1}``). There is no calibration by population percentiles: that rank among known outsiders is the
-    same monotone map for every candidate, which moves a threshold and can create ties, but changes
-    no order, hence neither AUC nor TPR at a fixed FPR. It would cost the known outsiders, who could
-    then not be audited. Source: Chang et al. (USENIX Security 2024). The variants on the target's
-    uploads are ``fta-c`` and ``fta-l``.
+    1}``). There is no calibration by population percentiles: a rank among known outsiders is one
+    monotone map for all candidates and changes no order. Source: Chang et al. (USENIX Security
+    2024). The variants on the target's uploads are ``fta-c`` and ``fta-l``.
     """
 
     class Params(Params):
