@@ -51,24 +51,6 @@ MEASURED: dict[str, Measure] = {
 NEEDS = frozenset().union(*(measure.needs for measure in MEASURED.values()))
 
 
-def series_of(observations: Observations) -> list[ndarray]:
-    """Return every measurement [R, n] on the target's row and, where other clients are seen,
-    against theirs.
-
-    In a round without the client its last value before it stands in. Raises ``SkipCell`` where it
-    never took part.
-    """
-    series = []
-    for measure in MEASURED.values():
-        measured = measure.compute(observations)
-        target = carried(of_target(measured, observations))
-        series.append(target)
-        if len(observations.clients) > 2 and measured.shape[1] > 2:
-            peers = np.delete(measured, observations.target, axis=1)
-            series.append(contrast(target, peers))
-    return series
-
-
 def contrast(target: ndarray, peers: ndarray) -> ndarray:
     """Return (value - mean) / deviation [R, n] of ``target`` [R, n] among ``peers`` [R, M, n]; 0 in
     a round with fewer than two.
@@ -83,12 +65,23 @@ def contrast(target: ndarray, peers: ndarray) -> ndarray:
 
 
 def features(observations: Observations) -> ndarray:
-    """Return [n, d] float64: every series' rounds, its mean, its slope and its spread."""
+    """Return [n, d] float64: of every measurement on the target's row and, where other clients are
+    seen, of its contrast with theirs, all rounds, the mean, the slope and the spread.
+
+    In a round without the client its last value before it stands in. Raises ``SkipCell`` where it
+    never took part.
+    """
     columns: list[ndarray] = []
-    for a in series_of(observations):
-        columns += [*a, a.mean(axis=0)]
-        if len(a) > 1:
-            columns += [slope(observations.rounds, a), a.std(axis=0)]
+    for measure in MEASURED.values():
+        measured = measure.compute(observations)
+        series = [carried(of_target(measured, observations))]
+        if len(observations.clients) > 2 and measured.shape[1] > 2:
+            peers = np.delete(measured, observations.target, axis=1)
+            series.append(contrast(series[0], peers))
+        for a in series:
+            columns += [*a, a.mean(axis=0)]
+            if len(a) > 1:
+                columns += [slope(observations.rounds, a), a.std(axis=0)]
     x = np.stack(columns, axis=1)
     if not np.isfinite(x).all():
         raise SkipCell("a signal is not finite, so that no classifier can read it")
