@@ -12,6 +12,7 @@ import numpy as np
 from fedbench.core import EXCLUDED, MEMBER
 from fedbench.core.metrics import auc
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.population.audit import AuditSet
 from fedbench.testing.checks.component import result_or_reason
 from fedbench.testing.observe import difference
 from fedbench.testing.subject import Subject
@@ -27,23 +28,23 @@ def order_of_candidates(subject: Subject) -> None:
         numpy_rng(0, "order", client=i).permutation(len(audit.ids))
         for i, audit in enumerate(audits)
     ]
-    permuted = [_permuted(audit, order) for audit, order in zip(audits, orders, strict=True)]
+    permuted = [_permuted(*pair) for pair in zip(audits, orders, strict=True)]
     scene = replace(finished.scene, audits=permuted)
     again = answers_of(subject.make(), replace(finished, scene=scene))
     for before, after, order in zip(answers.scores, again.scores, orders, strict=True):
-        wanted = before[order]
         room = 1e-5 * max(1.0, float(np.ptp(before)))
-        if not np.allclose(wanted, after, rtol=1e-3, atol=room):
+        if not np.allclose(before[order], after, rtol=1e-3, atol=room):
             raise subject.failed(
                 "the same candidates in another order get other scores (up to "
-                f"{np.abs(wanted - after).max():.3g} apart); expected the same: score each by its "
-                "own observations, not by its position"
+                f"{np.abs(before[order] - after).max():.3g} apart); expected the same: score each "
+                "by its own observations, not by its position"
             )
 
 
-def _permuted(audit: Any, order: np.ndarray) -> Any:
-    arrays = {name: getattr(audit, name) for name in ("ids", "kind", "owner", "extra")}
-    return replace(audit, **{name: a[order] for name, a in arrays.items() if len(a)})
+def _permuted(audit: AuditSet, order: np.ndarray) -> AuditSet:
+    extra = audit.extra[order] if len(audit.extra) else audit.extra
+    ids, kind, owner = audit.ids[order], audit.kind[order], audit.owner[order]
+    return replace(audit, ids=ids, kind=kind, owner=owner, extra=extra)
 
 
 def one_and_many_targets(subject: Subject) -> None:
@@ -56,27 +57,33 @@ def one_and_many_targets(subject: Subject) -> None:
         )
 
 
+CHANGES = {
+    "signals that are 0 everywhere": np.zeros_like,
+    "signals that are 1 everywhere": np.ones_like,
+    "a round without the clients": lambda a: np.concatenate([a[:1] * np.nan, a[1:]]),
+}
+
+
 def scores_or_refuses(subject: Subject) -> None:
     """Scores are finite with one target, one audited round, constant signals or absent clients, or
     SkipCell or UserError gives a reason.
     """
-    _, finished = ask_all(subject.make())
+    finished = training_for(subject.make())
     trained = finished.trained
-    signals = {
-        "signals that are 0 everywhere": np.zeros_like,
-        "signals that are 1 everywhere": np.ones_like,
-        "a round without the clients": lambda a: np.concatenate([a[:1] * np.nan, a[1:]]),
-        "one audited round": lambda a: a[-1:],
+    last = {
+        "signals": {name: a[-1:] for name, a in trained.signals.items()},
+        "rounds": trained.rounds[-1:],
+        "assignment": trained.assignment[-1:],
     }
+    cases = {"one audited round": replace(trained, **last)}
+    for case, change in CHANGES.items():
+        signals = {name: change(a) for name, a in trained.signals.items()}
+        cases[case] = replace(trained, signals=signals)
+    for case, changed in cases.items():
+        _require_scores(subject, case, replace(finished, trained=changed))
     if "passive attack" in subject.kinds:
         pooled = training_for(subject.make(), targets="honest", members=60)
         _require_scores(subject, "one target for all", pooled)
-    for case, change in signals.items():
-        changes: dict[str, Any] = {"signals": {n: change(a) for n, a in trained.signals.items()}}
-        if case == "one audited round":
-            changes |= {"rounds": trained.rounds[-1:], "assignment": trained.assignment[-1:]}
-        changed = replace(finished, trained=replace(trained, **changes))
-        _require_scores(subject, case, changed)
 
 
 def _require_scores(subject: Subject, case: str, finished: World) -> None:
