@@ -15,8 +15,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedbench.testing.run import ConformanceWarning, check_component, parametrize_with_checks
-    from fedbench.testing.subject import Report, Result
+    from fedbench.testing.run import (
+        ConformanceWarning,
+        Report,
+        Result,
+        check_component,
+        parametrize_with_checks,
+    )
 
 __all__ = ["ConformanceWarning", "Report", "Result", "check_component", "parametrize_with_checks"]
 
@@ -25,10 +30,7 @@ def __getattr__(name: str) -> Any:
     """Import on first use, so that `fedbench --help` does not import torch."""
     if name not in __all__:
         raise AttributeError(f"module 'fedbench.testing' has no attribute {name!r}")
-    return getattr(
-        import_module(f"fedbench.testing.{'subject' if name in ('Report', 'Result') else 'run'}"),
-        name,
-    )
+    return getattr(import_module("fedbench.testing.run"), name)
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -20,7 +19,7 @@ from fedbench.core.words import one_line
 @click.command(
     epilog=examples(
         "fedbench check update-noise",
-        "fedbench check my-attack my-signal --markdown report.md",
+        "fedbench check my-attack my-signal > report.md",
         "fedbench check grad-noise --param sigma=0.5",
         "fedbench check --list",
     )
@@ -37,11 +36,6 @@ from fedbench.core.words import one_line
     help="A parameter's value, in YAML; may be given several times.",
 )
 @click.option(
-    "--markdown",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the report to this file.",
-)
-@click.option(
     "--list",
     "list_",
     is_flag=True,
@@ -53,7 +47,6 @@ def command(
     names: tuple[str, ...],
     kind: str | None,
     params: tuple[str, ...],
-    markdown: Path | None,
     list_: bool,
     as_json: bool,
 ) -> None:
@@ -62,56 +55,46 @@ def command(
     NAME is a component of an installed package. The checks run in separate processes. Each report
     is Markdown, and is printed as it ends. Exit status 1 if a check failed.
     """
-    if markdown is not None and not markdown.absolute().parent.is_dir():
-        raise UserError(
-            f"{markdown}: the folder {markdown.absolute().parent} does not exist; make it first"
-        )
-    if list_:
-        from fedbench.testing.table import CHECKS
+    from fedbench.core.process.ask import ask
+    from fedbench.core.registry.components import Registry
+    from fedbench.testing.run import results
+    from fedbench.testing.subject import Report, subject_of
+    from fedbench.testing.table import CHECKS
 
-        say("\n".join(f"{c.name}\n    {c.doc} ({c.kinds_text})" for c in CHECKS))
+    if list_:
+        say("\n".join(ask(lambda: [f"{c.name}\n    {c.doc} ({c.kinds_text})" for c in CHECKS])))
         return
     if not names:
         raise click.UsageError("name a component to check, or use --list")
-    from fedbench.core.registry.components import Registry
-    from fedbench.core.store.files import write_atomically
-    from fedbench.testing.run import results
-    from fedbench.testing.subject import Report, subject_of
-
-    registry, given = Registry.discover(), _values(params)
-    subjects = [subject_of(name, kind, given, registry) for name in names]
-    reports = []
+    registry = Registry.discover()
+    values = _values(params)
+    subjects = [subject_of(name, kind, values, registry) for name in names]
+    reports: list[Report] = []
     for subject in subjects:
-        reports.append(report := Report(str(subject), tuple(results(subject, _progress))))
+        report = Report(str(subject), tuple(results(subject, _progress)))
         _progress("")
         if not as_json:
-            say(
-                ("\n" if len(reports) > 1 else "") + report.markdown().rstrip("\n"),
-                failure=not report.ok,
-            )
+            text = report.markdown().rstrip("\n")
+            say(f"\n{text}" if reports else text, failure=not report.ok)
+        reports.append(report)
     if as_json:
         say_json([asdict(report) | {"ok": report.ok} for report in reports])
-    if markdown is not None:
-        write_atomically(
-            markdown.absolute(), "\n".join(report.markdown() for report in reports).encode()
-        )
     if not all(report.ok for report in reports):
         raise click.exceptions.Exit(1)
 
 
 def _values(params: tuple[str, ...]) -> dict[str, Any]:
-    """``KEY=VALUE`` options as a dictionary, values parsed as YAML. Raises ``UserError`` for
-    malformed ones.
-    """
+    """Parse ``KEY=VALUE`` options; values are YAML. Raises ``UserError`` for malformed ones."""
     from fedbench.core.spec.document import parse_value
 
-    found = {}
+    values = {}
     for text in params:
         key, equals, value = text.partition("=")
+        option = f"--param {one_line(text, 80)}"
         if not equals or not key.strip():
-            raise UserError(f"--param {one_line(text, 80)}: expected KEY=VALUE")
-        found[key.strip()] = parse_value(value, f"--param {one_line(text, 80)}: value")
-    return found
+            raise UserError(f"{option}: expected KEY=VALUE")
+        values[key.strip()] = parse_value(value, f"{option}: value")
+    return values
 
 
 def _progress(text: str) -> None:

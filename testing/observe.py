@@ -1,4 +1,4 @@
-"""Observe a component at work: calls of its hooks, digests of values, the process's global state."""
+"""Observe a component at work: calls of its hooks, digests of values, global state."""
 
 from __future__ import annotations
 
@@ -25,48 +25,66 @@ _DEPTH = 12  # containers within containers
 # --- hooks ----------------------------------------------------------------------------------------
 
 
-def overridden(made: Any) -> list[str]:
-    """The hooks that a component implements itself."""
-    hooks = hooks_of(type(made)).items()
-    return [name for name, base in hooks if getattr(type(made), name) is not getattr(base, name)]
+def overridden(component: Any) -> list[str]:
+    """Return the hooks that a component implements itself."""
+    cls = type(component)
+    return [n for n, base in hooks_of(cls).items() if getattr(cls, n) is not getattr(base, n)]
 
 
-def hooked(made: Any, around: Around) -> Any:
-    """``made`` with every hook replaced by ``around(name, hook, arguments)``."""
+def hooked(component: Any, around: Around) -> Any:
+    """Replace every hook of ``component`` by ``around(name, hook, arguments)``."""
 
     def called(name: str, call: Call, *args: Any, **named: Any) -> Any:
         return around(name, partial(call, **named) if named else call, args)
 
-    for name in overridden(made):
-        object.__setattr__(made, name, partial(called, name, getattr(made, name)))
-    return made
+    for name in overridden(component):
+        object.__setattr__(component, name, partial(called, name, getattr(component, name)))
+    return component
 
 
-def state_of(made: Any) -> dict[str, Any]:
-    """The attributes of an instance, without replaced hooks."""
-    return {name: value for name, value in vars(made).items() if not isinstance(value, partial)}
-
-
-def places_of(made: Any) -> Iterator[tuple[str, Any]]:
-    """(where, value) of all that an instance can keep: on itself, on the classes of its package, in
-    their modules' globals.
+def recording(changes: dict[str, None], look: Callable[[str, tuple[Any, ...]], dict]) -> Around:
+    """Return a wrapper of hooks that adds ``HOOK changes NAME`` to ``changes`` where a digest that
+    ``look(hook, arguments)`` returns differs after the call.
     """
-    yield from ((f"self.{name}", value) for name, value in state_of(made).items())
-    package = type(made).__module__.partition(".")[0]
-    for cls in type(made).__mro__:
+
+    def around(name: str, call: Call, args: tuple[Any, ...]) -> Any:
+        before = look(name, args)
+        try:
+            return call(*args)
+        finally:
+            after = look(name, args)
+            changed = (place for place in before if before[place] != after[place])
+            changes.update({f"{name} changes {place}": None for place in changed})
+
+    return around
+
+
+def state_of(component: Any) -> dict[str, Any]:
+    """Return the attributes of an instance, without replaced hooks."""
+    return {n: value for n, value in vars(component).items() if not isinstance(value, partial)}
+
+
+def places_of(component: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (place, value) of everything that an instance can keep: on itself, on the classes of
+    its package, in their modules' globals.
+    """
+    keepers = {"self": state_of(component)}
+    package = type(component).__module__.partition(".")[0]
+    for cls in type(component).__mro__:
         if cls.__module__.partition(".")[0] == package:
-            keepers = {cls.__qualname__: cls, cls.__module__: sys.modules[cls.__module__]}
-            for keeper, kept in keepers.items():
-                for name, value in vars(kept).items():
-                    if not name.startswith("__"):
-                        yield f"{keeper}.{name}", value
+            keepers[cls.__qualname__] = dict(vars(cls))
+            keepers[cls.__module__] = vars(sys.modules[cls.__module__])
+    for keeper, values in keepers.items():
+        for name, value in values.items():
+            if not name.startswith("__"):
+                yield f"{keeper}.{name}", value
 
 
 # --- values ---------------------------------------------------------------------------------------
 
 
 def walk(value: Any, above: tuple[int, ...] = ()) -> Iterator[Any]:
-    """A value and everything it contains, depth first."""
+    """Yield a value and everything it contains, depth first."""
     yield value
     if len(above) < _DEPTH and id(value) not in above:
         for part in _parts(value):
@@ -86,25 +104,28 @@ def _parts(value: Any) -> list[Any]:
         return [value.bit_generator.state]
     if dataclasses.is_dataclass(value):
         return [getattr(value, f.name) for f in dataclasses.fields(value)]
-    return [vars(value)] if hasattr(value, "__dict__") and not callable(value) else []
+    if hasattr(value, "__dict__") and not callable(value):
+        return [vars(value)]
+    return []
 
 
 def holds(value: Any, wanted: Sequence[Any]) -> bool:
-    """Whether a value is one of the ``wanted`` objects, or contains one."""
-    waiting, seen = [value], dict[int, Any]()
+    """Return whether a value is one of the ``wanted`` objects, or contains one."""
+    waiting = [value]
+    visited = dict[int, Any]()
     while waiting:
         part = waiting.pop()
-        if any(part is one for one in wanted):
+        if any(part is w for w in wanted):
             return True
-        if id(part) not in seen:
-            seen[id(part)] = part  # kept, so that no other object gets its id
+        if id(part) not in visited:
+            visited[id(part)] = part  # kept, so that no other object gets its id
             waiting += _parts(part)
     return False
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 of a value's content: tensors, arrays, numbers, text, modules, generators, and
-    containers of them.
+    """Return the SHA-256 of a value's content: tensors, arrays, numbers, text, modules, generators,
+    and containers of them.
     """
     h = hashlib.sha256()
     for part in walk(value):
@@ -119,12 +140,12 @@ def digest_of(value: Any) -> str:
 
 
 def digests_of(answers: dict[str, Any]) -> dict[str, str]:
-    """Name -> digest."""
+    """Return the digest of each value."""
     return {name: digest_of(value) for name, value in answers.items()}
 
 
 def difference(before: dict[str, str], after: dict[str, str]) -> str:
-    """The first name with another digest, or nothing."""
+    """Return the first name with another digest, or nothing."""
     return next((name for name in {**before, **after} if before.get(name) != after.get(name)), "")
 
 
@@ -132,8 +153,9 @@ def difference(before: dict[str, str], after: dict[str, str]) -> str:
 
 
 def global_state(kind: str) -> dict[str, str]:
-    """Digests of the global generators and settings of the process. A model may draw from torch's
-    generator in ``build``.
+    """Return digests of the global generators and settings of the process.
+
+    A model may draw from torch's generator in ``build``.
     """
     state = {
         "Python's random": random.getstate(),
@@ -141,10 +163,11 @@ def global_state(kind: str) -> dict[str, str]:
         "numpy's error settings": np.geterr(),
         "the working directory": os.getcwd(),
         "the environment": dict(os.environ),
-    } | {f"torch's {name}": get() for name, get in SETTINGS.items()}
+    }
+    state |= {f"torch's {name}": get() for name, get in SETTINGS.items()}
     if kind != "model":
         state["torch's default generator"] = torch.random.default_generator.get_state()
-    return {name: digest_of(value) for name, value in state.items()}
+    return digests_of(state)
 
 
 def seed_globals(seed: int) -> None:

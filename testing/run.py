@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.errors import SkipCell, UserError
 from fedbench.core.process.ask import Ended, ask, ask_each, long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.components import Registry
@@ -18,14 +18,11 @@ from fedbench.testing.subject import (
     Outcome,
     Report,
     Result,
-    Skipped,
     Subject,
     Warned,
     subject_of,
 )
 from fedbench.testing.table import CHECKS, Check, checks_of
-
-_SLOW = ("dataset", "report")  # kinds that get the longer time limit
 
 # --- one check ------------------------------------------------------------------------------------
 
@@ -52,20 +49,22 @@ def _outcome(subject: Subject, check: Check) -> tuple[Outcome, str]:
             if check.after_run:
                 reference(subject)
             return "passed", check.function(subject) or ""
-    except Skipped as why:
+    except SkipCell as why:
         return "skipped", str(why)
     except Warned as why:
         return "warned", str(why)
+    except (UserError, Failed) as error:
+        return "failed", str(error)
     except BaseException as error:
         pass_on_interrupt(error)
-        return "failed", str(error) if isinstance(error, UserError | Failed) else explain(error)
+        return "failed", explain(error)
 
 
 # --- in another process ---------------------------------------------------------------------------
 
 
 def check_component(
-    what: Any, kind: str | None = None, params: dict[str, Any] | None = None
+    component: Any, kind: str | None = None, params: dict[str, Any] | None = None
 ) -> Report:
     """Run all checks of a component: an announced name, or a class or an instance of
     fedbench.core's base classes.
@@ -73,22 +72,22 @@ def check_component(
     Raises ``UserError`` for unknown components, components that cannot be imported, and invalid
     parameters.
     """
-    subject = subject_of(what, kind, params)
+    subject = subject_of(component, kind, params)
     return Report(str(subject), tuple(results(subject)))
 
 
 def results(
     subject: Subject, begins: Callable[[str], None] = lambda check: None
 ) -> Iterator[Result]:
-    """One result per check, in the table's order. ``begins`` is called with the component and check
-    before it runs.
+    """Yield one result per check, in the table's order. ``begins`` is called with the component and
+    check before it runs.
 
     The checks share a process; a crash or a timeout fails one check, and the next one gets a new
     process.
     """
     names = ask(lambda: _names(subject))
     table = {check.name: check for check in CHECKS}
-    limit = long_plugin_limits() if subject.kind in _SLOW else plugin_limits()
+    limit = long_plugin_limits() if subject.kind == "dataset" else plugin_limits()
 
     def question(name: str) -> tuple[Any, ...]:
         with at_work(f"{subject}: {name}", limit):
@@ -103,11 +102,14 @@ def results(
         begins(f"{subject}: {name}")
         answer = next(answers)
         ended |= name == "runs" and isinstance(answer.error, Ended)
-        yield Result(name, "failed", str(answer.error)) if answer.error else Result(*answer.get())
+        if answer.error:
+            yield Result(name, "failed", str(answer.error))
+        else:
+            yield Result(*answer.value)
 
 
 def _names(subject: Subject) -> list[str]:
-    """The names of the checks that apply. Imports the class and validates the parameters."""
+    """Return the names of the checks that apply. Imports the class and validates the parameters."""
     with at_work(str(subject), plugin_limits()):
         subject.require_params()
         return [check.name for check in checks_of(subject)]
@@ -117,14 +119,12 @@ def _names(subject: Subject) -> list[str]:
 
 
 class ConformanceWarning(UserWarning):
-    """Allowed by the contract, but the author should know."""
+    """Remark on something that the contract allows, but the author should know."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One check of one component, to be called in a test. Raises ``AssertionError``, skips the test
-    or warns.
-    """
+    """Check of one component, to be called in a test."""
 
     subject: Subject
     check: Check
@@ -135,24 +135,29 @@ class Case:
         return f"{self.subject.name}-{self.check.name}"
 
     def __call__(self) -> None:
+        """Raise ``AssertionError``, skip the test or warn."""
         import pytest
 
         result = run_check(self.subject, self.check)
+        message = f"{self.subject}: {result.message}"
         if result.outcome == "failed":
-            raise Failed(f"{self.subject}: {result.message}")
+            raise Failed(message)
         if result.outcome == "skipped":
             pytest.skip(result.message)
         if result.outcome == "warned":
-            warnings.warn(ConformanceWarning(f"{self.subject}: {result.message}"), stacklevel=2)
+            warnings.warn(ConformanceWarning(message), stacklevel=2)
 
 
 def cases_of(*components: Any) -> list[Case]:
-    """One case per component and check. Raises ``UserError`` for unknown or ambiguous names."""
+    """Return one case per component and check. Raises ``UserError`` for unknown or ambiguous
+    names.
+    """
     registry = Registry.discover() if any(isinstance(c, str | tuple) for c in components) else None
     subjects = [subject_of(c, registry=registry) for c in components]
     for subject in subjects:
         subject.require_params()
-    return [Case(subject, check) for subject in subjects for check in checks_of(subject)]
+    pairs = ((subject, check) for subject in subjects for check in checks_of(subject))
+    return [Case(*pair) for pair in pairs]
 
 
 def parametrize_with_checks(*components: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -164,6 +169,5 @@ def parametrize_with_checks(*components: Any) -> Callable[[Callable[..., Any]], 
     """
     import pytest
 
-    return pytest.mark.parametrize(
-        "check", [pytest.param(case, id=case.id) for case in cases_of(*components)]
-    )
+    cases = cases_of(*components)
+    return pytest.mark.parametrize("check", cases, ids=[case.id for case in cases])

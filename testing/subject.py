@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from fedbench.core import UserError
+from fedbench.core import SkipCell, UserError
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import KINDS, kind_of
@@ -22,34 +23,35 @@ Outcome = Literal["passed", "failed", "skipped", "warned"]
 
 
 class Failed(AssertionError):
-    """The component violates the plugin contract: what was found, what is expected, how to fix it,
-    where.
-    """
+    """Violation of the plugin contract: what was found, what is expected, how to fix it, where."""
 
 
-class Skipped(Exception):
-    """The check does not apply to this component or on this machine, for this reason."""
+class Skipped(SkipCell):
+    """Reason why the check does not apply to this component or on this machine."""
 
 
 class Warned(Exception):
-    """Allowed by the contract, but the author should know."""
+    """Remark on something that the contract allows, but the author should know."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Result of one check. ``message``: what to do, empty where it passed; ``seconds``: wall time."""
+    """Result of one check."""
 
     name: str
     outcome: Outcome
     message: str = ""
+    """what to do, empty where it passed"""
     seconds: float = 0.0
+    """wall time"""
 
 
 @dataclass(frozen=True)
 class Report:
-    """All results of one component. ``component``: its kind, name and package."""
+    """All results of one component."""
 
     component: str
+    """kind, name and package"""
     results: tuple[Result, ...]
 
     @property
@@ -58,28 +60,20 @@ class Report:
         return not self.count("failed")
 
     def count(self, outcome: Outcome) -> int:
-        """The number of checks with this outcome."""
+        """Return the number of checks with this outcome."""
         return sum(r.outcome == outcome for r in self.results)
 
     def markdown(self) -> str:
-        """A heading, the counts, and a table of the checks."""
-        counts = ", ".join(
-            f"{n} {o}" for o in ("passed", "failed", "warned", "skipped") if (n := self.count(o))
-        )
-        rows = [f"| {r.name} | {r.outcome} | {_escaped(r.message)} |" for r in self.results]
-        head = [
-            f"## {_escaped(self.component)}",
-            "",
-            f"{counts}.",
-            "",
-            "| check | outcome | what to do |",
-            "|---|---|---|",
-        ]
-        return "\n".join([*head, *rows]) + "\n"
+        """Return a heading, the counts, and a table of the checks."""
+        outcomes = ("passed", "failed", "warned", "skipped")
+        counts = ", ".join(f"{n} {o}" for o in outcomes if (n := self.count(o)))
+        head = f"## {_escaped(self.component)}\n\n{counts}.\n\n| check | outcome | what to do |\n"
+        rows = [f"| {r.name} | {r.outcome} | {_escaped(r.message)} |\n" for r in self.results]
+        return "".join([head, "|---|---|---|\n", *rows])
 
 
 def _escaped(text: str) -> str:
-    """One line without active Markdown or HTML."""
+    """Return one line without active Markdown or HTML."""
     plain = printable(one_line(text, 2000))
     for mark in "\\`*_[]<>|":
         plain = plain.replace(mark, f"\\{mark}")
@@ -91,102 +85,100 @@ def _escaped(text: str) -> str:
 
 @dataclass(eq=False, kw_only=True)
 class Subject:
-    """A component and the parameter values for the checks. ``found``: its announcement, None for a
-    bare class (``given``).
-
-    ``notes``: values that several checks share, such as the answers of the first passes.
-    """
+    """A component and the parameter values for the checks."""
 
     name: str
     kind: str
     params: dict[str, Any]
-    found: RegisteredComponent | None = None
-    given: type | None = None
+    announced: RegisteredComponent | None = None
+    """its announcement, None for a bare class"""
+    bare: type | None = None
+    """the class, where it is not announced"""
     notes: dict[str, Any] = field(default_factory=dict)
+    """values that several checks share, such as the answers of the first passes"""
 
     def __str__(self) -> str:
-        return str(self.found) if self.found else f"{self.kind} '{self.name}'"
+        return str(self.announced or f"{self.kind} '{self.name}'")
 
     @cached_property
     def cls(self) -> Any:
         """The class. Raises ``UserError`` if it cannot be imported."""
-        return self.found.load() if self.found else self.given
+        return self.announced.load() if self.announced else self.bare
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Its kind, and for an attack whether it is active."""
+        """The kind, and for an attack whether it is active."""
         if self.kind != "attack":
             return (self.kind,)
         return ("attack", "active attack" if hasattr(self.cls, "craft") else "passive attack")
 
     def require_params(self) -> None:
         """Raise ``UserError`` for invalid parameter values."""
+        fields = ", ".join(self.cls.Params.model_fields) or "none"
         try:
             self.cls.Params(**self.params)
         except ValidationError as error:
-            wrong = [e for e in error.errors() if e["loc"] and e["loc"][0] in self.params]
-            known = ", ".join(self.cls.Params.model_fields) or "none"
-            if wrong:
-                raise UserError(
-                    *(
-                        f"{self}: parameter {'.'.join(map(str, e['loc']))}: {e['msg']}; it has "
-                        f"{known}"
-                        for e in wrong
-                    )
-                ) from None
+            mistakes = [
+                f"{self}: parameter {'.'.join(map(str, e['loc']))}: {e['msg']}; it has {fields}"
+                for e in error.errors()
+                if e["loc"] and e["loc"][0] in self.params
+            ]
+            if mistakes:
+                raise UserError(*mistakes) from None
 
     def make(self) -> Any:
-        """A fresh instance. Raises :class:`Skipped` if a parameter needs a value."""
-        if missing := [
-            n
-            for n, f in self.cls.Params.model_fields.items()
-            if f.is_required() and n not in self.params
-        ]:
-            shown = ", ".join(f'"{n}": ...' for n in missing)
-            way = f'check it as ("{self.name}", {{{shown}}}) or with --param {missing[0]}=...'
-            raise Skipped(f"its parameters need values: {way}")
+        """Return a fresh instance. Raises :class:`Skipped` if a parameter needs a value."""
+        fields = self.cls.Params.model_fields.items()
+        if missing := [n for n, f in fields if f.is_required() and n not in self.params]:
+            values = ", ".join(f'"{n}": ...' for n in missing)
+            remedy = f'check it as ("{self.name}", {{{values}}}) or with --param {missing[0]}=...'
+            raise Skipped(f"its parameters need values: {remedy}")
         return self.cls(**self.params)
 
     def failed(self, text: str, code: Any = None) -> Failed:
-        """The exception for a failed check. The source line of the class, or of ``code``, is
+        """Return the exception for a failed check; the source line of the class, or of ``code``, is
         appended to the text.
         """
-        try:
+        place = f"{self.cls.__module__}:{self.cls.__qualname__}"
+        with suppress(OSError, TypeError):
             code = inspect.unwrap(code or self.cls)
-            where = (
-                f"{Path(inspect.getsourcefile(code) or '?').name}:{inspect.getsourcelines(code)[1]}"
-            )
-        except (OSError, TypeError):
-            where = f"{self.cls.__module__}:{self.cls.__qualname__}"
-        return Failed(f"{text} [{where}]")
+            file = inspect.getsourcefile(code) or "?"
+            line = inspect.getsourcelines(code)[1]
+            place = f"{Path(file).name}:{line}"
+        return Failed(f"{text} [{place}]")
 
 
 def subject_of(
-    what: Any,
+    component: Any,
     kind: str | None = None,
     params: dict[str, Any] | None = None,
     registry: Registry | None = None,
 ) -> Subject:
-    """``what``: a name, (name, params), a class or an instance. Raises ``UserError`` for anything
-    else and unknown names.
+    """Return the subject for ``component``: a name, (name, params), a class or an instance.
+
+    Raises ``UserError`` for unknown names and anything else.
     """
-    if isinstance(what, tuple):
-        what, params = what
-    if isinstance(what, str):
-        found = _found(what, kind, registry or Registry.discover())
-        return Subject(name=found.name, kind=found.kind, params=params or {}, found=found)
-    cls = what if isinstance(what, type) else type(what)
+    if isinstance(component, tuple):
+        component, params = component
+    if isinstance(component, str):
+        announced = _announced(component, kind, registry or Registry.discover())
+        return Subject(
+            name=announced.name, kind=announced.kind, params=params or {}, announced=announced
+        )
+    bare = isinstance(component, type)
+    cls = component if bare else type(component)
     kind = kind_of(cls)
     if kind not in KINDS:
         raise UserError(
-            f"{what!r:.80} cannot be checked: expected the name of a component, or a class of "
+            f"{component!r:.80} cannot be checked: expected the name of a component, or a class of "
             "fedbench.core's bases"
         )
-    values = params if params is not None else {} if what is cls else what.params.model_dump()
-    return Subject(name=cls.__name__, kind=kind, params=values, given=cls)
+    if params is None:
+        params = {} if bare else component.params.model_dump()
+    return Subject(name=cls.__name__, kind=kind, params=params, bare=cls)
 
 
-def _found(name: str, kind: str | None, registry: Registry) -> RegisteredComponent:
+def _announced(name: str, kind: str | None, registry: Registry) -> RegisteredComponent:
     kinds = [kind] if kind else [k for k in KINDS if registry.claimants(k, name)]
     if len(kinds) > 1:
         raise UserError(

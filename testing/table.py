@@ -4,12 +4,9 @@ it checks.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedbench.core.registry.kinds import KINDS
@@ -20,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Check:
-    """``kinds``: of component, or active or passive attack. ``after_run``: skipped where the small
-    run fails.
-    """
+    """Check, by the name of its function."""
 
     module: str
     name: str
     kinds: tuple[str, ...]
+    """kinds of component, or active or passive attack"""
     after_run: bool
+    """whether it is skipped where the small run fails"""
 
     @property
     def function(self) -> Callable[[Subject], str | None]:
@@ -36,21 +33,13 @@ class Check:
 
     @property
     def doc(self) -> str:
-        """What it checks, in a sentence."""
-        return _docs(self.module)[self.name]
+        """Description in a sentence. Imports torch."""
+        return " ".join((self.function.__doc__ or "").split())
 
     @property
     def kinds_text(self) -> str:
         """The kinds, comma-separated."""
         return "all" if self.kinds == KINDS else ", ".join(self.kinds)
-
-
-@cache
-def _docs(module: str) -> dict[str, str]:
-    """Function -> docstring, from the source: importing the module would import torch."""
-    source = (Path(__file__).parent / "checks" / f"{module}.py").read_text(encoding="utf-8")
-    found = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    return {node.name: " ".join((ast.get_docstring(node) or "").split()) for node in found}
 
 
 def _checks(module: str, names: str, *kinds: str, after_run: bool = True) -> tuple[Check, ...]:
@@ -76,7 +65,6 @@ CHECKS: tuple[Check, ...] = (
         "model",
         "signal",
         "analysis",
-        "report",
     ),
     *_checks(
         "defense",
@@ -96,5 +84,5 @@ CHECKS: tuple[Check, ...] = (
 
 
 def checks_of(subject: Subject) -> tuple[Check, ...]:
-    """The checks that apply to a component."""
+    """Return the checks that apply to a component."""
     return tuple(check for check in CHECKS if set(check.kinds) & set(subject.kinds))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -34,115 +31,111 @@ from fedbench.core import (
 from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.models.sequential import MLP
 from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.process.ask import ask
-from fedbench.core.process.channel import at_work, pass_on_interrupt
+from fedbench.core.process.ask import Answer, ask
+from fedbench.core.process.channel import at_work
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.analyse import checked, finished, own_judgement
 from fedbench.core.run.checks import require_data
-from fedbench.core.run.job import Job, Look
+from fedbench.core.run.job import Look
 from fedbench.core.run.judge import Answers
 from fedbench.core.run.judge import ask as ask_attack
 from fedbench.core.run.scene import Scene
-from fedbench.core.run.train import Trained, train
+from fedbench.core.run.train import Trained
 from fedbench.core.run.trained_run import Run
-from fedbench.core.run.verdict import verdict
-from fedbench.core.run.worker import run_job
+from fedbench.core.run.verdict import Verdict, verdict
 from fedbench.core.signals.measure import GRADIENT_SIGNALS
 from fedbench.core.signals.probes import SignalCall
-from fedbench.core.store.reading import load_records
-from fedbench.core.store.results import Results
 from fedbench.core.words import describe_error
 from fedbench.testing.observe import digests_of, seed_globals
 from fedbench.testing.subject import Failed, Skipped, Subject
-from fedbench.testing.worlds import PlainLoss, TinyData, World, given_use, job_of, setting_of, world
+from fedbench.testing.worlds import (
+    PlainLoss,
+    TinyData,
+    World,
+    given_use,
+    setting_of,
+    train_job,
+    world,
+)
+
+Values = dict[str, Any]
+# the clock of the second pass is so far ahead, for components that read whole seconds
+_AHEAD_S = 1_000_003
+CLASSES = 4
 
 
-def trial(subject: Subject, made: Any = None, turned: bool = False) -> dict[str, Any]:
-    """Name -> value of everything that ``made``, by default a fresh instance, answers. ``turned``:
-    about the last target first.
+def trial(subject: Subject, component: Any = None, reverse: bool = False) -> Values:
+    """Return everything that ``component``, by default a fresh instance, answers, by name.
 
-    Raises :class:`Skipped` where it does not apply to the small run, and the engine's errors.
+    Args:
+        reverse: whether to ask a passive attack about the last target first
+
+    Raises:
+        SkipCell: it does not apply to the small run
     """
     seed_globals(1)
-    made = subject.make() if made is None else made
-    try:
-        return (
-            _attack(made, turned)
-            if subject.kind == "attack"
-            else _TRIALS[subject.kind](subject, made)
-        )
-    except SkipCell as why:
-        raise Skipped(f"it does not apply to the small federation of the checks: {why}") from why
-
-
-# the clock of the second pass is so far ahead, for components that read whole seconds
-_AHEAD_S = 1_000_003.0
+    if component is None:
+        component = subject.make()
+    if reverse:
+        return _in_reverse(component)
+    return _TRIALS[subject.kind](subject, component)
 
 
 def passes(subject: Subject) -> list[dict[str, str]]:
-    """Digests of the answers of two runs and, of a passive attack, of a third that asks about the
-    targets in reverse order.
+    """Return digests of the answers of two runs and, of a passive attack, of a third that asks
+    about the targets in reverse order.
 
-    Made once for all checks, each in a fork of this process, in which the component has served no
-    run yet. Raises :class:`Skipped` and ``UserError``.
+    They are made once for all checks, each in a fork of this process, in which the component has
+    served no run yet. Raises :class:`Skipped` and ``UserError``.
     """
     if "passes" not in subject.notes:
         try:
             _share(subject)
             n = 3 if "passive attack" in subject.kinds else 2
-            subject.notes["passes"] = [ask(partial(_pass, subject, i)) for i in range(n)]
-        except (Skipped, UserError) as error:
-            subject.notes["passes"] = error
-        except BaseException as error:
-            pass_on_interrupt(error)
-            subject.notes["passes"] = UserError(located(error))
-    if isinstance(found := subject.notes["passes"], BaseException):
-        raise found
-    if found[0].get("skipped"):
-        raise Skipped(found[0]["skipped"])
-    return found  # type: ignore[no-any-return]
+            answer = Answer([ask(partial(_pass, subject, i)) for i in range(n)])
+        except (SkipCell, UserError) as error:
+            answer = Answer(error=error)
+        except Exception as error:
+            answer = Answer(error=UserError(located(error)))
+        subject.notes["passes"] = answer
+    digests: list[dict[str, str]] = subject.notes["passes"].get()
+    if reason := digests[0].get("skipped"):
+        raise Skipped(reason)
+    return digests
 
 
 def _share(subject: Subject) -> None:
-    """Compute here what the forks share and the component takes no part in."""
+    """Compute what the forks share and the component takes no part in."""
     if "passive attack" in subject.kinds:
-        world(subject.make().needs)
+        training_for(subject.make())
     elif subject.kind == "analysis" and subject.cls.analyse is not Analysis.analyse:
         finished_run(subject.make())
-    elif subject.kind == "report":
-        _records()
     elif subject.kind in ("defense", "attack"):
         train_defense(Defense())  # the first training of a process takes five times as long
-    elif subject.kind == "dataset":
-        import sklearn.datasets  # noqa: F401 - as the processes of runs do, see core/run/preload.py
 
 
 def _pass(subject: Subject, i: int) -> dict[str, str]:
-    ahead, now, now_ns = _AHEAD_S * (i == 1), time.time, time.time_ns
-    later = patch.object(time, "time", lambda: now() + ahead)
-    later_ns = patch.object(time, "time_ns", lambda: now_ns() + int(ahead * 1e9))
-    with at_work(f"{subject}: runs"), later, later_ns:
+    now = time.time
+    later = patch.object(time, "time", lambda: now() + _AHEAD_S * (i == 1))
+    with at_work(f"{subject}: runs"), later:
         try:
-            return digests_of(trial(subject, turned=i == 2))
-        except Skipped as why:
+            return digests_of(trial(subject, reverse=i == 2))
+        except SkipCell as why:
             return {"skipped": str(why)}
-        except BaseException as error:
-            pass_on_interrupt(error)
+        except Exception as error:
             raise UserError(located(error)) from error
 
 
 def located(error: BaseException) -> str:
-    """The error's message, with the plugin's line where the engine has not added it."""
-    return (
-        str(error)
-        if isinstance(error, UserError | RuntimeError | Failed) and str(error)
-        else describe_error(error)
-    )
+    """Return the error's message, with the plugin's line where the engine has not added it."""
+    if isinstance(error, UserError | RuntimeError | Failed) and str(error):
+        return str(error)
+    return describe_error(error)
 
 
 def reference(subject: Subject) -> dict[str, str]:
-    """Digests of the answers of the first pass. Raises :class:`Skipped` where a pass fails."""
+    """Return digests of the answers of the first pass. Raises :class:`Skipped` where it fails."""
     try:
         return passes(subject)[0]
     except UserError as error:
@@ -153,43 +146,41 @@ def reference(subject: Subject) -> dict[str, str]:
 
 
 def train_defense(
-    made: Defense,
+    defense: Defense,
     members: tuple[int, ...] = (0, 1, 2, 3),
     samples: int = 480,
     model: type[Model] = MLP,
+    federation: Values | None = None,
     **changes: Any,
 ) -> Trained:
-    """A training of five clients, four of which defend. ``changes``: of the setting; of its
-    federation field by field.
-    """
-    federation = {
-        "clients": 5,
-        "rounds": 2,
-        "local_epochs": 1,
-        "batch_size": 20,
-        "optimizer": {"lr": 0.1, "momentum": 0.9},
-    }
+    """Train five clients, four of which defend. ``changes``: of the setting."""
+    optimizer = {"lr": 0.1, "momentum": 0.9}
+    fields = {"clients": 5, "rounds": 2, "local_epochs": 1, "optimizer": optimizer}
     defaults = {"audit": {"every": 1, "nonmembers": 20}, "thresholds": [0.5, 0.6]}
-    setting = setting_of(
-        **{**defaults, **changes, "federation": federation | changes.get("federation", {})}
+    setting = setting_of(fields | (federation or {}), **defaults | changes)
+    finished = train_job(
+        setting,
+        [Look(needs=frozenset({"loss"}), view="server")],
+        defense=given_use(defense),
+        dataset=data_for(defense, samples),
+        model=net(model),
+        members=members,
     )
-    data = given_use(TinyData, {"train": samples, "holdout": 400 + made.root_samples})
-    job, parts, scene = job_of(
-        setting, defense=given_use(made), dataset=data, model=net(model), members=members
-    )
-    return train(
-        job, parts, scene, [Look(needs=frozenset({"loss"}), view="server")], lambda t: None
-    )
+    return finished.trained
+
+
+def data_for(defense: Defense, samples: int = 480) -> ComponentUse:
+    """Return the use of small data, with hold-out samples for the server's rule."""
+    return given_use(TinyData, {"train": samples, "holdout": 400 + defense.root_samples})
 
 
 def net(model: type[Model] = MLP) -> ComponentUse:
-    """The use of a small network."""
+    """Return the use of a small network."""
     return given_use(model, {"hidden": [12]} if model is MLP else {}, "net")
 
 
-def _defense(subject: Subject, made: Defense) -> dict[str, Any]:
-    """What is measured of every upload and of the final model, and the facts."""
-    trained = train_defense(made)
+def _defense(subject: Subject, defense: Defense) -> Values:
+    trained = train_defense(defense)
     return {
         "the loss under the uploads": trained.signals,
         "the predictions of the final model": trained.predicted,
@@ -201,62 +192,52 @@ def _defense(subject: Subject, made: Defense) -> dict[str, Any]:
 # --- attacks --------------------------------------------------------------------------------------
 
 
-def asked(made: Attack, seed: int = 0, **audit: Any) -> tuple[Answers, World]:
-    """The answers for all targets, and the training. A passive attack shares a training, an active
-    one takes part in its own.
-    """
-    active = isinstance(made, ActiveAttack)
-    seen = trained_with(made, seed, **audit) if active else world(made.needs, seed=seed, **audit)
-    return answers_of(made, seen), seen
+def training_for(attack: Attack, seed: int = 0, **audit: Any) -> World:
+    """Return a shared training or, for an active attack, one that it takes part in."""
+    if isinstance(attack, ActiveAttack):
+        return train_with(attack, seed, **audit)
+    return world(frozenset(attack.needs), seed=seed, **audit)
 
 
-def answers_of(made: Attack, seen: World) -> Answers:
-    """Its answers about a finished training."""
-    return ask_attack(seen.job, made, seen.scene, seen.trained, seen.shadows)
+def ask_all(attack: Attack, seed: int = 0, **audit: Any) -> tuple[Answers, World]:
+    """Return the answers for all targets, and the training."""
+    finished = training_for(attack, seed, **audit)
+    return answers_of(attack, finished), finished
 
 
-def trained_with(
-    made: Attack,
+def answers_of(attack: Attack, finished: World) -> Answers:
+    """Return its answers about a finished training."""
+    return ask_attack(finished.job, attack, finished.scene, finished.trained, finished.shadows)
+
+
+def train_with(
+    attack: Attack,
     seed: int = 0,
-    adversary: dict[str, Any] | None = None,
+    adversary: Values | None = None,
     model: type[Model] = MLP,
     device: str = "cpu",
     **audit: Any,
 ) -> World:
-    """A training of four clients, the last of which the attack controls, with full knowledge unless
+    """Train four clients, the last of which the attack controls, with full knowledge unless
     ``adversary`` says less.
     """
-    federation = {
-        "clients": 4,
-        "rounds": 3,
-        "local_epochs": 1,
-        "batch_size": 20,
-        "optimizer": {"lr": 0.2},
-    }
-    asked = {"every": 2, "targets": "honest", "members": 40, "nonmembers": 40, **audit}
-    inside = {"clients": 1, "knowledge": "rule", "mask_set": 12, **(adversary or {})}
-    setting = setting_of(audit=asked, adversary=inside, federation=federation)
-    use = given_use(made, name="attack")
-    job, parts, scene = job_of(
-        setting, attack=use, made=made, members=(), seed=seed, model=net(model)
+    setting = setting_of(
+        {"rounds": 3, "local_epochs": 1, "optimizer": {"lr": 0.2}},
+        audit={"every": 2, "targets": "honest", "members": 40, "nonmembers": 40, **audit},
+        adversary={"clients": 1, "knowledge": "rule", "mask_set": 12, **(adversary or {})},
     )
-    job = replace(job, device=device)
-    return World(
-        job=job, parts=parts, scene=scene, trained=train(job, parts, scene, [made], lambda t: None)
-    )
+    changes: Values = {"model": net(model), "seed": seed, "device": device}
+    return train_job(setting, [attack], attack=attack, members=(), **changes)
 
 
-def _attack(made: Attack, turned: bool) -> dict[str, Any]:
-    """Scores of every target, and what an active attack did to the federation. Raises ``UserError``
-    for invalid scores.
+def _attack(subject: Subject, attack: Attack) -> Values:
+    """Return the scores of every target, and what an active attack did to the federation.
+
+    Raises ``UserError`` for invalid scores.
     """
-    if turned:
-        seen = world(made.needs)
-        scene = replace(seen.scene, audits=seen.scene.audits[::-1])
-        return _by_target(scene, answers_of(made, replace(seen, scene=scene)))
-    found, seen = asked(made)
-    verdict(seen.job, seen.job.cells[0], seen.scene, seen.trained, found)
-    for scores, rounds in zip(found.scores, found.by_round, strict=True):
+    answers, finished = ask_all(attack)
+    _judge(finished, answers)
+    for scores, rounds in zip(answers.scores, answers.by_round, strict=True):
         if rounds is not None and not np.array_equal(
             rounds[-1].argsort(kind="stable"), scores.argsort(kind="stable")
         ):
@@ -264,65 +245,70 @@ def _attack(made: Attack, turned: bool) -> dict[str, Any]:
                 "the last row of score_rounds ranks the candidates otherwise than score; expected "
                 "the same order"
             )
-    said = _by_target(seen.scene, found)
-    if isinstance(made, ActiveAttack):
-        said["the signals of its training"] = seen.trained.signals
-        said["the predictions of the final model"] = seen.trained.predicted
-    return said
+    values = _by_target(finished.scene, answers)
+    if isinstance(attack, ActiveAttack):
+        values["the signals of its training"] = finished.trained.signals
+        values["the predictions of the final model"] = finished.trained.predicted
+    return values
 
 
-def _by_target(scene: Scene, found: Answers) -> dict[str, Any]:
-    answers = zip(scene.audits, found.scores, found.by_round, strict=True)
-    return {
-        f"the score of {audit.target.words()}": [scores, rounds]
-        for audit, scores, rounds in answers
-    }
+def _in_reverse(attack: Attack) -> Values:
+    """Return the scores of every target, asked for from the last to the first."""
+    finished = training_for(attack)
+    scene = replace(finished.scene, audits=finished.scene.audits[::-1])
+    return _by_target(scene, answers_of(attack, replace(finished, scene=scene)))
+
+
+def _judge(finished: World, answers: Answers) -> Verdict:
+    return verdict(finished.job, finished.job.cells[0], finished.scene, finished.trained, answers)
+
+
+def _by_target(scene: Scene, answers: Answers) -> Values:
+    names = [f"the score of {audit.target.words()}" for audit in scene.audits]
+    return dict(zip(names, zip(answers.scores, answers.by_round, strict=True), strict=True))
 
 
 # --- data sets, models, signals -------------------------------------------------------------------
 
 
-def loaded(subject: Subject, made: Dataset, seed: int = 0) -> Data:
-    """The data, validated. Raises :class:`Skipped` where they are not on this machine."""
-    if not type(made).here():
+def load(subject: Subject, dataset: Dataset, seed: int = 0) -> Data:
+    """Return the data, validated. Raises :class:`Skipped` where they are not on this machine."""
+    if not type(dataset).here():
         raise Skipped("its data are not on this machine, and a check downloads nothing")
-    return require_data(made.load(seed), subject.name)
+    return require_data(dataset.load(seed), subject.name)
 
 
-def samples(subject: Subject, made: Model) -> tuple[torch.Tensor, int]:
-    """([6, *input] samples of a common shape that the model takes, 4 classes). Raises
-    :class:`Skipped` where it takes none.
+def samples_for(model: Model) -> torch.Tensor:
+    """Return samples of a common shape that the model takes, [6, *input].
+
+    Raises :class:`Skipped` where it takes none.
     """
     g = torch.Generator().manual_seed(5)
-    common = [
-        torch.randn(6, *shape, generator=g)
-        for shape in ((3, 32, 32), (1, 28, 28), (1, 8, 8), (20,), (12, 5))
-    ]
-    refused = ""
+    shapes = ((3, 32, 32), (1, 28, 28), (1, 8, 8), (20,), (12, 5))
+    common = [torch.randn(6, *shape, generator=g) for shape in shapes]
     for x in (*common, torch.randint(0, 16, (6, 12), generator=g)):
         try:
-            built(made, x, 4)
+            build(model, x)
         except UserError as error:
             refused = str(error)
         else:
-            return x, 4
+            return x
     raise Skipped(f"it takes none of the inputs that are tried ({refused})")
 
 
-def built(made: Model, x: torch.Tensor, classes: int) -> nn.Module:
-    """A module, built as the engine builds it: torch's generator is keyed before."""
+def build(model: Model, x: torch.Tensor) -> nn.Module:
+    """Build a module for 4 classes as the engine does: torch's generator is keyed before."""
     torch.random.default_generator.manual_seed(3)
-    module = made.build(tuple(x.shape[1:]), classes)
+    module = model.build(tuple(x.shape[1:]), CLASSES)
     if not isinstance(module, nn.Module):
         raise Failed(f"build returned {type(module).__name__}; expected a torch.nn.Module")
     return module
 
 
-def _model(subject: Subject, made: Model) -> dict[str, Any]:
-    """Parameters and logits."""
-    x, classes = samples(subject, made)
-    module = built(made, x, classes).eval()
-    if set(module.parameters()) & set(built(made, x, classes).parameters()):
+def _model(subject: Subject, model: Model) -> Values:
+    x = samples_for(model)
+    module = build(model, x).eval()
+    if set(module.parameters()) & set(build(model, x).parameters()):
         raise subject.failed(
             "build returned the module of an earlier call; expected a fresh one, or runs go on "
             "from each other"
@@ -335,155 +321,101 @@ def _model(subject: Subject, made: Model) -> dict[str, Any]:
         return {"the parameters": dict(module.state_dict()), "the logits": module(x)}
 
 
-def measure(subject: Subject, made: Signal, chunk: int = 23) -> dict[str, Any]:
-    """[23] or [23, d] numbers, asked for ``chunk`` samples at a time. Raises :class:`Skipped` for
-    signals of the engine.
+def measure(subject: Subject, signal: Signal, chunk: int = 23) -> Values:
+    """Return [23] or [23, d] numbers, asked for ``chunk`` samples at a time.
+
+    Raises :class:`Skipped` for signals of the engine.
     """
-    if (
-        subject.found is not None
-        and subject.found.distribution == DISTRIBUTION
-        and subject.name in GRADIENT_SIGNALS
-    ):
+    announced = subject.announced
+    of_engine = announced is not None and announced.distribution == DISTRIBUTION
+    if of_engine and subject.name in GRADIENT_SIGNALS:
         raise Skipped("the engine measures this signal for all clients at once")
     data = TinyData(train=23).load(0)
-    x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
-    flat = FlatModel(built(MLP(hidden=[6]), x, data.n_classes).eval(), torch.device("cpu"))
+    x = torch.from_numpy(data.train_x)
+    y = torch.from_numpy(data.train_y)
+    flat = FlatModel(build(MLP(hidden=[6]), x).eval(), torch.device("cpu"))
     update = torch.randn(flat.params.shape, generator=torch.Generator().manual_seed(2)) * 0.1
     with torch.no_grad():
         logits = [flat.module(part) for part in x.split(chunk)]
-        pairs = list(zip(x.split(chunk), y.split(chunk), strict=True))
-        return {
-            "the numbers": SignalCall(made, f"'{subject.name}'", flat).row(update, pairs, logits)
-        }
+        batches = list(zip(x.split(chunk), y.split(chunk), strict=True))
+        call = SignalCall(signal, f"'{subject.name}'", flat)
+        return {"the numbers": call.row(update, batches, logits)}
 
 
 # --- analyses and reports -------------------------------------------------------------------------
 
 
-def finished_run(made: Analysis) -> tuple[FinishedRun, Judgement]:
-    """The analysis's view of a run that it applies to, and an attack's judgement. Raises
-    :class:`Skipped`.
+def finished_run(analysis: Analysis) -> tuple[FinishedRun, Judgement]:
+    """Return the analysis's view of a run that it applies to, and an attack's judgement.
+
+    Raises :class:`Skipped` where it applies to none.
     """
     for groups in (False, True):
-        seen = world(made.needs, groups=groups)
-        if made.applies(seen.job.described()):
-            run = Run(scene=seen.scene, trained=seen.trained, shadows=seen.shadows, n_models=1)
-            judged = verdict(
-                seen.job, seen.job.cells[0], seen.scene, seen.trained, answers_of(PlainLoss(), seen)
-            )
-            return finished(seen.job, run, made), judged.judgement
+        w = world(frozenset(analysis.needs), groups=groups)
+        if analysis.applies(w.job.described()):
+            run = Run(scene=w.scene, trained=w.trained, shadows=w.shadows, n_models=1)
+            judged = _judge(w, answers_of(PlainLoss(), w))
+            return finished(w.job, run, analysis), judged.judgement
     raise Skipped(
         "it applies to none of the settings that are tried: one plain, one with groups of clients "
         "and thresholds"
     )
 
 
-def _analysis(subject: Subject, made: Analysis) -> dict[str, Any]:
-    """Its findings."""
-    if type(made).analyse is Analysis.analyse:
+def _analysis(subject: Subject, analysis: Analysis) -> Values:
+    if type(analysis).analyse is Analysis.analyse:
         raise Skipped("it computes nothing of a run: it only draws")
-    run, judgement = finished_run(made)
-    findings = made.analyse(run, own_judgement(judgement))
+    run, judgement = finished_run(analysis)
+    findings = analysis.analyse(run, own_judgement(judgement))
     if findings is None:
         return {"its findings": None}
-    found, arrays = checked(findings)
-    return {"its findings": found.model_dump(mode="json"), "the arrays of its findings": arrays}
+    numbers, arrays = checked(findings)
+    return {"its findings": numbers.model_dump(mode="json"), "the arrays of its findings": arrays}
 
 
-@cache
-def _records() -> tempfile.TemporaryDirectory[str]:
-    """A results folder with records of two defenses and two seeds."""
-    folder = tempfile.TemporaryDirectory(prefix="fedbench-check-")
-    for seed in (0, 1):
-        for name in ("plain", "other"):
-            job, *_ = job_of(setting_of(), defense=given_use(Defense, name=name), seed=seed)
-            run_in(Path(folder.name), job)
-    return folder
+def _report(subject: Subject, report: Report) -> Values:
+    raise Skipped("it draws a finished suite: run `fedbench leaderboard` with it")
 
 
-def _report(made: Report) -> dict[str, Any]:
-    """Every file it writes, and its summary."""
-    with tempfile.TemporaryDirectory(prefix="fedbench-check-") as name:
-        folder = Path(shutil.copytree(_records().name, name, dirs_exist_ok=True))
-        before = {path for path in folder.rglob("*") if path.is_file()}
-        told = made.write(folder, plots=False)
-        if not isinstance(told, Path) or not told.exists():
-            raise Failed(f"write returned {told!r:.100}; expected the path of a file that it wrote")
-        said = {
-            str(p.relative_to(folder)): p.read_bytes()
-            for p in sorted(folder.rglob("*"))
-            if p.is_file() and p not in before
-        }
-        return said | {"the summary": made.summary(folder)}
-
-
-_TRIALS: dict[str, Callable[[Subject, Any], dict[str, Any]]] = {
+_TRIALS: dict[str, Callable[[Subject, Any], Values]] = {
     "defense": _defense,
-    "dataset": lambda subject, made: vars(loaded(subject, made)),
+    "attack": _attack,
+    "dataset": lambda subject, dataset: vars(load(subject, dataset)),
     "model": _model,
     "signal": measure,
     "analysis": _analysis,
-    "report": lambda subject, made: _report(made),
+    "report": _report,
 }
 
-# --- from data to a record ------------------------------------------------------------------------
+# --- from data to a verdict -----------------------------------------------------------------------
 
 
-def run_in(folder: Path, job: Job) -> None:
-    """Run a job as `fedbench run` does, and read its record back. Raises :class:`Skipped` and
-    :class:`Failed`.
-    """
-    cell = job.cells[0]
-    results = Results.create(folder, job.suite)
-    ask(lambda: run_job(replace(job, results=str(folder)), lambda kind, what: None))
-    results.set_manifest([*results.marker()["cells"], cell.stem], "Tiny")
-    record = next(loaded.record for loaded in load_records(folder) if loaded.record.key == cell.key)
-    if record.outcome == "skipped":
-        raise Skipped(f"it does not apply to the small federation of the checks: {record.reason}")
-    if record.outcome != "ok":
-        raise Failed(record.reason)
-
-
-def job_with(subject: Subject) -> Job:
-    """The job of one small run with a defense, data set, model or signal in it."""
-    own, made = given_use(subject.cls, subject.params, subject.name), subject.make()
-    federation = {
-        "clients": 4,
-        "rounds": 2,
-        "local_epochs": 1,
-        "local_batches": 2,
-        "batch_size": 10,
-        "optimizer": {"lr": 0.05},
-    }
-    uses: dict[str, Any] = {}
-    judge: Attack = PlainLoss()
+def train_and_judge(subject: Subject, device: str = "cpu") -> None:
+    """Train and judge one small run with a defense, data set, model or signal in it."""
+    use = given_use(subject.cls, subject.params, subject.name)
+    component = subject.make()
+    changes: Values = {subject.kind: use, "attack": PlainLoss()}
     if subject.kind == "defense":
-        sizes = {"train": 480, "holdout": 400 + made.root_samples}
-        uses = {"defense": own, "dataset": given_use(TinyData, sizes)}
+        changes["dataset"] = data_for(component)
     elif subject.kind == "dataset":
-        loaded(subject, made)
-        model = Registry.discover().get("model", made.default_model)
-        uses = {"dataset": own, "model": given_use(model.load(), name=model.name)}
+        load(subject, component)
+        model = Registry.discover().get("model", component.default_model)
+        changes["model"] = given_use(model.load(), name=model.name)
     elif subject.kind == "model":
-        x, classes = samples(subject, made)
-        data = {"train": 32, "holdout": 40, "shape": x.shape[1:], "classes": classes}
-        uses = {
-            "model": own,
-            "dataset": given_use(TinyData, data | {"tokens": 0 if x.is_floating_point() else 16}),
-        }
-        federation |= {"rounds": 1, "local_batches": 1, "batch_size": 4}
+        x = samples_for(component)
+        tokens = 0 if x.is_floating_point() else 16
+        sizes = {"train": 32, "holdout": 40, "shape": x.shape[1:], "tokens": tokens}
+        changes["dataset"] = given_use(TinyData, sizes)
     else:
-        measure(subject, made)
-        judge = type(
-            "BySignal", (PlainLoss,), {"signal": subject.name, "needs": frozenset({subject.name})}
-        )()
-        uses = {"attack": given_use(judge)}
+        reads = {"signal": subject.name, "needs": frozenset({subject.name})}
+        by_signal = type("BySignal", (PlainLoss,), reads)()
+        changes = {"signals": {subject.name: use}, "attack": by_signal}
+    federation = {"rounds": 2, "local_epochs": 1, "local_batches": 1, "batch_size": 4}
     setting = setting_of(
-        federation=federation, audit={"every": 1, "nonmembers": 20}, thresholds=[0.5, 0.6]
+        federation | {"optimizer": {"lr": 0.05}},
+        audit={"every": 1, "nonmembers": 20},
+        thresholds=[0.5, 0.6],
     )
-    job, *_ = job_of(setting, made=judge, **uses)
-    return (
-        replace(job, signals={**job.signals, subject.name: own})
-        if subject.kind == "signal"
-        else job
-    )
+    attack = changes["attack"]
+    finished = train_job(setting, [attack], device=device, **changes)
+    _judge(finished, answers_of(attack, finished))

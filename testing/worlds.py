@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -27,28 +27,26 @@ from fedbench.core import (
 from fedbench.core.contract.attack import View
 from fedbench.core.contract.components import Params as Base
 from fedbench.core.models.sequential import MLP
-from fedbench.core.population.audit import split_digest
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.checks import declaration_mistake
-from fedbench.core.run.job import Cell, Job, Look, cell_identity, key_of_run
-from fedbench.core.run.job import identity as run_identity
+from fedbench.core.run.job import Cell, Job, Look
 from fedbench.core.run.needs import Signals
 from fedbench.core.run.provenance import gather
-from fedbench.core.run.scene import Parts, Scene, defense_of, make_scene, set_scene, targets_of
+from fedbench.core.run.scene import Parts, Scene, defense_of, set_scene, targets_of
 from fedbench.core.run.shadow_models import ShadowLogits, train_shadow_models
 from fedbench.core.run.train import Trained, train
-from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE
+from fedbench.core.signals.measure import GRADIENT_SIGNALS
 from fedbench.core.spec.setting import Setting
 from fedbench.core.spec.suite import Limits
-from fedbench.core.store.integrity import keys_of
 
 # --- components -----------------------------------------------------------------------------------
 
 
 class TinyData(Dataset):
-    """Noise around one picture per class, a third of the labels wrong. ``tokens``: size of the
-    vocabulary; 0: floats.
+    """Noise around one picture per class, a third of the labels wrong.
+
+    ``tokens``: size of the vocabulary; 0: floats.
     """
 
     class Params(Base):
@@ -59,32 +57,20 @@ class TinyData(Dataset):
         tokens: int = 0
 
     def load(self, seed: int) -> Data:
-        rng, p = np.random.Generator(np.random.Philox([seed, 0x71E5])), self.params
+        rng = np.random.Generator(np.random.Philox([seed, 0x71E5]))
+        p = self.params
         pictures = rng.random((p.classes, *p.shape))
-
-        def split(n: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+        arrays = {}
+        sizes = {"train": p.train, "test": 40, "holdout": p.holdout}
+        for part, n in sizes.items():
             y = rng.integers(0, p.classes, n)
             x = np.clip(pictures[y] + 0.3 * rng.normal(size=(n, *p.shape)), 0, 1).astype(np.float32)
             if p.tokens:
                 x = (x * (p.tokens - 1)).astype(np.int64)
-            return x, np.where(rng.random(n) < noise, rng.integers(0, p.classes, n), y).astype(
-                np.int64
-            )
-
-        (train_x, train_y), (test_x, test_y), (holdout_x, holdout_y) = (
-            split(p.train, 0.3),
-            split(40, 0),
-            split(p.holdout, 0.3),
-        )
-        return Data(
-            train_x=train_x,
-            train_y=train_y,
-            test_x=test_x,
-            test_y=test_y,
-            holdout_x=holdout_x,
-            holdout_y=holdout_y,
-            n_classes=p.classes,
-        )
+            wrong = rng.random(n) < (0 if part == "test" else 0.3)
+            y = np.where(wrong, rng.integers(0, p.classes, n), y).astype(np.int64)
+            arrays |= {f"{part}_x": x, f"{part}_y": y}
+        return Data(**arrays, n_classes=p.classes)
 
 
 class PlainLoss(Attack):
@@ -102,61 +88,58 @@ class NormedNet(Model):
     """A small network with batch normalisation."""
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-        layers = (
-            nn.Linear(prod(input_shape), 8),
-            nn.BatchNorm1d(8),
-            nn.ReLU(),
-            nn.Linear(8, n_classes),
-        )
-        return nn.Sequential(nn.Flatten(), *layers)
+        layers = (nn.Linear(prod(input_shape), 8), nn.BatchNorm1d(8), nn.ReLU())
+        return nn.Sequential(nn.Flatten(), *layers, nn.Linear(8, n_classes))
 
 
 class GivenUse(ComponentUse):
     """The use of a class object, which may be local to a function, or of an instance."""
 
-    _given: Any = PrivateAttr()
+    _component: Any = PrivateAttr()
 
     def load(self) -> Any:
-        """The class."""
-        return self._given if isinstance(self._given, type) else type(self._given)
+        """Return the class."""
+        return _class_of(self._component)
 
     def make(self) -> list[Any]:
-        """The given instance, or a new one."""
-        return super().make() if isinstance(self._given, type) else [self._given]
+        """Return the instance, or a new one."""
+        if isinstance(self._component, type):
+            return super().make()
+        return [self._component]
 
 
-def given_use(given: Any, params: dict[str, Any] | None = None, name: str = "") -> ComponentUse:
-    """The use of a class or an instance under a name, by default the class's."""
-    cls = given if isinstance(given, type) else type(given)
-    name, target = name or cls.__name__, f"{cls.__module__}:{cls.__qualname__}"
-    made = GivenUse(
+def given_use(component: Any, params: dict[str, Any] | None = None, name: str = "") -> ComponentUse:
+    """Return the use of a class or an instance under a name, by default the class's."""
+    cls = _class_of(component)
+    name = name or cls.__name__
+    use = GivenUse(
         name=name,
         label=name,
         params=params or {},
-        target=target,
+        target=f"{cls.__module__}:{cls.__qualname__}",
         distribution="tests 0",
         digest="0",
     )
-    made._given = given
-    return made
+    use._component = component
+    return use
 
 
-def known_signals() -> dict[str, ComponentUse]:
-    """Every installed signal that a plugin measures."""
-    return _signals_on(tuple(sys.path))
+def _class_of(component: Any) -> Any:
+    return component if isinstance(component, type) else type(component)
 
 
 @cache
 def _signals_on(path: tuple[str, ...]) -> dict[str, ComponentUse]:
+    """Return every installed signal that a plugin measures."""
     return Signals(Registry.discover(), {}).uses
 
 
-def declared_mistake(made: Any) -> str:
-    """The mistake in the attributes that an attack or an analysis declares, or nothing."""
+def declared_mistake(component: Any) -> str:
+    """Return the mistake in the attributes that an attack or an analysis declares, or nothing."""
     try:
-        mistake = declaration_mistake(made)
+        mistake = declaration_mistake(component)
         if not mistake:
-            Signals(Registry.discover(), {}).require("it", made.needs)
+            Signals(Registry.discover(), {}).require("it", component.needs)
         return mistake
     except UserError as error:
         return str(error)
@@ -166,24 +149,30 @@ def declared_mistake(made: Any) -> str:
 
 
 AUDIT = {"every": 2, "nonmembers": 80, "shadow": {"samples": 60, "models": 2, "epochs": 2}}
+FEDERATION = {
+    "clients": 4,
+    "rounds": 4,
+    "local_epochs": 2,
+    "batch_size": 20,
+    "optimizer": {"lr": 0.3},
+}
 
 
-def setting_of(**changes: Any) -> Setting:
-    """Four clients, four rounds, two of them audited; the first two clients defend."""
+def setting_of(federation: dict[str, Any] | None = None, **changes: Any) -> Setting:
+    """Return a setting of four clients and four rounds, two of them audited.
+
+    Args:
+        federation: fields of the federation that change
+        changes: other fields of the setting
+    """
     fields = {
         "name": "tiny",
         "dataset": {"name": "tiny-data"},
         "model": {"name": "mlp"},
-        "federation": {
-            "clients": 4,
-            "rounds": 4,
-            "local_epochs": 2,
-            "batch_size": 20,
-            "optimizer": {"lr": 0.3},
-        },
+        "federation": FEDERATION | (federation or {}),
         "audit": AUDIT,
     }
-    return Setting.model_validate({**fields, **changes})
+    return Setting.model_validate(fields | changes)
 
 
 _provenance = cache(gather)
@@ -195,26 +184,22 @@ def job_of(
     defense: ComponentUse | None = None,
     dataset: ComponentUse | None = None,
     model: ComponentUse | None = None,
-    attack: ComponentUse | None = None,
-    made: Any = None,
+    attack: Attack | None = None,
     members: tuple[int, ...] = (0, 1),
+    signals: dict[str, ComponentUse] | None = None,
     seed: int = 0,
+    device: str = "cpu",
 ) -> tuple[Job, Parts, Scene]:
-    """A job of one cell, its parts and its scene. ``made``: the instance of the attack, by default
-    the one with PlainLoss.
-    """
-    made = made or PlainLoss()
-    active = isinstance(made, ActiveAttack)
-    defense, attack = (
-        defense or given_use(Defense, name="plain"),
-        attack or given_use(PlainLoss, name="plain-loss"),
-    )
-    dataset, model = (
-        dataset or given_use(TinyData, name="tiny-data"),
-        model or given_use(MLP, {"hidden": [12]}, "mlp"),
-    )
+    """Return a job of one cell, its parts and its scene; ``members`` of the clients defend."""
+    attack = attack or PlainLoss()
+    defense = defense or given_use(Defense, name="plain")
+    dataset = dataset or given_use(TinyData, name="tiny-data")
+    model = model or given_use(MLP, {"hidden": [12]}, "mlp")
+    parts = Parts(dataset=dataset.make()[0], model=model.make()[0], defense=defense_of(defense))
+    use = given_use(attack, name="attack")
     adversary = setting.adversary
     malicious = adversary.malicious(setting.federation.clients) if adversary else 0
+    cell = Cell(key="", stem="tiny", attack=use, look=Look.of(attack), identity={})
     job = Job(
         suite="tiny",
         setting=setting,
@@ -225,42 +210,18 @@ def job_of(
         dataset=dataset,
         model=model,
         defense=defense,
-        attacker=attack if active else None,
+        attacker=use if isinstance(attack, ActiveAttack) else None,
         adversary=adversary,
-        signals=known_signals(),
+        signals=_signals_on(tuple(sys.path)) | (signals or {}),
         analyses=(),
-        digests={"engine": "", "data": "", "split": ""},
-        device="cpu",
+        digests={"engine": "", "data": parts.dataset.load(seed).digest(), "split": ""},
+        device=device,
         results="/nowhere",
         provenance=_provenance("cpu", "float32"),
         limits=Limits(),
+        cells=(cell,),
     )
-    parts = Parts(dataset=dataset.make()[0], model=model.make()[0], defense=defense_of(defense))
-    data, root = parts.dataset.load(seed), parts.defense.root_samples
-    scene = make_scene(
-        data, setting, job.targets, seed, adversary=adversary, poisoned=active, root=root
-    )
-    job = replace(
-        job,
-        digests={
-            "engine": "",
-            "data": data.digest(),
-            "split": split_digest(scene.split, scene.audits),
-        },
-    )
-    job = replace(job, run_key=key_of_run(job))
-    names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted(made.needs)}
-    identity = cell_identity(
-        job, attack, {n: job.signals[own] for n, own in names.items() if own in job.signals}
-    )
-    stem = f"{defense.name}-{attack.name}"
-    key = keys_of({"run": run_identity(job), **identity})[1]
-    cell = Cell(key=key, stem=stem, attack=attack, look=Look.of(made), identity=identity)
-    return (
-        replace(job, cells=(cell,)),
-        parts,
-        scene if scene.groups is None else set_scene(job, parts),
-    )
+    return job, parts, set_scene(job, parts)
 
 
 # --- finished trainings ---------------------------------------------------------------------------
@@ -285,35 +246,33 @@ class World:
     shadows: ShadowLogits | None = None
 
 
-def world(needs: Iterable[str] = (), *, groups: bool = False, seed: int = 0, **audit: Any) -> World:
-    """A training in which these signals, the loss and those of the gradient were measured for every
-    view. ``audit``: changes of the setting's audit, such as ``members_from="holdout"``: the members
-    were not trained on.
+def train_job(setting: Setting, looks: Sequence[Attack | Look], **changes: Any) -> World:
+    """Train the job that :func:`job_of` returns for these arguments, and measure what ``looks``
+    need.
     """
-    return _world(frozenset(needs), groups, seed, tuple(audit.items()), tuple(sys.path))
+    job, parts, scene = job_of(setting, **changes)
+    trained = train(job, parts, scene, looks, lambda t: None)
+    return World(job=job, parts=parts, scene=scene, trained=trained)
 
 
 @cache
-def _world(
-    needs: frozenset[str],
-    groups: bool,
-    seed: int,
-    audit: tuple[tuple[str, Any], ...],
-    path: tuple[str, ...],
+def world(
+    needs: frozenset[str] = frozenset(), groups: bool = False, seed: int = 0, **audit: Any
 ) -> World:
-    job, parts, scene = job_of(
-        setting_of(audit=AUDIT | dict(audit), **(GROUPS if groups else {})), seed=seed
-    )
+    """Train a federation and measure these signals, the loss and those of the gradient for every
+    view; equal calls share one training.
+
+    Args:
+        needs: signals
+        groups: whether groups of clients have rotated samples
+        audit: changes of the setting's audit, such as ``members_from="holdout"``: the members were
+            not trained on
+    """
+    setting = setting_of(audit=AUDIT | audit, **(GROUPS if groups else {}))
     measured = needs | {"loss", *GRADIENT_SIGNALS}
     looks = [
         Look(needs=measured, view=view, needs_shadow_models=True, colluders=1)
         for view in get_args(View)
     ]
-    trained = train(job, parts, scene, looks, lambda t: None)
-    return World(
-        job=job,
-        parts=parts,
-        scene=scene,
-        trained=trained,
-        shadows=train_shadow_models(job, parts, scene),
-    )
+    w = train_job(setting, looks, seed=seed)
+    return replace(w, shadows=train_shadow_models(w.job, w.parts, w.scene))

@@ -51,7 +51,9 @@ def registry() -> Registry:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on sys.path for made-up packages; modules imported from it are forgotten afterwards."""
+    """A folder on sys.path for made-up packages; modules imported from it are forgotten
+    afterwards.
+    """
     folder = tmp_path / "site"
     folder.mkdir()
     before = set(sys.modules)

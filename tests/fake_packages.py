@@ -27,7 +27,9 @@ WAITING = '''
     from fedbench.core import Component, Defense, hookimpl
 
     class Waits(Defense):
-        """As long as there is a file `wait` where the command was called; it makes one named `waiting` there."""
+        """As long as there is a file `wait` where the command was called; it makes one named
+        `waiting` there.
+        """
         def protect(self, update, ctx):
             open("waiting", "w").close()
             while os.path.exists("wait"):

@@ -92,9 +92,8 @@ OF_THE_GATE = {
     ),
     "a client off by one": (
         "plugins/attacks/fedmia.py",
-        "zip(of_target(measured, observations), of_others(measured, observations), strict=True)",
-        "zip(of_others(measured, observations)[:, 0], of_others(measured, observations), "
-        "strict=True)",
+        "targets = of_target(measured, observations)",
+        "targets = of_others(measured, observations)[:, 0]",
         {"fedmia-i", "fedmia-ii"},
     ),
 }

@@ -22,7 +22,9 @@ AUTHENTICATION = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(
 
 
 class Node:
-    """`ray start --block` in a session of its own. ``address``: of the head, which it is or joins."""
+    """`ray start --block` in a session of its own. ``address``: of the head, which it is or
+    joins.
+    """
 
     def __init__(self, name: str, folder: Path, address: str | None = None, cpus: int = 1) -> None:
         self.name, self.log = name, folder / f"{name}.log"

@@ -30,7 +30,9 @@ def marked(folder, title="Demo"):
 
 
 def hostile(root):
-    """A results folder with hostile names everywhere, and a cell that failed for a hostile reason."""
+    """A results folder with hostile names everywhere, and a cell that failed for a hostile
+    reason.
+    """
     labels = {name: f"{name} {text}" for name, text in HOSTILE.items()}
     folder = Folder(
         root,

@@ -31,7 +31,6 @@ from fedbench.plugins.attacks.taught import folds
 # the target's uploads, round by round
 FOLLOWING = ["loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l"]
 PARAMS = {
-    "random-forest": {"trees": 20},
     "seqmia": {"epochs": 5},
     "cs-mia": {"epochs": 10},
     "adaptive-membershield": {"form": "trained"},
@@ -48,10 +47,9 @@ def leaky():
 
 
 @pytest.mark.parametrize("leak", [0.0, 6.0])
-@pytest.mark.parametrize("name", ["random-forest", "mlp", "seqmia", "adaptive-membershield"])
-def test_a_learner_is_at_chance_without_a_leak_and_better_with_one(name, leak):
+def test_a_learner_is_at_chance_without_a_leak_and_better_with_one(leak):
     w = world(leak, 160, 640, rounds=2)
-    more = auc(w.score(taught(made(name), w)), w.member) - 0.5
+    more = auc(w.score(taught(made("adaptive-membershield"), w)), w.member) - 0.5
     assert more > chance_band(w.member) if leak else abs(more) < chance_band(w.member)
 
 

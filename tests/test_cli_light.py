@@ -27,7 +27,9 @@ HEAVY = ("torch", "numpy", "sklearn", "rich")
 
 
 def edited(*changes: tuple[str, str]) -> str:
-    """The good suite with these replacements and six clients: of four, pair and half are the same."""
+    """The good suite with these replacements and six clients: of four, pair and half are the
+    same.
+    """
     return edited_spec(("clients: 4", "clients: 6"), *changes)
 
 
@@ -43,7 +45,9 @@ def fedbench(capsys):
 
 
 def apart(*args: str, watched: tuple[str, ...] = HEAVY, **env: str) -> tuple[str, set[str]]:
-    """What a command prints in a process of its own, and which modules of ``watched`` it imports."""
+    """What a command prints in a process of its own, and which modules of ``watched`` it
+    imports.
+    """
     code = (
         f"import atexit, sys; atexit.register(lambda: print('IMPORTED', *(m for m in {watched!r} "
         "if m in sys.modules))); "
@@ -145,7 +149,8 @@ def test_a_command_beside_files_of_another_package_says_so_and_stops(
     cli_main.intruders.cache_clear()
     assert status == 2 * refused
     called = name.replace("_", "-")
-    remedy = f"run `pip uninstall {called}`, then `pip install --force-reinstall --no-deps fedbench-privacy`\n"
+    install = "pip install --force-reinstall --no-deps fedbench-privacy"
+    remedy = f"run `pip uninstall {called}`, then `{install}`\n"
     assert message.endswith(f": {called}; {remedy}") if refused else message == ""
 
 

@@ -120,7 +120,7 @@ def test_a_share_of_every_class_is_held_out_to_validate_on(labels, fewest, key):
 
 
 @pytest.mark.parametrize(("t", "limit"), [(9, 1.0), (10, 0.05), (10, 1.0)])
-def test_a_member_trains_on_assigned_classes_and_from_round_ten_on_samples_of_one_loss_interval(
+def test_a_member_trains_on_assigned_classes_and_from_round_ten_on_the_drawn_loss_interval(
     t, limit
 ):
     defense, data = started(

@@ -1,4 +1,6 @@
-"""Several defenses in one coalition, and several coalitions: each part is what it would be alone."""
+"""Several defenses in one coalition, and several coalitions: each part is what it would be
+alone.
+"""
 
 from __future__ import annotations
 

@@ -271,7 +271,9 @@ def of_noise(n, rows, attacks, seeds, error=0.03, leak=0.0, common=0.0):
 
 
 def test_rows_whose_picks_are_below_one_half_are_not_told_apart():
-    """Every other seed asks for the wrong sign, so what is picked is .4 and .45, of no leak at all."""
+    """Every other seed asks for the wrong sign, so what is picked is .4 and .45, of no leak at
+    all.
+    """
     contest = world([[[0.6, 0.4, 0.6, 0.4]], [[0.55, 0.45, 0.55, 0.45]]], 1e-4)
     contest.eligible = contest.attacks
     assert contest.worst("row0").found.mean == pytest.approx(0.4) and set(

@@ -1,4 +1,6 @@
-"""Client defenses on losses, targets and uploads, each against a slow reference of its definition."""
+"""Client defenses on losses, targets and uploads, each against a slow reference of its
+definition.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Client defenses that change what is trained on: data augmentation, data sampling and InstaHide."""
+"""Client defenses that change what is trained on: data augmentation, data sampling and
+InstaHide.
+"""
 
 from __future__ import annotations
 

@@ -115,11 +115,18 @@ def test_the_check_of_links_finds_each_kind_of_mistake():
         "docs/methods/quirks.md",
         "nowhere.md",
     ]
-    bad = "[a](absent.md) [b](README.md#no-such) [c](#nor-this) `core/absent/` `plugins/x_*.py` `absent_file.py`"
+    bad = (
+        "[a](absent.md) [b](README.md#no-such) [c](#nor-this) `core/absent/` `plugins/x_*.py` "
+        "`absent_file.py`"
+    )
     assert len(bad_links(bad, ROOT)) == 6
-    good = "# A title, here\n[a](README.md#commands) [b](#a-title-here) [c](https://example.org) `[d](absent.md)` `core/metrics/`"
+    good = (
+        "# A title, here\n[a](README.md#commands) [b](#a-title-here) [c](https://example.org) "
+        "`[d](absent.md)` `core/metrics/`"
+    )
     assert bad_links(good, ROOT) == []
-    mine = f"[a]: {SOURCE}/blob/main/docs/gate.md#verdicts\n[b]: {SOURCE}/blob/main/docs/gate.md#gone\n[c]: {SOURCE}/raw/main/no"
+    page = f"{SOURCE}/blob/main/docs/gate.md"
+    mine = f"[a]: {page}#verdicts\n[b]: {page}#gone\n[c]: {SOURCE}/raw/main/no"
     assert bad_links(mine, ROOT) == ["docs/gate.md#gone", "no"]
 
 

@@ -224,12 +224,16 @@ MISTAKEN = """
     class Nans(Dataset):
         def load(self, seed):
             x, y = np.full((900, 8), np.nan, np.float32), np.arange(900) % 2
-            return Data(train_x=x, train_y=y, test_x=x, test_y=y, holdout_x=x, holdout_y=y, n_classes=2)
+            arrays = {"train_x": x, "test_x": x, "holdout_x": x}
+            arrays |= {"train_y": y, "test_y": y, "holdout_y": y}
+            return Data(**arrays, n_classes=2)
 
     class Waves(Dataset):
         def load(self, seed):
             x, y = np.ones((900, 8), np.complex64), np.arange(900) % 2
-            return Data(train_x=x, train_y=y, test_x=x, test_y=y, holdout_x=x, holdout_y=y, n_classes=2)
+            arrays = {"train_x": x, "test_x": x, "holdout_x": x}
+            arrays |= {"train_y": y, "test_y": y, "holdout_y": y}
+            return Data(**arrays, n_classes=2)
 
     class Narrow(Model):
         def build(self, shape, n_classes):

@@ -30,7 +30,8 @@ class Teller(Defense):
         ctx.memory["sent"] = ctx.memory.get("sent", 0) + 4 * len(update)
         return update
     def report(self, ctx):
-        return {"bytes sent": sum(m["sent"] for m in ctx.of_member.values()), "members": list(ctx.members), "unit": "client"}
+        sent = sum(m["sent"] for m in ctx.of_member.values())
+        return {"bytes sent": sent, "members": list(ctx.members), "unit": "client"}
 
 class Liar(Teller):
     def report(self, ctx):
@@ -48,7 +49,8 @@ class Spread(Analysis):
         run.facts.clear()
         for t in judgement.targets if judgement else ():
             t.scores[:], t.kind[:], t.owner[:] = 0, 1, 3
-        numbers = {"spread": Number(spread, unit="logits"), "best": Number(best and float(best)), "facts seen": Number(facts)}
+        numbers = {"spread": Number(spread, unit="logits"), "best": Number(best and float(best))}
+        numbers["facts seen"] = Number(facts)
         return Findings(numbers, {"by round": np.arange(len(run.rounds))}, {"by round": "rounds"})
 
 class Raises(Analysis):

@@ -1,4 +1,6 @@
-"""The published code's quirks as switches: each does what the ledger says, and is off by default."""
+"""The published code's quirks as switches: each does what the ledger says, and is off by
+default.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,9 @@ def test_a_placebo_trains_on_all_of_its_data_in_an_order_of_its_own():
 
 
 def edited(folder: Path, *changes: dict, **more) -> Path:
-    """A suite with a setting for each of the changes; it names its floors only where ``more`` does."""
+    """A suite with a setting for each of the changes; it names its floors only where ``more``
+    does.
+    """
     yaml = YAML(typ="safe")
     path = suite(folder, **more)
     spec = yaml.load(path)
@@ -140,7 +142,8 @@ PACKAGE = """
         def protect(self, update, ctx):
             return update / 2
         def remarks(self, federation):
-            return [f"{federation.rounds} rounds\\nare few", "P is known" if federation.n_params > 10 else "P is not known"]
+            known = "known" if federation.n_params > 10 else "not known"
+            return [f"{federation.rounds} rounds\\nare few", f"P is {known}"]
 
     class Mumbles(Talks):
         def remarks(self, federation):

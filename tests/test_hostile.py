@@ -22,7 +22,9 @@ PACKAGES = sorted(
 
 
 class Package:
-    """A hostile package, installed into ``folder``/site beside a suite; ``call`` runs one command."""
+    """A hostile package, installed into ``folder``/site beside a suite; ``call`` runs one
+    command.
+    """
 
     def __init__(self, source: Path, folder: Path) -> None:
         self.facts = tomllib.loads((source / "package.toml").read_text())

@@ -50,7 +50,9 @@ def tree(path):
 
 @cache
 def imported(path):
-    """Modules that a file imports, wherever in it; a name taken from a package counts as a module."""
+    """Modules that a file imports, wherever in it; a name taken from a package counts as a
+    module.
+    """
     found = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -82,7 +84,9 @@ def undigested(core):
 
 
 def upward(core):
-    """Imports inside core that do not lead to a lower level, and imports of what is built on core."""
+    """Imports inside core that do not lead to a lower level, and imports of what is built on
+    core.
+    """
     for path in core.glob("*/**/*.py"):
         here = path.relative_to(core).parts[0]
         for module in imported(path):

@@ -237,7 +237,10 @@ class Logarithm(nn.Module):
 
 
 DIVERGE: dict[str, Any] = {"lr": 1e6, "local_epochs": 20}
-ORDINARY = "the aggregated model is not finite: Toy.aggregate made such a step of rows of an ordinary size; fix the rule"
+ORDINARY = (
+    "the aggregated model is not finite: Toy.aggregate made such a step of rows of an ordinary "
+    "size; fix the rule"
+)
 CASES: dict[str, tuple[Defense | None, dict[str, Any], type[Diverged], str]] = {
     "a learning rate": (
         None,

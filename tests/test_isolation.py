@@ -35,7 +35,8 @@ PLUGIN = '''
     import os, pickle, random, resource, signal, subprocess, sys, time
     import numpy as np
     import torch
-    from fedbench.core import ActiveAttack, Analysis, Attack, Component, Data, Dataset, Defense, Model, Signal, hookimpl
+    from fedbench.core import ActiveAttack, Analysis, Attack, Component, Data, Dataset, Defense
+    from fedbench.core import Model, Signal, hookimpl
 
     def never(x):
         return np.linalg.inv(np.zeros((2, 2)))  # line 8: numpy raises
@@ -146,7 +147,8 @@ PLUGIN = '''
         def score(self, observations, audit):
             n = len(audit.ids)
             x = torch.rand(n, requires_grad=True)
-            return np.random.rand(n) + (2 * x).detach().numpy() + random.random() * (x.dtype == torch.float32)
+            scores = np.random.rand(n) + (2 * x).detach().numpy()
+            return scores + random.random() * (x.dtype == torch.float32)
 
     class Leaves(Last):
         def score(self, observations, audit):
@@ -162,7 +164,9 @@ PLUGIN = '''
             return super().score(observations, audit)
 
     class Forges(Last):
-        """Writes a message with a pickle that makes a file, and bytes that are no message, to every descriptor."""
+        """Writes a message with a pickle that makes a file, and bytes that are no message, to
+        every descriptor.
+        """
         def score(self, observations, audit):
             forged = pickle.dumps(("cell", Touch()))
             for fd in range(3, 256):
@@ -181,7 +185,9 @@ PLUGIN = '''
         """Sends messages that only the worker sends to the command, and one of no kind."""
         def score(self, observations, audit):
             from fedbench.core.process import channel
-            for kind, value in (("done", None), ("stopped", "by me"), ("cell", ["key", "ok", "", False]), ("nonsense", 1)):
+            cell = ["key", "ok", "", False]
+            sent = {"done": None, "stopped": "by me", "cell": cell, "nonsense": 1}
+            for kind, value in sent.items():
                 channel._channel.send(kind, value)
             return super().score(observations, audit)
 
@@ -281,8 +287,9 @@ PLUGIN = '''
         def load(self, seed):
             rng = np.random.default_rng()
             x, y = rng.normal(size=(900, 8)).astype(np.float32), rng.integers(0, 2, 900)
-            return Data(train_x=x[:600], train_y=y[:600], test_x=x[600:700], test_y=y[600:700], holdout_x=x[700:],
-                        holdout_y=y[700:], n_classes=2)
+            train = {"train_x": x[:600], "train_y": y[:600], "test_x": x[600:700]}
+            rest = {"test_y": y[600:700], "holdout_x": x[700:], "holdout_y": y[700:]}
+            return Data(**train, **rest, n_classes=2)
 
     class Net(torch.nn.Linear):
         def forward(self, x):
@@ -299,13 +306,17 @@ PLUGIN = '''
 
     @hookimpl
     def fedbench_defenses():
-        return announced(Fails, Exits, Gone, Nan, Rants, Hoards, Leaks, Wordy, Reports, Twins, Cheats, Hangs, Spawns)
+        return announced(
+            Fails, Exits, Gone, Nan, Rants, Hoards, Leaks, Wordy, Reports, Twins, Cheats, Hangs,
+            Spawns,
+        )
 
     @hookimpl
     def fedbench_attacks():
         return announced(
-            Last, Outside, Scores, Wrecks, Writes, Draws, Leaves, Vanishes, Copies, Forges, Speaks, Stops, Asks, Daemonises,
-            Opens, Infinite, Short, Complex, Masked, Undecided, Peeks, Wishes, Reads, Sleeps, Spins, Flip, Crafts,
+            Last, Outside, Scores, Wrecks, Writes, Draws, Leaves, Vanishes, Copies, Forges, Speaks,
+            Stops, Asks, Daemonises, Opens, Infinite, Short, Complex, Masked, Undecided, Peeks,
+            Wishes, Reads, Sleeps, Spins, Flip, Crafts,
         )
 
     @hookimpl
@@ -627,5 +638,6 @@ def test_kill_minus_nine_of_a_worker_costs_its_run(tmp_path, ill):
     os.kill(pid, signal.SIGKILL)
     output, _ = process.communicate(timeout=HANG_S)
     assert process.returncode == 1 and not runs(child) and not runs(apart) and "SIGKILL" in output
-    why = "training with the defense 'ill-spawns' (ill 1.0): it was killed by SIGKILL - out of memory?"
+    why = "training with the defense 'ill-spawns' (ill 1.0): it was killed by SIGKILL"
+    why += " - out of memory?"
     assert outcomes(tmp_path / "r", part=0) == {"none": ("ok", ""), "ill-spawns": ("failed", why)}

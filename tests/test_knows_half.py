@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs import use
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, Attack, SkipCell, UserError
 from fedbench.core.population.audit import client
@@ -241,7 +240,7 @@ def test_all_honest_clients_together():
 
 def test_redrawn_candidates_are_skipped():
     audit = {"every": 2, "nonmembers": 40, "align_nonmembers": False}
-    job, parts, scene = job_of(setting_of(audit=audit), attack=use(Nearest), made=Nearest())
+    job, parts, scene = job_of(setting_of(audit=audit), attack=Nearest())
     trained = train(job, parts, scene, [Nearest()], lambda t: None)
     with pytest.raises(SkipCell, match="align_nonmembers: false redraws them in every round"):
         ask(job, Nearest(), scene, trained)
@@ -273,7 +272,7 @@ def test_an_attack_that_cannot_be_taught_by_a_half_is_refused(cls):
 
 def test_a_colluder_of_a_global_view_shares_the_global_rows():
     made = Colludes()
-    job, parts, scene = job_of(setting_of(), attack=use(Colludes), made=made)
+    job, parts, scene = job_of(setting_of(), attack=made)
     trained = train(job, parts, scene, [made], lambda t: None)
     ask(job, made, scene, trained)
     (lesson,), pool = HANDED[0]["fit"]

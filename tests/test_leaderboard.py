@@ -269,7 +269,8 @@ def test_what_changes_the_reading_stands_above_the_first_table_and_the_answer_be
         for c in (section.comparison.by_kind[0], section.comparison)
     )
     where = "iid, coalition pair, server view"
-    leak = f"undefended worst case AUC on all, on clean ones {every:.3f}, {clean:.3f} ({where}: 5 % canaries)"
+    aucs = f"{every:.3f}, {clean:.3f} ({where}: 5 % canaries)"
+    leak = f"undefended worst case AUC on all, on clean ones {aucs}"
     summaries = [section.summaries[label] for label in rows]
     alike = np.corrcoef([s.worst.mean for s in summaries], [s.accuracy.mean for s in summaries])[
         0, 1

@@ -87,7 +87,7 @@ def test_a_forest_has_leaves_of_five_samples_and_splits_on_the_root_of_the_featu
     split, features
 ):
     x, y = series(200, 1, 10)
-    forest = RandomForest(trees=5, split=split)._train(x[:, 0], y, 0)
+    forest = RandomForest(trees=5, split=split)._train(x[:, 0], y, 0).args[0]
     assert {tree.max_features_ for tree in forest.estimators_} == {features}
     trees = [tree.tree_ for tree in forest.estimators_]
     assert (

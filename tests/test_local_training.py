@@ -265,7 +265,9 @@ def test_a_composite_samples_as_the_part_that_asks_for_it():
 
 
 class Rotates(Defense):
-    """Trains on the samples of this round's residue modulo 3; those at even positions with a flag."""
+    """Trains on the samples of this round's residue modulo 3; those at even positions with a
+    flag.
+    """
 
     def select(self, ctx):
         index = torch.arange(ctx.round % 3, len(ctx.data.y), 3)
@@ -327,9 +329,7 @@ def test_an_analysis_sees_the_counts_of_the_pool_and_nothing_of_malicious_client
     """A sample counts in every round that it was selected in; flags are counted apart."""
     audit = {"every": 2, "nonmembers": 80, "targets": "honest", "members": 60}
     changes = {"adversary": {"clients": 1, "mask_set": 5}, "audit": audit}
-    job, parts, scene = job_of(
-        setting_of(**changes), defense=use(Rotates), attack=use(Honest), made=Honest()
-    )
+    job, parts, scene = job_of(setting_of(**changes), defense=use(Rotates), attack=Honest())
     done = train(job, parts, scene, [Honest()], lambda t: None)
     run = finished(
         replace(job, looks={}), Run(scene=scene, trained=done, shadows=None, n_models=1), Analysis()

@@ -438,7 +438,9 @@ def test_score_groups_are_the_metrics_of_their_candidates(n, narrow, seed):
 
 
 def naive_fairness(predicted, y, group) -> list[float]:
-    """The three notions, rate by rate: the largest over pairs of groups of the mean over classes."""
+    """The three notions, rate by rate: the largest over pairs of groups of the mean over
+    classes.
+    """
     found = []
     for pair in combinations(np.unique(group), 2):
         gaps: tuple[list, list, list] = ([], [], [])

@@ -100,7 +100,7 @@ def resnet18(x: torch.Tensor, p: Parameters, groups: int = 32) -> torch.Tensor:
     - norm, ReLU.
     """
 
-    def conv(x, stride, pad):
+    def conv(x: torch.Tensor, stride: int, pad: int) -> torch.Tensor:
         return group_norm(conv2d(x, next(p), None, stride, pad), groups, next(p), next(p))
 
     x = relu(conv(x, 1, 1))
@@ -490,7 +490,9 @@ def test_buffers_constants_and_torchs_random_numbers_are_no_shared_state(forward
     assert try_model(builder(lambda: Part(forward)), data_of()) == size_of(Steps(rows)) + 1
 
 
-def test_an_engine_that_does_not_reset_buffers_trains_no_model_that_reads_them(monkeypatch):
+def test_an_engine_that_starts_a_client_from_the_last_ones_buffers_trains_no_model_of_them(
+    monkeypatch,
+):
     kept = lambda self, turn: self.flat.load(turn.start, self.flat.buffers, turn.counts)  # noqa: E731
     monkeypatch.setattr(LocalTrainer, "_load", kept)
     with pytest.raises(UserError, match=APART):
@@ -507,8 +509,8 @@ PACKAGE = """
     class Net(nn.Module):
         def __init__(self, width, classes, first):
             super().__init__()
-            self.layer, self.first = nn.GRU(width, 6, batch_first=first), first
-            self.head = nn.Linear(6, classes)
+            self.layer, self.head = nn.GRU(width, 6, batch_first=first), nn.Linear(6, classes)
+            self.first = first
 
         def forward(self, x):
             out, _ = self.layer(x.flatten(1, -2))
@@ -570,10 +572,8 @@ def run(folder, model: str, status: int) -> dict[tuple[str, str, int], dict]:
 @pytest.mark.nightly
 def test_a_recurrent_model_runs_with_gradient_attacks_and_dp_sgd(site, tmp_path):
     install(site, "recurrent", PACKAGE)
-    note = (
-        "per-sample gradients in {} mode were taken one by one: vmap cannot go through the model "
-        "(RuntimeError: "
-    )
+    note = "per-sample gradients in {} mode were taken one by one: "
+    note += "vmap cannot go through the model (RuntimeError: "
     found = run(tmp_path, "reader", 0)
     assert len(found) == 4
     for (defense, attack, _), record in found.items():
@@ -593,10 +593,8 @@ def test_a_recurrent_model_runs_with_gradient_attacks_and_dp_sgd(site, tmp_path)
 def test_without_gradients_of_a_sample_only_those_cells_fail_that_need_them(site, tmp_path):
     install(site, "recurrent", PACKAGE)
     found = run(tmp_path, "company", 1)
-    says = (
-        "RuntimeError: the model gives no gradient for a sample alone: ArithmeticError: it learns "
-        "in company"
-    )
+    says = "RuntimeError: the model gives no gradient for a sample alone: "
+    says += "ArithmeticError: it learns in company"
     assert found["none", "loss-series", 0]["outcome"] == "ok"
     assert found["none", "grad-norm", 0]["reason"].endswith(f"round 1: {says}")
     for attack in ("loss-series", "grad-norm"):

@@ -37,7 +37,9 @@ def folder(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def record(folder: Path) -> Iterator[Path]:
-    """The file of the undefended run, with loss-series as its first cell, to be spoilt by one test."""
+    """The file of the undefended run, with loss-series as its first cell, to be spoilt by one
+    test.
+    """
     path = next((folder / "records").glob("*--none--none--*.json"))
     before = {p: p.read_bytes() for p in (path, scores_of(path))}
     yield path

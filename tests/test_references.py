@@ -12,7 +12,7 @@ from boards import LEAK, Folder
 from fedbench.core import Attack, Observations
 from fedbench.core.contract.attack import View
 from fedbench.core.population.audit import EVERYBODY
-from fedbench.core.run.job import Look, identity
+from fedbench.core.run.job import Look, identity, key_of_run
 from fedbench.core.run.judge import ask
 from fedbench.core.run.needs import compared, needed_rows
 from fedbench.core.run.train import Trained, train
@@ -22,13 +22,7 @@ from fedbench.leaderboard.tables.provenance import setting_bullets
 from fedbench.testing.worlds import AUDIT, job_of, setting_of
 
 CLIENTS = 8
-FEDERATION = {
-    "clients": CLIENTS,
-    "rounds": 2,
-    "local_epochs": 1,
-    "batch_size": 20,
-    "optimizer": {"lr": 0.3},
-}
+FEDERATION = {"clients": CLIENTS, "rounds": 2, "local_epochs": 1}
 
 
 def setting(references: Any, **audit: Any):
@@ -118,7 +112,7 @@ def test_analyses_and_targets_of_many_clients_see_all():
 
 def test_it_is_part_of_a_run_where_it_leaves_clients_out():
     jobs = {n: job_of(setting(n))[0] for n in (2, 3, CLIENTS - 2, CLIENTS - 1, 64, "all")}
-    keys = {n: job.run_key for n, job in jobs.items()}
+    keys = {n: key_of_run(job) for n, job in jobs.items()}
     assert keys[CLIENTS - 1] == keys[64] == keys["all"] and len({*keys.values()}) == 4
     for n, job in jobs.items():
         stated = n if n in (2, 3, CLIENTS - 2) else None

@@ -244,7 +244,8 @@ def test_nothing_stays_behind_in_the_module_that_all_clients_train_in():
         return ends(acting(phase, acts))
 
     def words(phase: str) -> str:
-        return f"({place(phase)}) changed its model: modules, tensors, hooks, requires_grad or settings (load "
+        parts = "modules, tensors, hooks, requires_grad or settings"
+        return f"({place(phase)}) changed its model: {parts} (load "
 
     tried = [
         (phase, what)

@@ -293,7 +293,8 @@ NEIGHBOURS = """
     class Draws(Defense):
         '''From the generators of the process.'''
         def protect(self, update, ctx):
-            return update + 0.01 * (torch.from_numpy(np.random.normal(size=update.shape)) + random.random()).to(update)
+            noise = torch.from_numpy(np.random.normal(size=update.shape)) + random.random()
+            return update + 0.01 * noise.to(update)
 
     class Refuses(Defense):
         def protect(self, update, ctx):
@@ -320,7 +321,8 @@ PLUGIN = """
     torch.set_default_dtype(torch.float64)
 
     def sets():
-        torch.set_default_dtype(torch.float64); np.random.rand(); random.random(); np.seterr(all="raise")
+        torch.set_default_dtype(torch.float64)
+        np.random.rand(), random.random(), np.seterr(all="raise")
 
     class Sets(Signal):
         def measure(self, probe):
@@ -356,9 +358,11 @@ PLUGIN = """
                     raise AssertionError("it can write to what it is shown")
             audit.rng.random(99), audit.randn(99)
             return np.nanmean(observations.of_target(needs[0]), axis=0)
-        return type(name, (Attack,), {"needs": frozenset(needs), "score": score, "__module__": __name__})
+        parts = {"needs": frozenset(needs), "score": score, "__module__": __name__}
+        return type(name, (Attack,), parts)
 
-    ReadsSets, ReadsFails, Early = reader("R", "sets"), reader("F", "fails"), reader("E", "grad-sq@pre-defense")
+    ReadsSets, ReadsFails = reader("R", "sets"), reader("F", "fails")
+    Early = reader("E", "grad-sq@pre-defense")
     Typo, Bounded = reader("T", "los", "grad-dott"), reader("B", "bound")
 
     class Powerful(reader("P", "power", "max-prob")):

@@ -28,7 +28,9 @@ from fedbench.core.store.results import Results
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory) -> tuple[Path, Path]:
-    """(suite, results folder) of a run with a change on the command line, of a part of the suite."""
+    """(suite, results folder) of a run with a change on the command line, of a part of the
+    suite.
+    """
     root = tmp_path_factory.mktemp("stored")
     noisy = {"name": "grad-noise", "grid": {"sigma": [0.01, 0.1]}}
     path = suite(root, defenses=["none", noisy], attacks=["loss-series", "blackbox-loss"])

@@ -31,7 +31,8 @@ PACKAGE = """
             return updates + self.plan * ctx.randn_like(updates)
         def report(self, ctx):
             size = len(ctx.members)
-            return {"plan": self.plan, "size": size, "remarks": [f"{size} clients in a <b>group</b>", f"it drew {self.plan:.6f}"]}
+            remarks = [f"{size} clients in a <b>group</b>", f"it drew {self.plan:.6f}"]
+            return {"plan": self.plan, "size": size, "remarks": remarks}
 
     class OfMean(Attack):
         needs, view = frozenset({"loss"}), "coalition"

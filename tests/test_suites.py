@@ -81,7 +81,9 @@ WITHOUT_TF01 = {name for name in SUITES if name.startswith("papers/fedpoisonmia"
 
 
 def outsiders(spec, setting) -> tuple[int, int]:
-    """(outside non-members of a target, targets x seeds), the fewest over the setting's coalitions."""
+    """(outside non-members of a target, targets x seeds), the fewest over the setting's
+    coalitions.
+    """
     audit, clients = setting.audit, setting.federation.clients
     if audit.targets in ("honest", "groups"):
         return audit.nonmembers, len(spec.seeds) * (

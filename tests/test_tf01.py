@@ -107,10 +107,12 @@ def test_value_and_limits_are_those_that_the_simulations_judged(case):
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32), st.integers(1999, 9000), st.floats(0, 4))
-def test_the_limits_of_one_unit_are_those_of_mixtures_over_the_number_of_nonmembers_above_the_true_threshold(
+def test_the_limits_of_one_unit_are_of_mixtures_over_the_nonmembers_above_the_true_threshold(
     key, n, shift
 ):
-    """Poisson weights of shares that are exact (Clopper & Pearson) at that number, and at one more."""
+    """Poisson weights of shares that are exact (Clopper & Pearson) at that number, and at one
+    more.
+    """
     one = unit(np.random.default_rng(key), nonmembers=n, shift=shift)
     hits = [0, *(np.count_nonzero(one.member > x) for x in sorted(one.nonmember)[:-60:-1])]
     ends = [
@@ -214,7 +216,7 @@ def test_where_no_nonmember_differs_a_member_that_does_is_farthest_away():
     assert lone.nonmember[-1] > 1e200 > lone.member[0]
 
 
-def test_the_aligned_rate_is_the_share_of_all_members_above_one_threshold_whatever_place_and_scale():
+def test_the_aligned_rate_is_the_share_above_one_threshold_whatever_place_and_scale():
     # 2,995 together
     found = small(numpy_rng(0, "by hand"), members=2000, sizes=(119, 120, 120, 120, 120), shift=1.0)
     member, nonmember = (
@@ -277,7 +279,7 @@ def test_a_rate_counts_as_many_units_as_it_has_samples_unless_told_otherwise():
     assert tf01_of(samples).n == 3 and tf01_of(samples, n=5).n == 5
 
 
-def test_units_too_small_for_thresholds_of_their_own_have_one_for_all():
+def test_units_too_small_for_own_thresholds_have_one_for_all_and_a_rate_at_a_higher_fpr():
     samples = units("small", nonmembers=400, members=500, shift=1.0)
     assert (
         tf01_of(samples).mean == 100 * aligned_tpr(samples).value and tf01_of(samples[:2]) is None

@@ -222,16 +222,12 @@ def test_clients_outside_an_observed_coalition_collude_first():
 
 
 def test_the_undefended_mean_beside_several_coalitions_is_the_one_made_by_hand():
-    """Every observed group's mean, upload by upload, then its loss on one sample after the other."""
+    """Every observed group's mean, upload by upload, then its loss on one sample after the
+    other.
+    """
     groups = ((1, 4), (2, 3))
-    federation = {
-        "clients": 5,
-        "rounds": 2,
-        "local_epochs": 2,
-        "batch_size": 20,
-        "optimizer": {"lr": 0.3},
-    }
-    setting = setting_of(partition={"name": "dirichlet-sizes", "beta": 3}, federation=federation)
+    sizes = {"name": "dirichlet-sizes", "beta": 3}
+    setting = setting_of(partition=sizes, federation={"clients": 5, "rounds": 2})
     job, parts, scene = job_of(setting, members=(1, 2, 3, 4))
     job, attack = replace(job, members=(), observed=(1, 2, 3, 4), coalitions=groups), Follows()
     looks = [Look.of(attack), replace(Look.of(attack), view="server")]

@@ -223,7 +223,9 @@ def slow_filter(kind: str, v: np.ndarray) -> np.ndarray:
 
 
 def slow_fedmia(measure: np.ndarray, kind: str = "none", ddof: int = 1) -> np.ndarray:
-    """[n]: equations 8-12 sample by sample; ``measure``: [R, M, n], NaN where a client is absent."""
+    """[n]: equations 8-12 sample by sample; ``measure``: [R, M, n], NaN where a client is
+    absent.
+    """
     terms = np.empty((len(measure), measure.shape[2]))
     for r, i in np.ndindex(terms.shape):
         others = np.delete(measure[r, :, i], TARGET)

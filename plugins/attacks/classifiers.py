@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import numpy as np
+from numpy import ndarray
 from pydantic import Field
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
@@ -19,27 +20,14 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.neural_network import MLPClassifier
 
 from fedbench.core import Observations
-from fedbench.plugins.attacks.taught import TaughtByRound, Teaching, balanced
+from fedbench.plugins.attacks.taught import Scorer, TaughtByRound, Teaching, balanced
 
 SMALLEST = 1e-30  # under a logarithm: a gradient of exactly zero has a finite length
 PARTS = 3  # of cross-validation
 INVERSE_PENALTIES = np.logspace(-4, 2, 10)  # TF-Privacy's grid
 TOLERANCE = 1e-8  # of the gradient of the mean loss: sklearn's own is 1e-4
 
-
-@dataclass(frozen=True)
-class Standardised:
-    """``model`` on features shifted by ``mean`` and divided by ``deviation``, both [d], of the
-    lessons.
-    """
-
-    mean: np.ndarray
-    deviation: np.ndarray
-    model: Any
-
-    def of(self, x: np.ndarray) -> np.ndarray:
-        """[n, d] as the model reads it."""
-        return (x - self.mean) / self.deviation
+Train = Callable[[ndarray, ndarray, int], Scorer]
 
 
 class TrainedAttack(TaughtByRound):
@@ -63,55 +51,44 @@ class TrainedAttack(TaughtByRound):
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
         """The signals of its features."""
-        gradient = {"upload-grad-sq"} if self.params.features == "logits-loss-gradient" else set()
-        return frozenset({"logits", "loss"} | gradient)
+        signals = {"logits", "loss"}
+        if self.params.features == "logits-loss-gradient":
+            signals.add("upload-grad-sq")
+        return frozenset(signals)
 
-    def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
-        parts = [observations.of_target("logits"), observations.of_target("loss")[..., None]]
+    def _features(self, observations: Observations, y: ndarray) -> ndarray:
+        features = [observations.of_target("logits"), observations.of_target("loss")[..., None]]
         if "upload-grad-sq" in self.needs:
-            sq = np.asarray(observations.of_target("upload-grad-sq"), np.float64)
-            parts.append(np.log(sq + SMALLEST)[..., None] / 2)
-        return np.concatenate([np.asarray(p, np.float64) for p in parts], axis=2)
+            sq = observations.of_target("upload-grad-sq").astype(np.float64)
+            features.append(np.log(sq + SMALLEST)[..., None] / 2)
+        return np.concatenate(features, axis=2, dtype=np.float64)
 
-    def _learn(
-        self, x: np.ndarray, member: np.ndarray, y: np.ndarray, rng: np.random.Generator
-    ) -> Standardised:
+    def _learn(self, x: ndarray, member: ndarray, y: ndarray, rng: np.random.Generator) -> Scorer:
         return standardised(self._train, x, member, rng)
 
-    def _predict(self, model: Standardised, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return self._log_odds(model.model, model.of(x))
-
-    def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> Any:
-        """A classifier fitted to ``x`` [n, d], ``member`` [n] bool, half of them true."""
-        raise NotImplementedError(
-            f"{type(self).__name__} does not implement _train(x, member, seed)"
-        )
-
-    def _log_odds(self, model: Any, x: np.ndarray) -> np.ndarray:
-        """[n]: ln(p / (1 - p)) of membership, or a score of the same sign."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement _log_odds(model, x)")
+    def _train(self, x: ndarray, member: ndarray, seed: int) -> Scorer:
+        """Fit a classifier to ``x`` [n, d] and ``member`` [n] bool, half of them true; return its
+        log odds of membership, or a score of the same sign.
+        """
+        raise NotImplementedError
 
 
-def standardised(
-    train: Callable[[np.ndarray, np.ndarray, int], Any],
-    x: np.ndarray,
-    member: np.ndarray,
-    rng: np.random.Generator,
-) -> Standardised:
-    """``train``(features, member, seed) on as many members as non-members of ``x`` [n, d],
-    standardised on them.
+def standardised(train: Train, x: ndarray, member: ndarray, rng: np.random.Generator) -> Scorer:
+    """Train on as many members as non-members of ``x`` [n, d]; the features of lessons and of
+    samples are shifted and scaled by mean and deviation of the lessons.
     """
-    chosen = balanced(member, rng)
-    mean, deviation = x[chosen].mean(axis=0), x[chosen].std(axis=0)
-    deviation, seed = np.where(deviation > 0, deviation, 1.0), int(rng.integers(2**31))
-    return Standardised(
-        mean, deviation, train((x[chosen] - mean) / deviation, member[chosen], seed)
-    )
+    chosen = balanced(member, rng.permutation)
+    mean = x[chosen].mean(axis=0)
+    deviation = x[chosen].std(axis=0)
+    deviation = np.where(deviation > 0, deviation, 1.0)
+    seed = int(rng.integers(2**31))
+    score = train((x[chosen] - mean) / deviation, member[chosen], seed)
+    return lambda samples: score((samples - mean) / deviation)
 
 
-def three_parts(member: np.ndarray, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(positions to learn from, positions to test on) of ``member`` [n] bool, three times; none
-    with too few samples.
+def three_parts(member: ndarray, seed: int) -> Iterator[tuple[ndarray, ndarray]]:
+    """Yield (positions to learn from, positions to test on) of ``member`` [n] bool, three times;
+    none with too few samples.
     """
     if min(int(member.sum()), int((~member).sum())) >= 2 * PARTS:
         yield from StratifiedKFold(PARTS, shuffle=True, random_state=seed).split(
@@ -127,34 +104,27 @@ class LogisticRegressionAttack(TrainedAttack):
     accuracy). Of equally good penalties the strongest.
     """
 
-    def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> LogisticRegression:
+    def _train(self, x: ndarray, member: ndarray, seed: int) -> Scorer:
         return regression(x, member, seed)
 
-    def _log_odds(self, model: LogisticRegression, x: np.ndarray) -> np.ndarray:
-        return model.decision_function(x)
 
-
-def regression(x: np.ndarray, member: np.ndarray, seed: int) -> LogisticRegression:
-    """Fitted to ``x`` [n, d], ``member`` [n] bool, with the penalty that cross-validation chooses."""
+def regression(x: ndarray, member: ndarray, seed: int) -> Scorer:
+    """Fit a regression to ``x`` [n, d] and ``member`` [n] bool with the penalty that
+    cross-validation chooses; return its log odds.
+    """
     right = np.zeros(len(INVERSE_PENALTIES), np.int64)
-    for learnt, tested in three_parts(member, seed):
-        fits = (_fitted(x[learnt], member[learnt], c) for c in INVERSE_PENALTIES)
-        right += [int((model.predict(x[tested]) == member[tested]).sum()) for model in fits]
-    return _fitted(x, member, INVERSE_PENALTIES[int(right.argmax())])
+    for lesson, test in three_parts(member, seed):
+        fits = (_fitted(x[lesson], member[lesson], c) for c in INVERSE_PENALTIES)
+        right += [int((model.predict(x[test]) == member[test]).sum()) for model in fits]
+    return _fitted(x, member, INVERSE_PENALTIES[int(right.argmax())]).decision_function
 
 
-def _fitted(x: np.ndarray, member: np.ndarray, inverse_penalty: float) -> LogisticRegression:
-    return LogisticRegression(C=inverse_penalty, solver="newton-cholesky", tol=TOLERANCE).fit(
-        x, member
-    )
+def _fitted(x: ndarray, member: ndarray, inverse_penalty: float) -> LogisticRegression:
+    model = LogisticRegression(C=inverse_penalty, solver="newton-cholesky", tol=TOLERANCE)
+    return model.fit(x, member)
 
 
 # --- forest, net and neighbours -------------------------------------------------------------------
-
-
-NEIGHBOURS = (3, 5, 7)  # TF-Privacy's grid
-NEAREST = 1e-9  # standardised units: a sample that lies on a neighbour has a finite weight
-NO_NEIGHBOUR = 1e-30  # the weight of a kind without a neighbour: below that of any kind with one
 
 
 class RandomForest(TrainedAttack):
@@ -172,15 +142,21 @@ class RandomForest(TrainedAttack):
             "sqrt", description="features a split may choose from: their root, or all"
         )
 
-    def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> RandomForestClassifier:
+    def _train(self, x: ndarray, member: ndarray, seed: int) -> Scorer:
         p = self.params
-        asked = "sqrt" if p.split == "sqrt" else None
-        return RandomForestClassifier(
-            p.trees, min_samples_leaf=p.leaf, max_features=asked, random_state=seed, n_jobs=1
-        ).fit(x, member)
+        forest = RandomForestClassifier(
+            p.trees,
+            min_samples_leaf=p.leaf,
+            max_features={"sqrt": "sqrt", "all": None}[p.split],
+            random_state=seed,
+            n_jobs=1,
+        )
+        return partial(member_share, forest.fit(x, member))
 
-    def _log_odds(self, model: RandomForestClassifier, x: np.ndarray) -> np.ndarray:
-        return model.predict_proba(x)[:, 1] - 0.5
+
+def member_share(forest: RandomForestClassifier, x: ndarray) -> ndarray:
+    """Return the mean share of members [n] among the trees' leaves, minus one half."""
+    return forest.predict_proba(x)[:, 1] - 0.5
 
 
 class MLPAttack(TrainedAttack):
@@ -198,39 +174,23 @@ class MLPAttack(TrainedAttack):
             description="of the squared weights (TF-Privacy's grid: 0.0001, 0.001, 0.01)",
         )
 
-    def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> MLPClassifier:
+    def _train(self, x: ndarray, member: ndarray, seed: int) -> Scorer:
+        p = self.params
+        net = MLPClassifier((64,), alpha=p.penalty, max_iter=p.epochs, random_state=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # it may stop at the last epoch
-            return MLPClassifier(
-                (64,), alpha=self.params.penalty, max_iter=self.params.epochs, random_state=seed
-            ).fit(x, member)
-
-    def _log_odds(self, model: MLPClassifier, x: np.ndarray) -> np.ndarray:
-        # a probability would be 1 from a log odds of 37 on
-        (hidden, out), (bias, last) = model.coefs_, model.intercepts_
-        return (np.maximum(x @ hidden + bias, 0) @ out + last)[:, 0]
+            return partial(net_log_odds, net.fit(x, member))
 
 
-@dataclass(frozen=True)
-class Neighbours:
-    """The lessons as ``index``, which of them are ``member``, and how many neighbours are asked,
-    ``k``.
-    """
+def net_log_odds(net: MLPClassifier, x: ndarray) -> ndarray:
+    """Return the value [n] before the sigmoid; a probability is 1 from a log odds of 37 on."""
+    (hidden, out), (bias, last) = net.coefs_, net.intercepts_
+    return (np.maximum(x @ hidden + bias, 0) @ out + last)[:, 0]
 
-    index: NearestNeighbors
-    member: np.ndarray
-    k: int
 
-    def odds(self, x: np.ndarray) -> np.ndarray:
-        """[n]: ln of the members' weight over the others' among the k nearest, a neighbour at
-        distance d weighing 1/d.
-        """
-        return neighbour_log_odds(*self.nearest(x))
-
-    def nearest(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """([n, k] distances, nearest first; [n, k] bool, which of them are members)."""
-        distance, position = self.index.kneighbors(x, n_neighbors=self.k)
-        return distance, self.member[position]
+NEIGHBOURS = (3, 5, 7)  # TF-Privacy's grid
+NEAREST = 1e-9  # standardised units: a sample that lies on a neighbour has a finite weight
+NO_NEIGHBOUR = 1e-30  # the weight of a kind without a neighbour: below that of any kind with one
 
 
 class KNN(TrainedAttack):
@@ -244,26 +204,30 @@ class KNN(TrainedAttack):
     share); the weights: Dudani, IEEE SMC 1976.
     """
 
-    def _train(self, x: np.ndarray, member: np.ndarray, seed: int) -> Neighbours:
+    def _train(self, x: ndarray, member: ndarray, seed: int) -> Scorer:
         right = np.zeros(len(NEIGHBOURS), np.int64)
-        for learnt, asked in three_parts(member, seed):
-            near = _neighbours(x[learnt], member[learnt], max(NEIGHBOURS)).nearest(x[asked])[1]
-            right += [
-                int(((near[:, :k].mean(axis=1) > 0.5) == member[asked]).sum()) for k in NEIGHBOURS
-            ]
-        return _neighbours(x, member, NEIGHBOURS[int(right.argmax())])
-
-    def _log_odds(self, model: Neighbours, x: np.ndarray) -> np.ndarray:
-        return model.odds(x)
+        for lesson, test in three_parts(member, seed):
+            _, kind = nearest(x[lesson], member[lesson], max(NEIGHBOURS), x[test])
+            votes = [kind[:, :k].mean(axis=1) > 0.5 for k in NEIGHBOURS]
+            right += [int((vote == member[test]).sum()) for vote in votes]
+        return partial(neighbour_log_odds, x, member, NEIGHBOURS[int(right.argmax())])
 
 
-def neighbour_log_odds(distance: np.ndarray, member: np.ndarray) -> np.ndarray:
-    """[n] from the neighbours' distances [n, k] and kinds [n, k]."""
-    weight = 1 / np.maximum(distance, NEAREST)
-    members, others = (np.where(side, weight, 0.0).sum(axis=1) for side in (member, ~member))
-    return np.log(members + NO_NEIGHBOUR) - np.log(others + NO_NEIGHBOUR)
-
-
-def _neighbours(x: np.ndarray, member: np.ndarray, k: int) -> Neighbours:
+def nearest(x: ndarray, member: ndarray, k: int, samples: ndarray) -> tuple[ndarray, ndarray]:
+    """Return the distances [n, k] of the ``k`` lessons of ``x`` nearest to each of ``samples``,
+    nearest first, and whether they are members.
+    """
     index = NearestNeighbors(algorithm="brute", n_jobs=1).fit(x)
-    return Neighbours(index, member, min(k, len(x)))
+    distance, position = index.kneighbors(samples, n_neighbors=min(k, len(x)))
+    return distance, member[position]
+
+
+def neighbour_log_odds(x: ndarray, member: ndarray, k: int, samples: ndarray) -> ndarray:
+    """Return ln of the members' weight over the others' [n] among the ``k`` lessons of ``x``
+    nearest to each of ``samples``; a neighbour at distance d weighs 1/d.
+    """
+    distance, kind = nearest(x, member, k, samples)
+    weight = 1 / np.maximum(distance, NEAREST)
+    members = np.where(kind, weight, 0.0).sum(axis=1)
+    non_members = np.where(~kind, weight, 0.0).sum(axis=1)
+    return np.log(members + NO_NEIGHBOUR) - np.log(non_members + NO_NEIGHBOUR)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field, model_validator
 from scipy.special import stdtr
 
@@ -36,15 +37,14 @@ class FedMIA(Trajectory):
     pushes an inside non-member's score down. Phi takes mu and v for known. With tail ``student``
     they are estimates from n values: for Gaussian measurements (M_k - mu) / (s sqrt(1 + 1/n)) has
     Student's t distribution with n - 1 degrees of freedom, and Lambda_t is its probability, uniform
-    for a non-member however few the others are. In one round with equal n the two tails rank
-    candidates alike; they differ in what they mean, and in the average over rounds. With
-    ``normalise: class`` every client's measurement is standardised by itself, the target's and the
-    others' alike, before they are compared: what is added to a class under the target's model alone
-    (it trained on that class in this round, others did not) would stay in M_k - mu if the rows
-    shared their statistics, and Lambda saturates, so that standardising it would come too late. The
-    view ``coalition`` compares the coalition's mean with the clients outside it, of which two are
-    needed. Source: Zhu et al. (CVPR 2025), section 3.3, equations 7-12; equation 10 with ddof 0.
-    The predictive t: Student, Biometrika 1908; Hahn, JASA 1969.
+    for a non-member however few the others are. With ``normalise: class`` every client's
+    measurement is standardised by itself, the target's and the others' alike, before they are
+    compared: what is added to a class under the target's model alone (it trained on that class in
+    this round, others did not) would stay in M_k - mu if the rows shared their statistics, and
+    Lambda saturates, so that standardising it would come too late. The view ``coalition`` compares
+    the coalition's mean with the clients outside it, of which two are needed. Source: Zhu et al.
+    (CVPR 2025), section 3.3, equations 7-12; equation 10 with ddof 0. The predictive t: Student,
+    Biometrika 1908; Hahn, JASA 1969.
     """
 
     class Params(Followed):
@@ -79,28 +79,28 @@ class FedMIA(Trajectory):
                 )
             return self
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        measured = self._read(self.reads.of(observations), audit)
-        rounds = zip(
-            of_target(measured, observations), of_others(measured, observations), strict=True
-        )
-        likelihood = np.stack([self._round(target, others) for target, others in rounds])
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
+        measured = self._read(self.reads.compute(observations), audit)
+        targets = of_target(measured, observations)
+        peers = of_others(measured, observations)
+        likelihood = np.stack([self._round(*rows) for rows in zip(targets, peers, strict=True)])
         if np.isnan(likelihood).all():
             raise SkipCell("no audited round shows the target beside at least two other clients")
         return time_average(likelihood)
 
-    def _round(self, target: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Lambda_t, [n]; NaN without a target or with fewer than two others. ``target``: [n];
-        ``others``: [M-1, n].
+    def _round(self, target: ndarray, peers: ndarray) -> ndarray:
+        """Return Lambda_t [n] of ``target`` [n] among ``peers`` [M-1, n]; NaN without a target or
+        with fewer than two peers.
         """
-        others = others[~np.isnan(others).all(axis=1)]
-        if len(others) < 2:
+        peers = peers[~np.isnan(peers).all(axis=1)]
+        if len(peers) < 2:
             return np.full_like(target, np.nan)
-        keep = FILTERS[self.params.filter](others)
-        mean, variance = out_distribution(others, keep, self.params.ddof)
-        return TAILS[self.params.tail](
-            (target - mean) / np.sqrt(variance + self.params.guard), keep.sum(axis=0)
-        )
+        keep = FILTERS[self.params.filter](peers)
+        mean, variance = out_distribution(peers, keep, self.params.ddof)
+        z = (target - mean) / np.sqrt(variance + self.params.guard)
+        if self.params.tail == "student":
+            return student_tail(z, keep.sum(axis=0))
+        return torch.special.ndtr(torch.from_numpy(z)).numpy()  # Phi, equation 11
 
 
 class FedMIAI(LossAttack, FedMIA):
@@ -116,52 +116,49 @@ class FedMIAII(FedMIA):
     measure = "grad-cosine"
 
 
-def out_distribution(
-    others: np.ndarray, keep: np.ndarray, ddof: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """(mu [n], v [n]) of the kept values of [M, n]; where none is kept, the least value with no
-    spread.
+def out_distribution(peers: ndarray, keep: ndarray, ddof: int) -> tuple[ndarray, ndarray]:
+    """Return mu [n] and v [n] of the kept values of ``peers`` [M, n]; where none is kept, the least
+    value with no spread.
     """
     count = keep.sum(axis=0)
-    mean = np.where(
-        count > 0,
-        np.where(keep, others, 0.0).sum(axis=0) / np.maximum(count, 1),
-        others.min(axis=0),
-    )
-    squares = np.where(keep, (others - mean) ** 2, 0.0).sum(axis=0)
+    total = np.where(keep, peers, 0.0).sum(axis=0)
+    mean = np.where(count > 0, total / np.maximum(count, 1), peers.min(axis=0))
+    squares = np.where(keep, (peers - mean) ** 2, 0.0).sum(axis=0)
     return mean, squares / np.maximum(count - ddof, 1)
 
 
-def keep_all(others: np.ndarray) -> np.ndarray:
-    """No filter."""
-    return np.ones(others.shape, bool)
+def keep_all(peers: ndarray) -> ndarray:
+    """Keep every value."""
+    return np.ones(peers.shape, bool)
 
 
-def within_three_sigma(others: np.ndarray) -> np.ndarray:
-    """Equations 8 and 9, the published code's strict comparison."""
-    return others < others.mean(axis=0) + 3 * others.std(axis=0)
+def within_three_sigma(peers: ndarray) -> ndarray:
+    """Apply equations 8 and 9, with the published code's strict comparison."""
+    return peers < peers.mean(axis=0) + 3 * peers.std(axis=0)
 
 
-def within_three_mad(others: np.ndarray) -> np.ndarray:
-    """One-sided Hampel rule; 1.4826 makes the median deviation a standard deviation for a Gaussian."""
-    middle = np.median(others, axis=0)
-    return others <= middle + 3 * 1.4826 * np.median(np.abs(others - middle), axis=0)
-
-
-def within_three_sigma_of_the_rest(others: np.ndarray) -> np.ndarray:
-    """Each value against mean + 3 sample deviations of the OTHER values; three values are needed
-    for a deviation.
+def within_three_mad(peers: ndarray) -> ndarray:
+    """Apply the one-sided Hampel rule; 1.4826 makes the median deviation a standard deviation for a
+    Gaussian.
     """
-    m = len(others)
+    middle = np.median(peers, axis=0)
+    return peers <= middle + 3 * 1.4826 * np.median(np.abs(peers - middle), axis=0)
+
+
+def within_three_sigma_of_the_rest(peers: ndarray) -> ndarray:
+    """Compare each value with mean + 3 sample deviations of the OTHER values; three values are
+    needed for a deviation.
+    """
+    m = len(peers)
     if m < 3:
-        return keep_all(others)
-    centred = others - others.mean(axis=0)  # keeps the sums of squares accurate
+        return keep_all(peers)
+    centred = peers - peers.mean(axis=0)  # keeps the sums of squares accurate
     rest_mean = (centred.sum(axis=0) - centred) / (m - 1)
     rest_squares = (centred**2).sum(axis=0) - centred**2 - (m - 1) * rest_mean**2
     return centred <= rest_mean + 3 * np.sqrt(np.maximum(rest_squares, 0.0) / (m - 2))
 
 
-FILTERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+FILTERS: dict[str, Callable[[ndarray], ndarray]] = {
     "none": keep_all,
     "3sigma_pop": within_three_sigma,
     "mad": within_three_mad,
@@ -169,23 +166,12 @@ FILTERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def normal_tail(z: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Phi(z). Equation 11."""
-    return torch.special.ndtr(torch.from_numpy(z)).numpy()
-
-
-def student_tail(z: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """P(t <= z / sqrt(1 + 1/n)) with n - 1 degrees of freedom for n values ``kept``; never fewer
-    than one degree.
+def student_tail(z: ndarray, count: ndarray) -> ndarray:
+    """Return P(t <= z / sqrt(1 + 1/n)) with n - 1 degrees of freedom for n = ``count`` values;
+    never fewer than one degree.
     """
-    n = np.maximum(kept, 2)
+    n = np.maximum(count, 2)
     return stdtr(n - 1, z / np.sqrt(1 + 1 / n))
-
-
-TAILS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "normal": normal_tail,
-    "student": student_tail,
-}
 
 
 class LiftedFedMIA(FedMIA):
@@ -211,4 +197,5 @@ class LiftedFedMIA(FedMIA):
 
     @property
     def reads(self) -> Measure:
+        """The measurement or signal that the parameters name."""
         return measure_of(self.params.measure, self.params.sign)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy import ndarray
 from pydantic import Field
 
 from fedbench.core import Attack, Observations, Params, SkipCell
@@ -16,45 +17,46 @@ from fedbench.core import Attack, Observations, Params, SkipCell
 
 @dataclass(frozen=True)
 class Measure:
-    """``needs``: signals it reads; ``of``: observations -> [R, M, n] float64, NaN where a client
-    was absent.
-    """
+    """Measurement of every client's update on every sample."""
 
     needs: frozenset[str]
-    of: Callable[[Observations], np.ndarray]
+    """signals that it reads"""
+    compute: Callable[[Observations], ndarray]
+    """observations -> [R, M, n] float64, NaN where a client was absent"""
+
+
+def float64(observations: Observations, name: str) -> ndarray:
+    """Return a signal in float64."""
+    return np.asarray(observations[name], np.float64)
 
 
 def signal(name: str, sign: int = 1) -> Measure:
-    """A signal as it was measured, turned over for ``sign`` -1."""
-    return Measure(
-        frozenset({name}), lambda observations: sign * np.asarray(observations[name], np.float64)
-    )
+    """Return the measurement that is a signal, turned over for ``sign`` -1."""
+    return Measure(frozenset({name}), lambda observations: sign * float64(observations, name))
 
 
-def grad_cosine(observations: Observations) -> np.ndarray:
-    """cos(g_i, I_k) of the sample's gradient at the global model and the client's pseudo-gradient,
-    0 if one is zero.
+def grad_cosine(observations: Observations) -> ndarray:
+    """Return cos(g_i, I_k) of the sample's gradient at the global model and the client's
+    pseudo-gradient, 0 if one is zero.
 
     Source: Li et al., ICLR 2023 (Grad-Cosine); Zhu et al. (FedMIA), CVPR 2025, equation 7.
     """
-    dot, sq, update_sq = (
-        np.asarray(observations[s], np.float64) for s in ("grad-dot", "grad-sq", "update-sq")
-    )
-    length = np.sqrt(sq) * np.sqrt(update_sq)  # apart: the product of the squares could underflow
+    dot = float64(observations, "grad-dot")
+    # two roots: the product of the squares could underflow
+    length = np.sqrt(float64(observations, "grad-sq"))
+    length = length * np.sqrt(float64(observations, "update-sq"))
     # 0 * NaN stays NaN
     return np.where(length == 0, 0.0 * dot, dot / np.where(length == 0, 1.0, length))
 
 
-def grad_diff(observations: Observations) -> np.ndarray:
-    """|I_k|^2 - |I_k - g_i|^2 = 2 <I_k, g_i> - |g_i|^2, the pseudo-gradient taken as it is.
+def grad_diff(observations: Observations) -> ndarray:
+    """Return |I_k|^2 - |I_k - g_i|^2 = 2 <I_k, g_i> - |g_i|^2 of the pseudo-gradient I_k.
 
     Source: Li et al., ICLR 2023 (Gradient-Diff). They subtract gradients; a pseudo-gradient is a
     learning rate and many steps away from one, and an attacker does not know the factor, so on some
     settings |g_i|^2 decides alone.
     """
-    return 2 * np.asarray(observations["grad-dot"], np.float64) - np.asarray(
-        observations["grad-sq"], np.float64
-    )
+    return 2 * float64(observations, "grad-dot") - float64(observations, "grad-sq")
 
 
 MEASURES = {
@@ -73,22 +75,24 @@ MEASURES = {
 
 
 def measure_of(name: str, sign: int = 1) -> Measure:
-    """The measurement called ``name``, or the signal of that name (of any package); turned over for
-    ``sign`` -1.
+    """Return the measurement called ``name``, or the signal of that name (of any package), turned
+    over for ``sign`` -1.
     """
-    known = MEASURES.get(name, signal(name))
-    return (
-        known if sign == 1 else Measure(known.needs, lambda observations: -known.of(observations))
-    )
+    measure = MEASURES.get(name, signal(name))
+    if sign == 1:
+        return measure
+    return Measure(measure.needs, lambda observations: -measure.compute(observations))
 
 
-def of_target(measured: np.ndarray, observations: Observations) -> np.ndarray:
-    """[R, n]: the target's row of a measurement."""
-    return measured[:, observations.target if measured.shape[1] > 1 else 0]
+def of_target(measured: ndarray, observations: Observations) -> ndarray:
+    """Return the target's row [R, n] of a measurement."""
+    if measured.shape[1] == 1:
+        return measured[:, 0]
+    return measured[:, observations.target]
 
 
-def of_others(measured: np.ndarray, observations: Observations) -> np.ndarray:
-    """[R, M-1, n]: every other client's row of a measurement.
+def of_others(measured: ndarray, observations: Observations) -> ndarray:
+    """Return the other clients' rows [R, M-1, n] of a measurement.
 
     Raises ``SkipCell`` in a view without other clients, and for a measurement that is the same for
     all of them.
@@ -110,46 +114,48 @@ def of_others(measured: np.ndarray, observations: Observations) -> np.ndarray:
 
 
 class MeasuringAttack(Attack):
-    """An attack on one measurement, ``measure`` by its name."""
+    """Base of an attack on one measurement or signal, ``measure`` by its name."""
 
     measure: ClassVar[str]
 
     @property
     def reads(self) -> Measure:
         """The measurement."""
-        return MEASURES[self.measure]
+        return measure_of(self.measure)
 
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
         """The signals of the measurement."""
         return self.reads.needs
 
-    def _measured(self, observations: Observations) -> np.ndarray:
-        """[R, n]: the measurement on the target's row, NaN in a round without the target."""
-        return of_target(self.reads.of(observations), observations)
+    def _measured(self, observations: Observations) -> ndarray:
+        """Return the measurement on the target's row [R, n], NaN in a round without the target."""
+        return of_target(self.reads.compute(observations), observations)
 
 
-def time_average(series: np.ndarray) -> np.ndarray:
-    """Mean over the rounds of [R, n], NaN left out; raises ``SkipCell`` when a candidate has no
-    round at all.
+def time_average(series: ndarray) -> ndarray:
+    """Return the mean over the rounds of ``series`` [R, n], NaN left out.
+
+    Raises ``SkipCell`` when a candidate has no round at all.
     """
     if np.isnan(series).all(axis=0).any():
         raise SkipCell("the target took part in no audited round that this attack can use")
     return np.asarray(np.nanmean(series, axis=0, dtype=np.float64))
 
 
-def slope(rounds: np.ndarray, series: np.ndarray) -> np.ndarray:
-    """Ordinary least-squares slope of [R, n] against the round numbers [R], NaN left out.
+def slope(rounds: ndarray, series: ndarray) -> ndarray:
+    """Return the ordinary least-squares slope of ``series`` [R, n] against ``rounds`` [R], NaN left
+    out.
 
     Raises ``SkipCell`` when a candidate has fewer than two rounds.
     """
-    seen = ~np.isnan(series)
-    count = seen.sum(axis=0)
+    present = ~np.isnan(series)
+    count = present.sum(axis=0)
     if (count < 2).any():
         raise SkipCell("a slope needs at least two audited rounds with the target in them")
-    t = np.where(seen, np.asarray(rounds, np.float64)[:, None], 0.0)
-    t = np.where(seen, t - t.sum(axis=0) / count, 0.0)
-    return (t * np.where(seen, series, 0.0)).sum(axis=0) / (t * t).sum(axis=0)
+    t = np.where(present, np.asarray(rounds, np.float64)[:, None], 0.0)
+    t = np.where(present, t - t.sum(axis=0) / count, 0.0)
+    return (t * np.where(present, series, 0.0)).sum(axis=0) / (t * t).sum(axis=0)
 
 
 class LossOn(Params):
@@ -169,47 +175,41 @@ class LossOn(Params):
 
 
 class LossAttack(MeasuringAttack):
-    """An attack on the negative loss of the model that :class:`LossOn` chooses."""
+    """Base of an attack on the negative loss of the model that :class:`LossOn` chooses."""
 
     Params = LossOn
 
     @property
     def reads(self) -> Measure:
         """-CE on the chosen model, for every client."""
-        return (
-            MEASURES["loss"]
-            if self.params.loss_on == "uploaded"
-            else signal("loss@pre-defense", -1)
-        )
+        if self.params.loss_on == "pre_defense":
+            return signal("loss@pre-defense", -1)
+        return MEASURES["loss"]
 
 
-def last_known(seen: np.ndarray) -> np.ndarray:
-    """[R] int: for each round of ``seen`` [R] bool itself, the last seen one before it or, before
-    the first, the first.
+def last_known(present: ndarray) -> ndarray:
+    """Return the round [R] that stands in for each one of ``present`` [R] bool: itself, the last
+    one present before it or, before the first, the first.
 
-    Raises ``SkipCell`` where no round was seen.
+    Raises ``SkipCell`` where none is present.
     """
-    if not seen.any():
+    if not present.any():
         raise SkipCell("the client took part in no audited round")
-    latest = np.maximum.accumulate(np.where(seen, np.arange(len(seen)), -1))
-    return np.where(latest < 0, np.argmax(seen), latest)
+    latest = np.maximum.accumulate(np.where(present, np.arange(len(present)), -1))
+    return np.where(latest < 0, np.argmax(present), latest)
 
 
-def carried(series: np.ndarray) -> np.ndarray:
-    """[R, n] with each row of NaN replaced by the last row before it, the first ones by the first
-    seen.
-    """
+def carried(series: ndarray) -> ndarray:
+    """Replace each row of NaN of ``series`` [R, n] by the round that stands in for it."""
     return series[last_known(~np.isnan(series).any(axis=1))]
 
 
-def last_seen(series: np.ndarray) -> np.ndarray:
-    """The last row of [R, ...] without NaN; raises ``SkipCell`` when there is none."""
-    return series[last_round(series)]
+def last_round(series: ndarray) -> int:
+    """Return the position of the last row of ``series`` [R, ...] without NaN.
 
-
-def last_round(series: np.ndarray) -> int:
-    """The position of the last row of [R, ...] without NaN; raises ``SkipCell`` when there is none."""
-    seen = np.flatnonzero(~np.isnan(series.reshape(len(series), -1)).any(axis=1))
-    if len(seen) == 0:
+    Raises ``SkipCell`` when there is none.
+    """
+    present = np.flatnonzero(~np.isnan(series.reshape(len(series), -1)).any(axis=1))
+    if len(present) == 0:
         raise SkipCell("the target took part in no audited round that this attack can use")
-    return int(seen[-1])
+    return int(present[-1])

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
 from threadpoolctl import threadpool_limits
 
 from fedbench.core import Observations, Params, SkipCell
 from fedbench.plugins.attacks.measures import carried
-from fedbench.plugins.attacks.networks import FlatAdam, HiddenLayerNet, SequenceNet, trained_net
-from fedbench.plugins.attacks.taught import CrossFitted
+from fedbench.plugins.attacks.networks import FlatAdam, SequenceNet, trained_net
+from fedbench.plugins.attacks.taught import Scorer, TaughtBySeries
 from fedbench.plugins.attacks.trajectory import Followed, Trajectory, within_class
 
 
-class CSMIA(CrossFitted):
+class CSMIA(TaughtBySeries):
     """Score = the net's member logit for the series of modified entropies on the target's uploaded
     models.
 
@@ -38,68 +40,67 @@ class CSMIA(CrossFitted):
 
     needs = frozenset({"modified-entropy"})
 
-    def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
-        """[n, R] float32."""
-        return np.ascontiguousarray(
-            carried(observations.of_target("modified-entropy")).T, dtype=np.float32
-        )
+    def _features(self, observations: Observations, y: ndarray) -> ndarray:
+        """Return [n, R] float32."""
+        series = carried(observations.of_target("modified-entropy"))
+        return np.ascontiguousarray(series.T, dtype=np.float32)
 
-    def _learn(
-        self, x: np.ndarray, member: np.ndarray, generator: torch.Generator
-    ) -> HiddenLayerNet:
-        read, kind = torch.from_numpy(x), torch.from_numpy(member)
-        return trained_net(read, kind, self.params.epochs, generator, 5e-4, self.params.standardise)
-
-    def _logit(self, net: HiddenLayerNet, x: np.ndarray) -> np.ndarray:
-        return net.logits(torch.from_numpy(x))
+    def _learn(self, x: ndarray, member: ndarray, generator: torch.Generator) -> Scorer:
+        p = self.params
+        lesson = torch.from_numpy(x)
+        kind = torch.from_numpy(member)
+        net = trained_net(lesson, kind, p.epochs, generator, 5e-4, p.standardise)
+        return lambda samples: net.logits(torch.from_numpy(samples))
 
 
 BATCH, WEIGHT_DECAY = 100, 1e-4
 
 
 def train(
-    x: np.ndarray, y: np.ndarray, epochs: int, standardise: bool, generator: torch.Generator
+    x: ndarray, y: ndarray, epochs: int, standardise: bool, generator: torch.Generator
 ) -> SequenceNet:
-    """A net fitted to ``x`` [n, T, 5], ``y`` [n] bool.
+    """Fit a net to ``x`` [n, T, 5] and ``y`` [n] bool.
 
     Adam, rate 0.01 times 0.9 every 10 epochs down to 5e-4, weight decay 1e-4, batches of 100.
     """
     net = SequenceNet(x.shape[2], generator, x.dtype)
     if standardise:
         net.standardise_by(x)
-    read, adam = net.read(x), FlatAdam(net.flat, WEIGHT_DECAY)
+    read = net.read(x)
+    adam = FlatAdam(net.flat, WEIGHT_DECAY)
     for epoch in range(epochs):
         rate = max(0.01 * 0.9 ** (epoch // 10), 5e-4)
         order = torch.randperm(len(x), generator=generator).numpy()
-        shuffled, labels = read[:, :, order], y[order]
+        shuffled = read[:, :, order]
+        labels = y[order]
         for start in range(0, len(x), BATCH):
-            logits, passed = net.forward(shuffled[:, :, start : start + BATCH])
-            adam.step(net.gradient(passed, wrong_by(logits, labels[start : start + BATCH])), rate)
+            batch = slice(start, start + BATCH)
+            logits, passed = net.forward(shuffled[:, :, batch])
+            adam.step(net.gradient(passed, loss_slope(logits, labels[batch])), rate)
     return net
 
 
-def wrong_by(logits: np.ndarray, member: np.ndarray) -> np.ndarray:
-    """[2, n]: the derivative of the mean cross-entropy by ``logits`` [2, n]; ``member`` [n] 0 or 1."""
-    says = 0.5 + 0.5 * np.tanh(0.5 * (logits[1] - logits[0]))
-    by = (says - member) / np.asarray(len(member), logits.dtype)
-    return np.stack([-by, by]).astype(logits.dtype, copy=False)
+def loss_slope(logits: ndarray, member: ndarray) -> ndarray:
+    """Return the derivative of the mean cross-entropy by ``logits`` [2, n]; ``member``: [n]."""
+    p_member = 0.5 + 0.5 * np.tanh(0.5 * (logits[1] - logits[0]))
+    by_margin = (p_member - member) / np.asarray(len(member), logits.dtype)
+    return np.stack([-by_margin, by_margin]).astype(logits.dtype, copy=False)
 
 
 FEATURES = ("loss", "max-prob", "std-prob", "entropy", "modified-entropy")  # in the paper's order
 
 
-class SeqMIA(CrossFitted, Trajectory):
+class SeqMIA(TaughtBySeries, Trajectory):
     """Score = the net's member logit minus its non-member logit on the target's uploaded models.
 
     The net learns from one colluding client: its own models, its own members against the rest of
-    the pool. Two-fold cross-fitting keeps learning and evaluation apart sample by sample: a
-    candidate is scored by the net that never saw it. Source: Li et al. (CCS 2024, arXiv
-    2407.15098); the rounds of a federation take the place of their distilled snapshots, as in
-    CoFedMID (appendix D). The published code queries models in train mode, so that batch statistics
-    and dropout reveal whole batches of members; there is no parameter for it: signals are measured
-    in eval mode. In the view ``coalition`` the net reads the coalition's mean, and still learns
-    from a colluder's own uploads: a colluder has no mean to teach with. ``normalise: class``
-    standardises each signal, in the lessons among the samples of a lesson.
+    the pool. Source: Li et al. (CCS 2024, arXiv 2407.15098); the rounds of a federation take the
+    place of their distilled snapshots, as in CoFedMID (appendix D). The published code queries
+    models in train mode, so that batch statistics and dropout reveal whole batches of members;
+    there is no parameter for it: signals are measured in eval mode. In the view ``coalition`` the
+    net reads the coalition's mean, and still learns from a colluder's own uploads: a colluder has
+    no mean to teach with. ``normalise: class`` standardises each signal, in the lessons among the
+    samples of a lesson.
     """
 
     class Params(Followed):
@@ -117,26 +118,26 @@ class SeqMIA(CrossFitted, Trajectory):
 
     needs = frozenset(FEATURES)
 
-    def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
-        return sequences(observations, None if self.params.normalise == "none" else y)
+    def _features(self, observations: Observations, y: ndarray) -> ndarray:
+        """Return [n, T, 5] float32, over the rounds the target took part in."""
+        signals = [observations.of_target(name) for name in FEATURES]
+        if self.params.normalise == "class":
+            signals = [within_class(signal, y) for signal in signals]
+        x = np.stack(signals, axis=-1)  # [R, n, 5]
+        x = x[~np.isnan(x).any(axis=(1, 2))]
+        if len(x) == 0:
+            raise SkipCell("the client took part in no audited round")
+        return np.ascontiguousarray(x.transpose(1, 0, 2), dtype=np.float32)
 
-    def _learn(self, x: np.ndarray, member: np.ndarray, generator: torch.Generator) -> SequenceNet:
+    def _learn(self, x: ndarray, member: ndarray, generator: torch.Generator) -> Scorer:
+        p = self.params
         with threadpool_limits(limits=1):
-            return train(x, member, self.params.epochs, self.params.standardise, generator)
+            net = train(x, member, p.epochs, p.standardise, generator)
+        return partial(self._margin, net)
 
-    def _logit(self, net: SequenceNet, x: np.ndarray) -> np.ndarray:
+    def _margin(self, net: SequenceNet, x: ndarray) -> ndarray:
         with threadpool_limits(limits=1):
             logits = net.logits(x).astype(np.float64)
-        return logits[:, 1] - (logits[:, 0] if self.params.score == "margin" else 0.0)
-
-
-def sequences(observations: Observations, y: np.ndarray | None = None) -> np.ndarray:
-    """[n, T, 5] float32: the signals on the target's row, over the rounds it took part in; with
-    ``y``, within their classes.
-    """
-    read = [observations.of_target(name) for name in FEATURES]
-    x = np.stack(read if y is None else [within_class(a, y) for a in read], axis=-1)  # [R, n, 5]
-    x = x[~np.isnan(x).any(axis=(1, 2))]
-    if len(x) == 0:
-        raise SkipCell("the client took part in no audited round")
-    return np.ascontiguousarray(x.transpose(1, 0, 2), dtype=np.float32)
+        if self.params.score == "logit1":
+            return logits[:, 1]
+        return logits[:, 1] - logits[:, 0]

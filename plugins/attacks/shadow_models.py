@@ -1,4 +1,4 @@
-"""Attacks that compare the final model with shadow models: the shadow-model attack, LiRA and RMIA."""
+"""Attacks that compare the final model with shadow models: Shokri et al.'s, LiRA and RMIA."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
 from scipy.special import expit
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedbench.core import Attack, Audit, Observations, Params, ShadowModels, SkipCell
 from fedbench.plugins.attacks.networks import trained_net
+from fedbench.plugins.attacks.taught import balanced
 
 LEAST_MODELS = 2
 
 
 def shadow_models_of(observations: Observations) -> ShadowModels:
-    """The shadow models; raises ``SkipCell`` where there are none, too few, or one of them
-    diverged.
+    """Return the shadow models.
+
+    Raises ``SkipCell`` where there are none, too few, or one of them diverged.
     """
     shadows = observations.shadow_models
     if shadows is None:
@@ -31,31 +35,30 @@ def shadow_models_of(observations: Observations) -> ShadowModels:
         )
     if shadows.shadow_member.shape[1] == 0:
         raise SkipCell("there are no shadow samples; give audit.shadow some data")
-    for m in range(models):
-        if not (
-            np.isfinite(shadows.logits[m]).all() and np.isfinite(shadows.shadow_logits[m]).all()
-        ):
+    for m, logits in enumerate(zip(shadows.logits, shadows.shadow_logits, strict=True)):
+        if not all(np.isfinite(a).all() for a in logits):
             raise SkipCell(f"shadow model {m} diverged: its logits are not finite")
     return shadows
 
 
-def rescaled_confidence(logits: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """ln(p_y / (1 - p_y)), [n] float64, for ``logits`` [n, C] with C >= 2 and labels ``y`` [n].
+def rescaled_confidence(logits: ndarray, y: ndarray) -> ndarray:
+    """Return ln(p_y / (1 - p_y)), [n] float64, for ``logits`` [n, C] with C >= 2 and labels ``y``
+    [n].
 
     Computed as z_y - logsumexp of the other logits: finite for every finite logit, since p_y itself
     is never formed. Source: Carlini et al. (LiRA), S&P 2022, the "logit scaling" of the confidence.
     """
-    others = np.array(logits, np.float64)
+    rest = np.array(logits, np.float64)
     label = y[:, None]
-    own = np.take_along_axis(others, label, axis=1)[:, 0]
-    np.put_along_axis(others, label, -np.inf, axis=1)
-    top = others.max(axis=1)
-    return own - top - np.log(np.exp(others - top[:, None]).sum(axis=1))
+    z_y = np.take_along_axis(rest, label, axis=1)[:, 0]
+    np.put_along_axis(rest, label, -np.inf, axis=1)
+    top = rest.max(axis=1)
+    return z_y - top - np.log(np.exp(rest - top[:, None]).sum(axis=1))
 
 
-def log_confidence(logits: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """ln p_y, [n] float64, for ``logits`` [n, C] and labels ``y`` [n]; exact where p_y is next to 0
-    or to 1.
+def log_confidence(logits: ndarray, y: ndarray) -> ndarray:
+    """Return ln p_y, [n] float64, for ``logits`` [n, C] and labels ``y`` [n]; exact where p_y is
+    next to 0 or to 1.
     """
     return -np.logaddexp(0.0, -rescaled_confidence(logits, y))
 
@@ -89,63 +92,55 @@ class ShadowModelAttack(Attack):
     needs_shadow_models = True
     threshold = 0.5
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
         shadows = shadow_models_of(observations)
-        x = torch.cat(
-            [self._features(logits, shadows.shadow_y) for logits in shadows.shadow_logits]
-        )
-        y, member = (
-            np.tile(shadows.shadow_y, len(shadows.shadow_logits)),
-            np.asarray(shadows.shadow_member, bool).ravel(),
-        )
-        queries, score = (
-            self._features(shadows.target_logits, audit.y),
-            np.empty(len(audit.y), np.float64),
-        )
-        classes = sorted({*audit.y.tolist()})
+        x = torch.cat([self._features(a, shadows.shadow_y) for a in shadows.shadow_logits])
+        y = np.tile(shadows.shadow_y, len(shadows.shadow_logits))
+        member = np.asarray(shadows.shadow_member, bool).ravel()
+        candidates = self._features(shadows.target_logits, audit.y)
+        classes = np.unique(audit.y).tolist()
         if missing := [c for c in classes if c not in y]:
             raise SkipCell(
                 f"no shadow sample has the label {missing[0]}, so its predictions cannot be learnt"
             )
-        for c in classes if self.params.per_class else [None]:
-            rows = np.flatnonzero(y == c) if self.params.per_class else np.arange(len(y))
-            asked = audit.y == c if self.params.per_class else np.ones(len(score), bool)
-            chosen = rows[balanced(torch.from_numpy(member[rows]), audit.generator)]
-            if len(chosen) == 0:
-                name = "sample" if c is None else f"sample of class {c}"
-                raise SkipCell(
-                    f"the shadow samples hold no {name} both inside and outside a shadow model's "
-                    "training data"
-                )
-            net = trained_net(
-                x[chosen], torch.from_numpy(member[chosen]), self.params.epochs, audit.generator
+        if not self.params.per_class:
+            return self._infer(x, member, candidates, audit.generator, "sample")
+        score = np.empty(len(audit.y), np.float64)
+        for c in classes:
+            lesson = y == c
+            query = audit.y == c
+            kind = f"sample of class {c}"
+            score[query] = self._infer(
+                x[lesson], member[lesson], candidates[query], audit.generator, kind
             )
-            # float64: in float32 it is 1 from a logit of 17 on
-            score[asked] = expit(net.logits(queries[asked]))
         return score
 
-    def _features(self, logits: np.ndarray, y: np.ndarray) -> torch.Tensor:
-        """[n, top (+ C)] float32: the largest probabilities downwards, then the label unless each
-        class has its model.
+    def _infer(
+        self, x: Tensor, member: ndarray, candidates: Tensor, generator: torch.Generator, kind: str
+    ) -> ndarray:
+        """Return the probabilities [n] that ``candidates`` are members, by a model of ``x``."""
+        chosen = balanced(member, lambda n: torch.randperm(n, generator=generator).numpy())
+        if len(chosen) == 0:
+            raise SkipCell(
+                f"the shadow samples hold no {kind} both inside and outside a shadow model's "
+                "training data"
+            )
+        net = trained_net(
+            x[chosen], torch.from_numpy(member[chosen]), self.params.epochs, generator
+        )
+        return expit(net.logits(candidates))  # float64: in float32 it is 1 from a logit of 17 on
+
+    def _features(self, logits: ndarray, y: ndarray) -> Tensor:
+        """Return [n, top (+ C)] float32: the largest probabilities downwards, then the label unless
+        each class has its model.
         """
         p = torch.from_numpy(np.array(logits, np.float32)).softmax(1)
         classes = p.shape[1]
         largest = p.sort(dim=1, descending=True).values[:, : self.params.top]
         if self.params.per_class:
             return largest
-        return torch.cat(
-            [largest, one_hot(torch.from_numpy(np.array(y, np.int64)), classes).float()], dim=1
-        )
-
-
-def balanced(member: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Positions of as many members as non-members, drawn from ``member`` [n] bool without
-    replacement; in order.
-    """
-    sides = [side.nonzero().squeeze(1) for side in (member, ~member)]
-    fewest = min(len(side) for side in sides)
-    drawn = [side[torch.randperm(len(side), generator=generator)[:fewest]] for side in sides]
-    return torch.cat(drawn).sort().values
+        label = one_hot(torch.from_numpy(np.array(y, np.int64)), classes)
+        return torch.cat([largest, label.float()], dim=1)
 
 
 # Carlini et al.: below it one variance for all samples attacks better than one a sample
@@ -187,33 +182,28 @@ class LiRAOffline(Attack):
     view = "external"
     needs_shadow_models = True
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
         shadows = shadow_models_of(observations)
         # [M, n]
         out = np.stack([rescaled_confidence(logits, audit.y) for logits in shadows.logits])
         phi = rescaled_confidence(shadows.target_logits, audit.y)
-        if self.params.form == "released":
-            return minus_log_density(phi, out, self._one_variance(out))
-        return (phi - out.mean(axis=0)) / self._deviation(out)
-
-    def _one_variance(self, out: np.ndarray) -> bool:
-        """Whether all candidates share one variance over the models of ``out`` [M, n]."""
-        chosen = self.params.variance
-        return chosen == "global" or (chosen == "auto" and len(out) < ENOUGH_MODELS)
-
-    def _deviation(self, out: np.ndarray) -> np.ndarray:
-        """[n]: the deviation over the models of ``out`` [M, n]."""
+        p = self.params
+        one_variance = p.variance == "global"
+        if p.variance == "auto":
+            one_variance = len(out) < ENOUGH_MODELS
+        if p.form == "released":
+            return minus_log_density(phi, out, one_variance)
         variance = out.var(axis=0, ddof=1)
-        if self._one_variance(out):
-            variance = np.full_like(variance, variance.mean())
-        return np.maximum(np.sqrt(variance), LEAST_DEVIATION)
+        if one_variance:
+            variance = variance.mean()
+        return (phi - out.mean(axis=0)) / np.maximum(np.sqrt(variance), LEAST_DEVIATION)
 
 
-def minus_log_density(phi: np.ndarray, out: np.ndarray, one_variance: bool) -> np.ndarray:
-    """[n]: -ln N(phi; median, deviation^2) of ``phi`` [n] under the out-models' ``out`` [M, n], as
-    the released code has it.
+def minus_log_density(phi: ndarray, out: ndarray, one_variance: bool) -> ndarray:
+    """Return -ln N(phi; median, deviation^2) [n] of ``phi`` [n] under the out-models' ``out`` [M,
+    n], as the released code has it.
     """
-    deviation = RELEASED_GUARD + (out.std() if one_variance else out.std(axis=0))
+    deviation = RELEASED_GUARD + out.std(axis=None if one_variance else 0)
     z = (phi - np.median(out, axis=0)) / deviation
     return z**2 / 2 + np.log(deviation) + np.log(2 * np.pi) / 2
 
@@ -248,49 +238,49 @@ class RMIA(Attack):
     view = "external"
     needs_shadow_models = True
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
         shadows = shadow_models_of(observations)
         # no shadow model trained on a candidate
         all_out = np.ones((len(shadows.logits), len(audit.y)), bool)
-        x = log_confidence(shadows.target_logits, audit.y) - self._log_evidence(
-            _log_out(shadows.logits, audit.y, all_out)
-        )
+        evidence = self._log_evidence(_log_out(shadows.logits, audit.y, all_out))
+        ratio = log_confidence(shadows.target_logits, audit.y) - evidence
         population = self._population(shadows)
-        score = np.empty(len(x), np.float64)
+        score = np.empty(len(ratio), np.float64)
         for j in np.unique(shadows.model_of):
-            here = shadows.model_of == j
+            rows = shadows.model_of == j
             bars = np.sort(population[j] + np.log(self.params.gamma))
             # right: a tie counts, as >= does
-            score[here] = np.searchsorted(bars, x[here], side="right") / len(bars)
+            score[rows] = np.searchsorted(bars, ratio[rows], side="right") / len(bars)
         return score
 
-    def _population(self, shadows: ShadowModels) -> np.ndarray:
-        """[s, Z]: ln ratio(z) under each global model, of the shadow samples that some shadow model
-        did not train on.
+    def _population(self, shadows: ShadowModels) -> ndarray:
+        """Return ln ratio(z) [s, Z] under each global model, of the shadow samples that some shadow
+        model did not train on.
         """
-        kept = np.asarray(~shadows.shadow_member.all(axis=0))
-        if not kept.any():
+        usable = ~shadows.shadow_member.all(axis=0)
+        if not usable.any():
             raise SkipCell(
                 "every shadow model trained on every shadow sample, so there is no population to "
                 "compare with"
             )
-        y = shadows.shadow_y[kept]
-        every = [logits[kept] for logits in shadows.shadow_logits]
-        evidence = self._log_evidence(_log_out(every, y, ~shadows.shadow_member[:, kept]))
+        y = shadows.shadow_y[usable]
+        out = ~shadows.shadow_member[:, usable]
+        logits = [a[usable] for a in shadows.shadow_logits]
+        evidence = self._log_evidence(_log_out(logits, y, out))
         return np.stack(
-            [log_confidence(logits[kept], y) - evidence for logits in shadows.target_shadow_logits]
+            [log_confidence(a[usable], y) - evidence for a in shadows.target_shadow_logits]
         )
 
-    def _log_evidence(self, log_out: np.ndarray) -> np.ndarray:
-        """[n]: ln p(x) from ln p_out(x)."""
+    def _log_evidence(self, log_out: ndarray) -> ndarray:
+        """Return ln p(x) [n] from ln p_out(x)."""
         with np.errstate(divide="ignore"):  # a = 1: ln 0 = -inf adds nothing
             rest = np.log((1 - self.params.a) / 2)
         return np.logaddexp(np.log((1 + self.params.a) / 2) + log_out, rest)
 
 
-def _log_out(every: Iterable[np.ndarray], y: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """[n]: ln of the mean confidence of the shadow models, with logits [n, C] each, over those that
-    did not train on a sample (``out`` [M, n]).
+def _log_out(logits: Iterable[ndarray], y: ndarray, out: ndarray) -> ndarray:
+    """Return ln of the mean confidence [n] over the shadow models that did not train on a sample,
+    from their M ``logits`` [n, C]; ``out``: [M, n] bool.
     """
-    each = np.stack([log_confidence(logits, y) for logits in every])
-    return np.logaddexp.reduce(np.where(out, each, -np.inf), axis=0) - np.log(out.sum(axis=0))
+    confidence = np.stack([log_confidence(a, y) for a in logits])
+    return np.logaddexp.reduce(np.where(out, confidence, -np.inf), axis=0) - np.log(out.sum(axis=0))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
+from numpy import ndarray
 from pydantic import Field, model_validator
 from scipy.special import ndtri
 from scipy.stats import rankdata
@@ -15,27 +16,32 @@ from threadpoolctl import threadpool_limits
 
 from fedbench.core import Audit, Colluder, Observations, SkipCell
 from fedbench.plugins.attacks.classifiers import SMALLEST
-from fedbench.plugins.attacks.measures import MEASURES, Measure, carried, of_target, signal, slope
-from fedbench.plugins.attacks.taught import Taught, Teaching
+from fedbench.plugins.attacks.measures import (
+    MEASURES,
+    Measure,
+    carried,
+    float64,
+    measure_of,
+    of_target,
+    signal,
+    slope,
+)
+from fedbench.plugins.attacks.taught import Scorer, Teaching, WithTeacher, score_by_fold
 
 GUARD = 1e-8  # added to the other clients' variance, as FedMIA does
 
 
 def minus_log(name: str) -> Measure:
-    """-ln of a squared length."""
+    """Return the measurement -ln of a squared length."""
     return Measure(
-        frozenset({name}), lambda seen: -np.log(np.asarray(seen[name], np.float64) + SMALLEST)
+        frozenset({name}), lambda observations: -np.log(float64(observations, name) + SMALLEST)
     )
 
 
 MEASURED: dict[str, Measure] = {
-    "logit-confidence": signal("logit-confidence"),
-    "loss": signal("loss", -1),
-    "margin": signal("margin"),
-    "max-prob": signal("max-prob"),
-    "std-prob": signal("std-prob"),
-    "entropy": signal("entropy", -1),
-    "modified-entropy": signal("modified-entropy", -1),
+    "logit-confidence": MEASURES["rescaled"],
+    **{n: measure_of(n) for n in ("loss", "margin", "max-prob", "std-prob", "entropy")},
+    "modified-entropy": MEASURES["modified-entropy"],
     "uniform-loss": signal("uniform-loss", -1),
     "grad-cosine": MEASURES["grad-cosine"],
     "grad-diff": MEASURES["grad-diff"],
@@ -45,43 +51,37 @@ MEASURED: dict[str, Measure] = {
 NEEDS = frozenset().union(*(measure.needs for measure in MEASURED.values()))
 
 
-def series_of(observations: Observations) -> list[np.ndarray]:
-    """[R, n] each: every measurement on the target's row and, where other clients are seen, against
-    theirs.
+def contrast(target: ndarray, peers: ndarray) -> ndarray:
+    """Return (value - mean) / deviation [R, n] of ``target`` [R, n] among ``peers`` [R, M, n]; 0 in
+    a round with fewer than two.
+    """
+    present = ~np.isnan(peers).any(axis=2)  # [R, M]
+    z = np.zeros_like(target)
+    for r in np.flatnonzero(present.sum(axis=1) >= 2):
+        values = peers[r, present[r]]
+        deviation = np.sqrt(values.var(axis=0, ddof=1) + GUARD)
+        z[r] = (target[r] - values.mean(axis=0)) / deviation
+    return z
+
+
+def features(observations: Observations) -> ndarray:
+    """Return [n, d] float64: of every measurement on the target's row and, where other clients are
+    seen, of its contrast with theirs, all rounds, the mean, the slope and the spread.
 
     In a round without the client its last value before it stands in. Raises ``SkipCell`` where it
     never took part.
     """
-    out = []
+    columns: list[ndarray] = []
     for measure in MEASURED.values():
-        measured = measure.of(observations)
-        mine = carried(of_target(measured, observations))
-        out.append(mine)
+        measured = measure.compute(observations)
+        series = [carried(of_target(measured, observations))]
         if len(observations.clients) > 2 and measured.shape[1] > 2:
-            out.append(against(mine, np.delete(measured, observations.target, axis=1)))
-    return out
-
-
-def against(mine: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """[R, n]: (value - mean) / deviation of ``mine`` [R, n] among ``others`` [R, M, n]; 0 in a
-    round with fewer than two.
-    """
-    there = ~np.isnan(others).any(axis=2)  # [R, M]
-    enough = there.sum(axis=1) >= 2
-    z = np.zeros_like(mine)
-    for r in np.flatnonzero(enough):
-        seen = others[r, there[r]]
-        z[r] = (mine[r] - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0, ddof=1) + GUARD)
-    return z
-
-
-def features(observations: Observations) -> np.ndarray:
-    """[n, d] float64: of every series its rounds, its mean, its slope and its spread."""
-    columns: list[np.ndarray] = []
-    for a in series_of(observations):
-        columns += [*a, a.mean(axis=0)]
-        if len(a) > 1:
-            columns += [slope(observations.rounds, a), a.std(axis=0)]
+            peers = np.delete(measured, observations.target, axis=1)
+            series.append(contrast(series[0], peers))
+        for a in series:
+            columns += [*a, a.mean(axis=0)]
+            if len(a) > 1:
+                columns += [slope(observations.rounds, a), a.std(axis=0)]
     x = np.stack(columns, axis=1)
     if not np.isfinite(x).all():
         raise SkipCell("a signal is not finite, so that no classifier can read it")
@@ -101,7 +101,7 @@ BOOSTING = {
 }
 
 
-class Stacked(Taught):
+class Stacked(WithTeacher):
     """Score = mean of two ranks: of a logistic regression's and of a boosted ensemble of trees' log
     odds.
 
@@ -110,12 +110,10 @@ class Stacked(Taught):
     distance from theirs in deviations (FedMIA's contrast). A round without the client has its last
     value before it. Each feature is replaced by its normal score among the samples of one client:
     clients differ in their losses, and what carries over from a colluder to the target is who is
-    high among its own. They learn from colluders, never from the answers: a sample that is in the
-    colluders' pool and among the candidates is scored by the models that have not learnt from it,
-    and ranks are within these folds. In the view ``client`` several colluders see one model, and
-    their samples are its members together. Source: ensembles of this kind led the red teams of
-    NIST's genomics federated-learning exercise (2025); stacking: Wolpert, Neural Networks 1992; the
-    contrast: Zhu et al. (FedMIA), CVPR 2025.
+    high among its own. Ranks are within the folds. In the view ``client`` several colluders see one
+    model, and their samples are its members together. Source: ensembles of this kind led the red
+    teams of NIST's genomics federated-learning exercise (2025); stacking: Wolpert, Neural Networks
+    1992; the contrast: Zhu et al. (FedMIA), CVPR 2025.
     """
 
     class Params(Teaching):
@@ -137,58 +135,62 @@ class Stacked(Taught):
 
     @property
     def colluders(self) -> int:  # type: ignore[override]
-        """How many clients teach it."""
-        return self.params.colluders if self.params.teacher == "colluder" else 0
+        """Number of clients that teach it."""
+        return super().colluders * self.params.colluders
 
-    def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
-        if not shadows:
-            raise SkipCell("no client other than the target is left to collude with the attacker")
-        self._key = audit.key
+    def _learn_from(self, shadows: Sequence[Colluder], audit: Audit) -> None:
         lessons = [(s.ids, *_read(s.observations), np.asarray(s.member)) for s in shadows]
-        ids, x, bins, member = (np.concatenate(parts) for parts in zip(*lessons, strict=True))
+        ids, x, bins, member = map(np.concatenate, zip(*lessons, strict=True))
         if self.view == "client":  # one model: what one colluder does not own, another may
             member = np.isin(ids, ids[member])
-            once = np.sort(np.unique(ids, return_index=True)[1])
-            ids, x, bins, member = ids[once], x[once], bins[once], member[once]
+            first = np.sort(np.unique(ids, return_index=True)[1])
+            ids = ids[first]
+            x = x[first]
+            bins = bins[first]
+            member = member[first]
         seed = int(audit.rng.integers(2**31))
         with threadpool_limits(limits=1):
             self._models = [
-                _ensemble(x[seen], bins[seen], member[seen], seed)
-                for seen in self._lessons(ids, member)
+                _ensemble(x[rows], bins[rows], member[rows], seed)
+                for rows in self._lessons(ids, member)
             ]
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        read, fold = _read(observations), self._folds(audit.ids)
-        score = np.empty(len(fold), np.float64)
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
+        x, bins = _read(observations)
         with threadpool_limits(limits=1):
-            for f, models in enumerate(self._models):
-                mine = fold == f
-                if mine.any():
-                    ranked = [
-                        model.decision_function(x[mine])
-                        for model, x in zip(models, read, strict=True)
-                    ]
-                    score[mine] = np.mean([(rankdata(s) - 0.5) / len(s) for s in ranked], axis=0)
-        return score
+            return score_by_fold(self._models, self._folds(audit.ids), x, bins)
 
 
-def _ensemble(x: np.ndarray, bins: np.ndarray, member: np.ndarray, seed: int) -> list[Any]:
-    """The two models fitted to ``x`` [n, d] or its ``bins`` [n, d], ``member`` [n] bool."""
+def _ensemble(x: ndarray, bins: ndarray, member: ndarray, seed: int) -> Scorer:
+    """Fit the two models to ``x`` and ``bins`` [n, d] and ``member`` [n] bool; return their mean
+    rank.
+    """
     regression = LogisticRegression(
         C=INVERSE_PENALTY, tol=1e-6, max_iter=1000, class_weight="balanced"
     )
     # the trees' samples all weigh the same: only their ranks are used, and weights cost twenty
     # times the training
     boosting = HistGradientBoostingClassifier(**BOOSTING, random_state=seed)
-    return [regression.fit(x, member), boosting.fit(bins, member)]
+    return partial(_mean_rank, regression.fit(x, member), boosting.fit(bins, member))
 
 
-def _read(observations: Observations) -> tuple[np.ndarray, np.ndarray]:
-    """[n, d] twice: each feature's normal scores, and its bins, BINS equal shares of the ranks."""
+def _mean_rank(
+    regression: LogisticRegression,
+    boosting: HistGradientBoostingClassifier,
+    x: ndarray,
+    bins: ndarray,
+) -> ndarray:
+    odds = (regression.decision_function(x), boosting.decision_function(bins))
+    return np.mean([(rankdata(s) - 0.5) / len(s) for s in odds], axis=0)
+
+
+def _read(observations: Observations) -> tuple[ndarray, ndarray]:
+    """Return each feature's normal scores and its bins, BINS equal shares of the ranks, [n, d]
+    each.
+    """
     # twice the ranks from 0, whole numbers; ties share the middle one
     ranks = (2 * rankdata(features(observations), axis=0) - 2).astype(np.int64)
     n = len(ranks)
-    every = np.arange(2 * n - 1)
-    return ndtri((every / 2 + 0.5) / n)[ranks], (every * BINS // (2 * n - 1)).astype(np.float64)[
-        ranks
-    ]
+    levels = np.arange(2 * n - 1)
+    bins = (levels * BINS // (2 * n - 1)).astype(np.float64)
+    return ndtri((levels / 2 + 0.5) / n)[ranks], bins[ranks]

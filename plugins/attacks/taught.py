@@ -1,15 +1,16 @@
 """Attacks that learn from a colluding client or from half of the candidates; no candidate is scored
-by a model it taught.
+by a model that learnt from it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
 from threadpoolctl import threadpool_limits
 
@@ -17,76 +18,104 @@ from fedbench.core import Attack, Audit, Colluder, Observations, Params, SkipCel
 from fedbench.plugins.attacks.measures import last_known, last_round
 
 FOLDS = 2
+Scorer = Callable[..., ndarray]  # features of n samples -> [n], higher = member
 
 
-class CrossFitted(Attack):
-    """Learns from one colluding client: its own models, its own members against the rest of the
-    pool.
+def folds(ids: ndarray, key: int) -> ndarray:
+    """Return 0 or 1 for each of ``ids`` [n], by a keyed hash of the id alone: a sample is in one
+    fold wherever it appears.
+    """
+    secret = (key & (2**64 - 1)).to_bytes(8, "little")
+    digests = (hashlib.blake2b(str(i).encode(), key=secret, digest_size=1).digest() for i in ids)
+    return np.array([digest[0] % FOLDS for digest in digests])
 
-    A sample may be in the colluder's pool and among the candidates; it is scored by the net that
-    never saw it. A subclass implements ``_features``, ``_learn`` and ``_logit``.
+
+def score_by_fold(models: Sequence[Scorer], fold: ndarray, *x: ndarray) -> ndarray:
+    """Return the scores [n] of samples with the features ``x`` [n, ...]: ``models[fold[i]]`` scores
+    sample i.
+    """
+    score = np.empty(len(fold), np.float64)
+    for f, model in enumerate(models):
+        rows = fold == f
+        if rows.any():
+            score[rows] = model(*(features[rows] for features in x))
+    return score
+
+
+class Taught(Attack):
+    """Base of the attacks that learn from samples of known membership.
+
+    A sample may be in the teacher's pool and among the candidates. There is a model for each of two
+    folds, and a sample is scored by the one that has not learnt from it. With ``knows_half`` the
+    engine separates lessons and candidates, and there is one model.
     """
 
     colluders = 1
-
-    def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
-        """[n, ...] float32: what the net reads about each sample, labelled ``y`` [n], on the
-        target's row.
-        """
-        raise NotImplementedError(
-            f"{type(self).__name__} does not implement _features(observations, y)"
-        )
-
-    def _learn(self, x: np.ndarray, member: np.ndarray, generator: torch.Generator) -> Any:
-        """A net fitted to ``x`` [n, ...] and ``member`` [n] bool."""
-        raise NotImplementedError(
-            f"{type(self).__name__} does not implement _learn(x, member, generator)"
-        )
-
-    def _logit(self, net: Any, x: np.ndarray) -> np.ndarray:
-        """[n] float64: the net's score of ``x``, higher = member."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement _logit(net, x)")
+    _key = 0
 
     def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
         if not shadows:
             raise SkipCell("no client other than the target is left to collude with the attacker")
-        shadow = shadows[0]
-        x, member = self._features(shadow.observations, shadow.y), np.asarray(shadow.member, bool)
         self._key = audit.key
-        fold = folds(shadow.ids, self._key)
-        self._nets: list[Any] = []
-        for f in range(FOLDS):
-            seen = fold != f
-            if len(np.unique(member[seen])) < 2:
-                raise SkipCell(
-                    "the colluding client has too few samples to learn from in each fold"
-                )
-            self._nets.append(self._learn(x[seen], member[seen], audit.generator))
+        self._learn_from(shadows, audit)
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        x, fold = self._features(observations, audit.y), folds(audit.ids, self._key)
-        score = np.empty(len(fold), np.float64)
-        for f, net in enumerate(self._nets):
-            unseen = fold == f
-            score[unseen] = self._logit(net, x[unseen])
-        return score
+    def _learn_from(self, shadows: Sequence[Colluder], audit: Audit) -> None:
+        raise NotImplementedError
+
+    def _folds(self, ids: ndarray) -> ndarray:
+        """Return the number of the model that scores each of ``ids`` [n]."""
+        if self.knows_half:
+            return np.zeros(len(ids), np.int64)
+        return folds(ids, self._key)
+
+    def _lessons(self, ids: ndarray, member: ndarray) -> list[ndarray]:
+        """Return which samples each model learns from, [n] bool.
+
+        Raises ``SkipCell`` where a lesson lacks members or non-members.
+        """
+        if self.knows_half:
+            lessons = [np.ones(len(ids), bool)]
+        else:
+            fold = self._folds(ids)
+            lessons = [fold != f for f in range(FOLDS)]
+        if any(np.unique(member[rows]).size < 2 for rows in lessons):
+            raise SkipCell(
+                "there are too few samples to learn from: each fold needs members and non-members"
+            )
+        return lessons
 
 
-def folds(ids: np.ndarray, key: int) -> np.ndarray:
-    """[n] 0 or 1 by a keyed hash of the id alone, so that a sample is in one fold wherever it
-    appears.
+class TaughtBySeries(Taught):
+    """Base of the nets that learn all rounds of one colluding client: its own models, its own
+    members against the rest of the pool.
     """
-    secret = (key & (2**64 - 1)).to_bytes(8, "little")
-    return np.array(
-        [
-            hashlib.blake2b(str(i).encode(), key=secret, digest_size=1).digest()[0] % FOLDS
-            for i in ids
+
+    def _features(self, observations: Observations, y: ndarray) -> ndarray:
+        """Return what the net reads about samples labelled ``y`` [n] on the target's row, [n, ...]
+        float32.
+        """
+        raise NotImplementedError
+
+    def _learn(self, x: ndarray, member: ndarray, generator: torch.Generator) -> Scorer:
+        """Fit a net to ``x`` [n, ...] and ``member`` [n] bool."""
+        raise NotImplementedError
+
+    def _learn_from(self, shadows: Sequence[Colluder], audit: Audit) -> None:
+        shadow = shadows[0]
+        x = self._features(shadow.observations, shadow.y)
+        member = np.asarray(shadow.member, bool)
+        self._models = [
+            self._learn(x[rows], member[rows], audit.generator)
+            for rows in self._lessons(shadow.ids, member)
         ]
-    )
+
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
+        x = self._features(observations, audit.y)
+        return score_by_fold(self._models, self._folds(audit.ids), x)
 
 
 class Teaching(Params):
-    """Which models an attack reads, and who teaches it."""
+    """Parameters of an attack with a choice of teacher."""
 
     view: Literal["server", "client"] = Field(
         "server",
@@ -103,144 +132,100 @@ class Teaching(Params):
     )
 
 
-class Taught(Attack):
-    """What every attack with a teacher declares.
+class WithTeacher(Taught):
+    """Base of the attacks that a colluder or half of the candidates teaches.
 
     Lessons of a colluder are of its own models in the view ``server``, and of the global model in
-    the view ``client``. Where clients have no test part, the other participants' samples are among
-    its non-members there, since it does not know their they are.
+    the view ``client``. Where clients have no test part, its non-members include other
+    participants' samples, since it does not know which they are.
     """
 
     Params = Teaching
-    _key = 0
 
     @property
     def view(self) -> Literal["server", "client"]:  # type: ignore[override]
-        """As the parameter says."""
+        """The parameter ``view``."""
         return self.params.view  # type: ignore[no-any-return]
 
     @property
     def colluders(self) -> int:  # type: ignore[override]
-        """One, where a colluder teaches."""
+        """1 where a colluder teaches."""
         return int(self.params.teacher == "colluder")
 
     @property
     def knows_half(self) -> bool:  # type: ignore[override]
-        """Whether it is taught by half of the candidates."""
+        """Whether half of the candidates teaches."""
         return self.params.teacher == "half"
 
     @property
     def threshold(self) -> float | None:  # type: ignore[override]
-        """0; None where half of the candidates teaches: two halves are put on one scale by ranks,
-        which have no zero.
-        """
+        """0; None where half of the candidates teaches: ranks within two halves have no zero."""
         return None if self.knows_half else 0.0
 
-    def _folds(self, ids: np.ndarray) -> np.ndarray:
-        """[n] which model scores each sample: the one that has not learnt from it. The engine keeps
-        the halves apart itself.
-        """
-        return np.zeros(len(ids), np.int64) if self.knows_half else folds(ids, self._key)
 
-    def _lessons(self, ids: np.ndarray, member: np.ndarray) -> list[np.ndarray]:
-        """[n] bool for each model: what it learns from. Raises ``SkipCell`` where a side is
-        missing.
-        """
-        fold = self._folds(ids)
-        chosen = [np.ones(len(ids), bool)] if self.knows_half else [fold != f for f in range(FOLDS)]
-        if any(np.unique(member[seen]).size < 2 for seen in chosen):
-            raise SkipCell(
-                "there are too few samples to learn from: each fold needs members and non-members"
-            )
-        return chosen
-
-
-class TaughtByRound(Taught):
-    """Score = what a model says that has learnt from the same round of its teacher; the last round
-    of the target counts.
+class TaughtByRound(WithTeacher):
+    """Base of the attacks that learn each round from the teacher's same round; the score is that of
+    the target's last round.
 
     In a round without the colluder, its last lessons before it stand in; before its first ones,
-    those. A subclass implements ``_features``, ``_learn`` and ``_answer``.
+    those.
     """
 
-    def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
-        """[R, n, d] float64: what is read of each sample on the target's row, NaN in a round
-        without the target.
+    def _features(self, observations: Observations, y: ndarray) -> ndarray:
+        """Return what is read about samples labelled ``y`` [n] on the target's row, [R, n, d]
+        float64; NaN in a round without the target.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} does not implement _features(observations, y)"
-        )
+        raise NotImplementedError
 
-    def _learn(
-        self, x: np.ndarray, member: np.ndarray, y: np.ndarray, rng: np.random.Generator
-    ) -> Any:
-        """A model fitted to ``x`` [n, d], ``member`` [n] bool and labels ``y`` [n]."""
-        raise NotImplementedError(
-            f"{type(self).__name__} does not implement _learn(x, member, y, rng)"
-        )
+    def _learn(self, x: ndarray, member: ndarray, y: ndarray, rng: np.random.Generator) -> Scorer:
+        """Fit a model to ``x`` [n, d], ``member`` [n] bool and labels ``y`` [n]."""
+        raise NotImplementedError
 
-    def _answer(
-        self, models: Sequence[Any], fold: np.ndarray, x: np.ndarray, y: np.ndarray
-    ) -> np.ndarray:
-        """[n]: the scores of ``x`` [n, d], higher = member; ``models[fold[i]]`` has not learnt from
-        sample i.
-        """
-        score = np.empty(len(y), np.float64)
-        for f, model in enumerate(models):
-            mine = fold == f
-            if mine.any():
-                score[mine] = self._predict(model, x[mine], y[mine])
-        return score
+    def _answer(self, models: Sequence[Scorer], fold: ndarray, x: ndarray, y: ndarray) -> ndarray:
+        """Return the scores [n] of ``x`` [n, d] with labels ``y`` [n] in one round."""
+        return score_by_fold(models, fold, x)
 
-    def _predict(self, model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """[n]: one model's scores."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement _predict(model, x, y)")
-
-    def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
-        if not shadows:
-            raise SkipCell("no client other than the target is left to collude with the attacker")
-        shadow, self._key = shadows[0], audit.key
-        x, member, y = (
-            self._features(shadow.observations, shadow.y),
-            np.asarray(shadow.member),
-            np.asarray(shadow.y),
-        )
+    def _learn_from(self, shadows: Sequence[Colluder], audit: Audit) -> None:
+        shadow = shadows[0]
+        x = self._features(shadow.observations, shadow.y)
+        member = np.asarray(shadow.member)
+        y = np.asarray(shadow.y)
         lessons = self._lessons(shadow.ids, member)
-        teaching = last_known(~np.isnan(x).any(axis=(1, 2))).tolist()
-        rounds = sorted({*teaching})
-        # draws of their own: what one model learns changes nothing in another
-        draws = [rng.spawn(len(lessons)) for rng in audit.rng.spawn(len(rounds))]
+        teaching_rounds = last_known(~np.isnan(x).any(axis=(1, 2))).tolist()
+        rounds = sorted(set(teaching_rounds))
+        models = {}
         with threadpool_limits(limits=1):
-            learnt = {
-                r: [
-                    self._learn(x[r, seen], member[seen], y[seen], own)
-                    for seen, own in zip(lessons, of_round, strict=True)
+            for r, round_rng in zip(rounds, audit.rng.spawn(len(rounds)), strict=True):
+                # a generator for each model: what one learns changes nothing in another
+                generators = round_rng.spawn(len(lessons))
+                models[r] = [
+                    self._learn(x[r, rows], member[rows], y[rows], rng)
+                    for rows, rng in zip(lessons, generators, strict=True)
                 ]
-                for r, of_round in zip(rounds, draws, strict=True)
-            }
-        self._models = [learnt[r] for r in teaching]
+        self._models = [models[r] for r in teaching_rounds]
 
-    def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
-        """[R, n]; a row of NaN for a round without the target."""
+    def score_rounds(self, observations: Observations, audit: Audit) -> ndarray | None:
+        """Return [R, n], a row of NaN for a round without the target."""
         x = self._features(observations, audit.y)
         return np.stack([self._round(r, x[r], audit) for r in range(len(x))])
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
         x = self._features(observations, audit.y)
-        last = last_round(x)
-        return self._round(last, x[last], audit)
+        r = last_round(x)
+        return self._round(r, x[r], audit)
 
-    def _round(self, r: int, x: np.ndarray, audit: Audit) -> np.ndarray:
+    def _round(self, r: int, x: ndarray, audit: Audit) -> ndarray:
         if np.isnan(x).any():
             return np.full(len(x), np.nan)
         with threadpool_limits(limits=1):
             return self._answer(self._models[r], self._folds(audit.ids), x, np.asarray(audit.y))
 
 
-def balanced(member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Positions of as many members as non-members of ``member`` [n] bool, drawn without
-    replacement; in order.
+def balanced(member: ndarray, permutation: Callable[[int], ndarray]) -> ndarray:
+    """Draw as many members as non-members of ``member`` [n] bool without replacement; return their
+    positions in order.
     """
     sides = [np.flatnonzero(member), np.flatnonzero(~member)]
     fewest = min(map(len, sides))
-    return np.sort(np.concatenate([rng.permutation(side)[:fewest] for side in sides]))
+    drawn = [side[permutation(len(side))[:fewest]] for side in sides]
+    return np.sort(np.concatenate(drawn))

@@ -1,24 +1,24 @@
-"""One number of one round against a threshold, learnt from colluders; also adaptive to
-MemberShield.
+"""Attacks that compare one number of one round with a threshold, learnt from colluders; also
+adaptive to MemberShield.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from numpy import ndarray
 from pydantic import Field, model_validator
 
 from fedbench.core import Audit, Colluder, Observations
-from fedbench.plugins.attacks.classifiers import Standardised, regression, standardised
-from fedbench.plugins.attacks.measures import Measure, MeasuringAttack, signal
-from fedbench.plugins.attacks.taught import TaughtByRound, Teaching
+from fedbench.plugins.attacks.classifiers import regression, standardised
+from fedbench.plugins.attacks.measures import Measure, MeasuringAttack, float64
+from fedbench.plugins.attacks.taught import Scorer, TaughtByRound, Teaching, score_by_fold
 
 
-def best_threshold(value: np.ndarray, member: np.ndarray) -> float:
-    """The tau of the largest TPR - FPR of "member iff value > tau", for ``value`` [n] and
+def best_threshold(value: ndarray, member: ndarray) -> float:
+    """Return the tau of the largest TPR - FPR of "member iff value > tau", for ``value`` [n] and
     ``member`` [n] bool of both kinds.
 
     tau lies half way between two neighbouring values, or is the largest value. Of several equally
@@ -26,50 +26,35 @@ def best_threshold(value: np.ndarray, member: np.ndarray) -> float:
     no sample is a member. Source: Yeom et al., CSF 2018 (the advantage); Song & Mittal, USENIX
     Security 2021, section 3.2.1 (chosen on shadow data).
     """
-    value, member = np.asarray(value, np.float64), np.asarray(member, bool)
-    levels, at = np.unique(value, return_inverse=True)
-    members = np.bincount(at[member], minlength=len(levels))
-    others = np.bincount(at[~member], minlength=len(levels))
-    # in whole numbers, so that equal advantages tie: what lies above each level, times the other
-    # side's size
-    above = (members.sum() - members.cumsum()) * others.sum() - (
-        others.sum() - others.cumsum()
-    ) * members.sum()
-    best = int(np.flatnonzero(above == above.max())[-1])
-    return float(
-        levels[best] if best == len(levels) - 1 else levels[best] / 2 + levels[best + 1] / 2
-    )
+    value = np.asarray(value, np.float64)
+    member = np.asarray(member, bool)
+    levels, level = np.unique(value, return_inverse=True)
+    members = np.bincount(level[member], minlength=len(levels))
+    non_members = np.bincount(level[~member], minlength=len(levels))
+    # in whole numbers, so that equal advantages tie: how many lie above each level, times the size
+    # of the other side
+    members_above = members.sum() - members.cumsum()
+    non_members_above = non_members.sum() - non_members.cumsum()
+    advantage = members_above * non_members.sum() - non_members_above * members.sum()
+    best = int(np.flatnonzero(advantage == advantage.max())[-1])
+    if best == len(levels) - 1:
+        return float(levels[best])
+    return float(levels[best] / 2 + levels[best + 1] / 2)
 
 
-def class_thresholds(
-    value: np.ndarray, member: np.ndarray, y: np.ndarray, classes: np.ndarray, least: int
-) -> dict[int, float]:
-    """The best threshold of each of ``classes``, from its samples alone (``y`` [n]).
+def class_thresholds(value: ndarray, member: ndarray, y: ndarray, least: int) -> dict[int, float]:
+    """Return the best threshold of each class of ``y`` [n], from its samples alone.
 
     A class with fewer than ``least`` members or non-members is left out: the threshold of all
     samples is for it.
     """
-    counts = {
-        c: (int((member & (y == c)).sum()), int((~member & (y == c)).sum()))
-        for c in classes.tolist()
-    }
-    return {
-        c: best_threshold(value[y == c], member[y == c])
-        for c, sides in counts.items()
-        if min(sides) >= least
-    }
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """``general``: for all classes; ``of_class``: for those that have their own."""
-
-    general: float
-    of_class: dict[int, float]
-
-    def at(self, y: np.ndarray) -> np.ndarray:
-        """[n]: the threshold of each label of ``y`` [n]."""
-        return np.array([self.of_class.get(c, self.general) for c in y.tolist()], np.float64)
+    thresholds = {}
+    for c in np.unique(y).tolist():
+        rows = y == c
+        members = int(member[rows].sum())
+        if min(members, int(rows.sum()) - members) >= least:
+            thresholds[c] = best_threshold(value[rows], member[rows])
+    return thresholds
 
 
 class Threshold(TaughtByRound, MeasuringAttack):
@@ -114,35 +99,40 @@ class Threshold(TaughtByRound, MeasuringAttack):
     @property
     def threshold(self) -> float | None:  # type: ignore[override]
         """0; None without a teacher and where half of the candidates teaches."""
-        return None if self.params.teacher == "none" else super().threshold
+        if self.params.teacher == "none":
+            return None
+        return super().threshold
 
     def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
         if self.params.teacher != "none":
             super().fit(shadows, audit)
 
-    def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
+    def _features(self, observations: Observations, y: ndarray) -> ndarray:
         return self._measured(observations)[..., None]
 
-    def _learn(
-        self, x: np.ndarray, member: np.ndarray, y: np.ndarray, rng: np.random.Generator
-    ) -> Thresholds:
+    def _learn(self, x: ndarray, member: ndarray, y: ndarray, rng: np.random.Generator) -> Scorer:
+        """Return a function from labels [n] to their thresholds [n]."""
         value = x[:, 0]
-        own = (
-            class_thresholds(value, member, y, np.unique(y), self.params.least)
-            if self.params.classes
-            else {}
+        of_class: dict[int, float] = {}
+        if self.params.classes:
+            of_class = class_thresholds(value, member, y, self.params.least)
+        general = best_threshold(value, member)
+        return lambda labels: np.array(
+            [of_class.get(c, general) for c in labels.tolist()], np.float64
         )
-        return Thresholds(best_threshold(value, member), own)
 
-    def _round(self, r: int, x: np.ndarray, audit: Audit) -> np.ndarray:
-        return x[:, 0] if self.params.teacher == "none" else super()._round(r, x, audit)
+    def _round(self, r: int, x: ndarray, audit: Audit) -> ndarray:
+        if self.params.teacher == "none":
+            return x[:, 0]
+        return super()._round(r, x, audit)
 
-    def _answer(
-        self, models: Sequence[Thresholds], fold: np.ndarray, x: np.ndarray, y: np.ndarray
-    ) -> np.ndarray:
-        each = np.stack([model.at(y) for model in models])  # [folds, n]
-        own, value = each[fold, np.arange(len(y))], x[:, 0]
-        return value - np.where(value > own, each.min(axis=0), each.max(axis=0))
+    def _answer(self, models: Sequence[Scorer], fold: ndarray, x: ndarray, y: ndarray) -> ndarray:
+        thresholds = np.stack([model(y) for model in models])  # [folds, n]
+        threshold = thresholds[fold, np.arange(len(y))]
+        value = x[:, 0]
+        lower = thresholds.min(axis=0)
+        higher = thresholds.max(axis=0)
+        return value - np.where(value > threshold, lower, higher)
 
 
 class ThresholdConfidence(Threshold):
@@ -177,8 +167,9 @@ class ThresholdModifiedEntropy(Threshold):
 
 
 class ThresholdLoss(Threshold):
-    """Minus the loss. Source: Yeom et al., CSF 2018, adversary 2, who take the mean training loss
-    as threshold.
+    """Minus the loss.
+
+    Source: Yeom et al., CSF 2018, adversary 2, who take the mean training loss as threshold.
     """
 
     measure = "loss"
@@ -194,9 +185,7 @@ class LabelOnly(Threshold):
     distance to the boundary).
     """
 
-    @property
-    def reads(self) -> Measure:
-        return signal("robustness")
+    measure = "robustness"
 
 
 class AdaptiveMemberShield(Threshold):
@@ -241,49 +230,42 @@ class AdaptiveMemberShield(Threshold):
 
     @property
     def reads(self) -> Measure:
+        """Minus the loss against soft labels."""
         return Measure(frozenset({"loss", "uniform-loss"}), self._minus_soft_loss)
 
     @property
     def needs(self) -> frozenset[str]:  # type: ignore[override]
         """The signals of the loss against soft labels; the classifier reads the logits, too."""
-        return self.reads.needs | ({"logits"} if self._is_trained else set())
+        if self._is_trained:
+            return self.reads.needs | {"logits"}
+        return self.reads.needs
 
     @property
     def _is_trained(self) -> bool:
         return self.params.form == "trained"
 
-    def _minus_soft_loss(self, observations: Observations) -> np.ndarray:
-        """[R, M, n]: cross-entropy is linear in the label, so the soft one's is the mean of both,
-        turned over.
+    def _minus_soft_loss(self, observations: Observations) -> ndarray:
+        """Return [R, M, n]: cross-entropy is linear in the label, so the soft label's is a mean of
+        two.
         """
         theta = self.params.theta
-        loss, uniform = (
-            np.asarray(observations[name], np.float64) for name in ("loss", "uniform-loss")
-        )
+        loss = float64(observations, "loss")
+        uniform = float64(observations, "uniform-loss")
         return -((1 - theta) * loss + theta * uniform)
 
-    def _features(self, observations: Observations, y: np.ndarray) -> np.ndarray:
-        value = super()._features(observations, y)
-        if not self._is_trained:
-            return value
-        one = [observations.of_target(name)[..., None] for name in ("loss", "uniform-loss")]
-        return np.concatenate(
-            [value, *one, observations.of_target("logits")], axis=2, dtype=np.float64
-        )
+    def _features(self, observations: Observations, y: ndarray) -> ndarray:
+        features = [super()._features(observations, y)]
+        if self._is_trained:
+            features += [observations.of_target(n)[..., None] for n in ("loss", "uniform-loss")]
+            features.append(observations.of_target("logits"))
+        return np.concatenate(features, axis=2, dtype=np.float64)
 
-    def _learn(
-        self, x: np.ndarray, member: np.ndarray, y: np.ndarray, rng: np.random.Generator
-    ) -> Any:
-        return (
-            standardised(regression, x, member, rng)
-            if self._is_trained
-            else super()._learn(x, member, y, rng)
-        )
+    def _learn(self, x: ndarray, member: ndarray, y: ndarray, rng: np.random.Generator) -> Scorer:
+        if self._is_trained:
+            return standardised(regression, x, member, rng)
+        return super()._learn(x, member, y, rng)
 
-    def _answer(self, models: Any, fold: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        if not self._is_trained:
-            return super()._answer(models, fold, x, y)
-        return TaughtByRound._answer(self, models, fold, x, y)
-
-    def _predict(self, model: Standardised, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return model.model.decision_function(model.of(x))
+    def _answer(self, models: Sequence[Scorer], fold: ndarray, x: ndarray, y: ndarray) -> ndarray:
+        if self._is_trained:
+            return score_by_fold(models, fold, x)
+        return super()._answer(models, fold, x, y)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy import ndarray
 from pydantic import Field, model_validator
 
 from fedbench.core import Audit, Observations, Params
@@ -14,7 +15,7 @@ from fedbench.plugins.attacks.measures import (
     LossOn,
     Measure,
     MeasuringAttack,
-    last_seen,
+    last_round,
     slope,
     time_average,
 )
@@ -27,12 +28,13 @@ class SingleRound(MeasuringAttack):
     table 1 and its code): that is the metric ``best_round`` over ``score_rounds``, never the score.
     """
 
-    def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
-        """[R, n]; a row of NaN for a round without the target."""
+    def score_rounds(self, observations: Observations, audit: Audit) -> ndarray | None:
+        """Return [R, n], a row of NaN for a round without the target."""
         return self._measured(observations)
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        return last_seen(self._measured(observations))
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
+        measured = self._measured(observations)
+        return measured[last_round(measured)]
 
 
 class BlackboxLoss(LossAttack, SingleRound):
@@ -93,18 +95,21 @@ class GradNorm(SingleRound):
 
     measure = "grad-norm"
 
-    def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
-        """[R, n]; None for the average, which uses the trajectory."""
-        return None if self.params.average else super().score_rounds(observations, audit)
+    def score_rounds(self, observations: Observations, audit: Audit) -> ndarray | None:
+        """Return [R, n], or None for the average, which uses the trajectory."""
+        if self.params.average:
+            return None
+        return super().score_rounds(observations, audit)
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
         if not self.params.average:
             return super().score(observations, audit)
-        return (-1 if self.params.inverted else 1) * time_average(self._measured(observations))
+        average = time_average(self._measured(observations))
+        return -average if self.params.inverted else average
 
 
 class Followed(Params):
-    """Which uploads an attack follows, and how a measurement is read."""
+    """Parameters of the attacks that follow uploads over rounds."""
 
     view: Literal["server", "coalition"] = Field(
         "server",
@@ -128,41 +133,41 @@ class Trajectory(MeasuringAttack):
 
     @property
     def view(self) -> Literal["server", "coalition"]:  # type: ignore[override]
-        """As the parameter says."""
+        """The parameter ``view``."""
         return self.params.view  # type: ignore[no-any-return]
 
-    def _read(self, measured: np.ndarray, audit: Audit) -> np.ndarray:
-        """``measured`` [..., n] float64 of the audit's candidates, as the parameter ``normalise``
-        wants it.
-        """
-        return measured if self.params.normalise == "none" else within_class(measured, audit.y)
+    def _read(self, measured: ndarray, audit: Audit) -> ndarray:
+        """Return ``measured`` [..., n] of the candidates, normalised as the parameter says."""
+        if self.params.normalise == "class":
+            return within_class(measured, audit.y)
+        return measured
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        """Mean over the rounds."""
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
+        """Return the mean over the rounds."""
         return time_average(self._read(self._measured(observations), audit))
 
 
-def within_class(measured: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Each value of [..., n] minus the mean of its class in its row, over the class's deviation
-    there (ddof 0).
+def within_class(measured: ndarray, y: ndarray) -> ndarray:
+    """Subtract from each value of ``measured`` [..., n] the mean of its class in its row, and
+    divide by the class's deviation there (ddof 0).
 
     ``y``: [n] labels. All candidates of the class count: no membership is needed. Every row (a
-    round, a round and client) has statistics of its own, so what is added to all of a class in a
-    row, or multiplies it, changes nothing. Where the class has one candidate, or the same value for
-    all, its value is 0, the mean: it says nothing. NaN stays in rows of NaN.
+    round, a round and client) has statistics of its own, so a constant added to all of a class in a
+    row, or a factor, changes nothing. Where the class has one candidate, or the same value for all,
+    its value is 0, the mean. NaN stays in rows of NaN.
     """
     values = np.asarray(measured, np.float64)
-    # what does not vary over samples is the same for all
+    # a signal that does not vary over samples has one column
     values = np.broadcast_to(values, (*values.shape[:-1], len(y)))
     out = np.zeros(values.shape)
     for label in np.unique(y):
-        mine = y == label
-        own = values[..., mine]
-        apart = own - own.mean(axis=-1, keepdims=True)
-        spread = np.sqrt((apart**2).mean(axis=-1, keepdims=True))
+        in_class = y == label
+        of_class = values[..., in_class]
+        centred = of_class - of_class.mean(axis=-1, keepdims=True)
+        spread = np.sqrt((centred**2).mean(axis=-1, keepdims=True))
         # compared exactly: the mean of equal values may differ from them in the last bit
-        alike = (own == own[..., :1]).all(axis=-1, keepdims=True) | (spread == 0)
-        out[..., mine] = np.where(alike, 0.0, apart / np.where(alike, 1.0, spread))
+        equal = (of_class == of_class[..., :1]).all(axis=-1, keepdims=True) | (spread == 0)
+        out[..., in_class] = np.where(equal, 0.0, centred / np.where(equal, 1.0, spread))
     return out
 
 
@@ -195,7 +200,7 @@ class FTAC(Trajectory):
 
     measure = "confidence"
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
         return slope(observations.rounds, self._read(self._measured(observations), audit))
 
 
@@ -208,7 +213,7 @@ class FTAL(Trajectory):
 
     measure = "loss"
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
         return -slope(observations.rounds, self._read(observations.of_target("loss"), audit))
 
 
@@ -216,14 +221,12 @@ class FTA(MeasuringAttack):
     """Score = least-squares slope of a signal on the global model against the round number; of the
     loss, minus it.
 
-    A participant's attack. It sees one model a round, the same for every target, and so tells
+    The attacker is a participant: it sees one model a round, the same for all targets, so it tells
     samples of the federation from outsiders' (``ofl``); among other clients' samples (``ifl``) it
     can only be at chance. As published it reads every round: audit every one (``audit: {every:
-    1}``). There is no calibration by population percentiles: that rank among known outsiders is the
-    same monotone map for every candidate, which moves a threshold and can create ties, but changes
-    no order, hence neither AUC nor TPR at a fixed FPR. It would cost the known outsiders, who could
-    then not be audited. Source: Chang et al. (USENIX Security 2024). The variants on the target's
-    uploads are ``fta-c`` and ``fta-l``.
+    1}``). There is no calibration by population percentiles: a rank among known outsiders is one
+    monotone map for all candidates and changes no order. Source: Chang et al. (USENIX Security
+    2024). The variants on the target's uploads are ``fta-c`` and ``fta-l``.
     """
 
     class Params(Params):
@@ -240,5 +243,5 @@ class FTA(MeasuringAttack):
         """The signal."""
         return MEASURES[self.params.signal]
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
         return slope(observations.rounds, self._measured(observations))

@@ -1,1 +1,1 @@
-"""One function per check, by the kind of component; ``testing/table.py`` lists them."""
+"""Functions of the checks, by kind of component; ``testing/table.py`` lists them."""

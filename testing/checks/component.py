@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import tempfile
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -20,20 +17,19 @@ from fedbench.core.registry.hooks_of import misfits, unknown_methods
 from fedbench.core.words import explain
 from fedbench.testing.observe import (
     difference,
-    digest_of,
     digests_of,
     global_state,
     hooked,
+    recording,
     state_of,
 )
 from fedbench.testing.subject import Failed, Skipped, Subject, Warned
 from fedbench.testing.trials import (
-    job_with,
     located,
     passes,
     reference,
-    run_in,
-    trained_with,
+    train_and_judge,
+    train_with,
     trial,
 )
 from fedbench.testing.worlds import declared_mistake
@@ -42,12 +38,12 @@ from fedbench.testing.worlds import declared_mistake
 
 
 def announced(subject: Subject) -> None:
-    """Its announcement has a summary that says more than its name."""
-    if subject.found is None:
+    """The announcement has a summary that says more than the name."""
+    if subject.announced is None:
         raise Warned(
             f"{subject.cls.__name__} is announced by no entry point: a suite cannot name it"
         )
-    summary = subject.found.component.summary
+    summary = subject.announced.component.summary
     if summary.strip().lower().replace("-", " ") == subject.name.replace("-", " "):
         raise Failed(
             f"the announced summary is {summary!r}, its name again; expected one line that says "
@@ -79,11 +75,8 @@ def parameters_documented(subject: Subject) -> None:
 def parameters_bounded(subject: Subject) -> None:
     """Every numeric parameter has a range (ge, gt, le, lt) or is a Literal."""
     params = subject.cls.Params
-    if loose := [
-        name
-        for name, field in params.model_json_schema().get("properties", {}).items()
-        if _unbounded(field)
-    ]:
+    fields = params.model_json_schema().get("properties", {}).items()
+    if loose := [name for name, field in fields if _unbounded(field)]:
         raise subject.failed(
             f"numeric parameters of {subject.cls.__name__}.Params that take any number: "
             f"{', '.join(loose)}; expected a range, "
@@ -107,7 +100,7 @@ _BOUNDS = {
 
 
 def _unbounded(schema: Any) -> bool:
-    """Whether some number in a JSON schema has no range."""
+    """Return whether some number in a JSON schema has no range."""
     if isinstance(schema, list):
         return any(map(_unbounded, schema))
     if not isinstance(schema, dict) or _BOUNDS & schema.keys():
@@ -118,14 +111,14 @@ def _unbounded(schema: Any) -> bool:
 def defaults_construct(subject: Subject) -> None:
     """An instance can be made from the defaults, and its params are those."""
     try:
-        made = subject.make()
+        component = subject.make()
     except TypeError as error:
         raise subject.failed(
             f"{explain(error)}; expected a constructor that takes the fields of Params by name: "
             "leave it alone, or call "
             "super().__init__(**values) in __init__(self, **values)"
         ) from error
-    if not isinstance(getattr(made, "params", None), Params):
+    if not isinstance(getattr(component, "params", None), Params):
         raise subject.failed(
             f"{subject.cls.__name__}() has no params of its own kind; expected what "
             "Configured.__init__ sets: leave the "
@@ -137,19 +130,20 @@ def known_methods(subject: Subject) -> None:
     """Every public method is a hook of the contract (of a defense: a phase): the engine calls no
     other.
     """
-    said = unknown_methods(subject.cls)
-    if meant := [text for text in said if "did you mean" in text]:
-        raise subject.failed(meant[0])
-    if said:
-        raise Warned(said[0])
+    messages = unknown_methods(subject.cls)
+    for message in messages:
+        if "did you mean" in message:
+            raise subject.failed(message)
+    if messages:
+        raise Warned(messages[0])
 
 
 def signatures(subject: Subject) -> None:
     """Every hook takes the engine's arguments."""
     if wrong := misfits(subject.cls):
-        name, found, expected = wrong[0]
+        name, takes, expected = wrong[0]
         raise subject.failed(
-            f"{name} takes {found}; expected {name}{expected}, as the engine calls it",
+            f"{name} takes {takes}; expected {name}{expected}, as the engine calls it",
             getattr(subject.cls, name),
         )
 
@@ -166,42 +160,42 @@ def declares_known_signals(subject: Subject) -> None:
 
 
 def runs(subject: Subject) -> None:
-    """It completes one small run with valid answers."""
+    """A small run completes with valid answers."""
     passes(subject)
 
 
-def result_or_reason(subject: Subject, what: str, work: Callable[[], Any]) -> Any:
-    """The result of some work, or None where the component refuses with a reason. Raises
-    :class:`Failed` otherwise.
+def result_or_reason(subject: Subject, case: str, work: Callable[[], Any]) -> Any:
+    """Return the result of ``work``, or None where the component refuses with a reason.
+
+    Raises :class:`Failed` otherwise.
     """
     try:
         return work()
     except (UserError, SkipCell, Diverged) as why:
         if not str(why).strip():
             raise subject.failed(
-                f"{what}: it refuses without a reason; expected one in words"
+                f"{case}: it refuses without a reason; expected one in words"
             ) from why
     except Exception as error:
         raise Failed(
-            f"{what}: {located(error)}; expected a result, or UserError or SkipCell with the reason"
+            f"{case}: {located(error)}; expected a result, or UserError or SkipCell with the reason"
         ) from error
 
 
-def runs_end_to_end(subject: Subject, device: str = "cpu") -> None:
-    """Data, training, attack and verdict make a record that can be read back."""
-    with tempfile.TemporaryDirectory(prefix="fedbench-check-") as folder:
-        run_in(Path(folder), replace(job_with(subject), device=device))
+def runs_end_to_end(subject: Subject) -> None:
+    """Data, training, attack and verdict work together."""
+    train_and_judge(subject)
 
 
 def runs_on_cuda(subject: Subject) -> None:
-    """It trains and computes on a GPU, where there is one."""
+    """Training and measuring work on a GPU, where there is one."""
     # in a process of its own: this one could not fork others that use CUDA afterwards
     if not ask(torch.cuda.is_available):
         raise Skipped("this machine has no CUDA device")
     if subject.kind == "attack":
-        ask(lambda: trained_with(subject.make(), device="cuda") and "")
+        ask(lambda: train_with(subject.make(), device="cuda") and "")
     else:
-        runs_end_to_end(subject, "cuda")
+        ask(lambda: train_and_judge(subject, "cuda"))
 
 
 # --- repeatability and side effects ---------------------------------------------------------------
@@ -209,9 +203,8 @@ def runs_on_cuda(subject: Subject) -> None:
 
 _KEYED = (
     "draw from keyed generators: ctx.rng or ctx.generator of a defense, audit.rng or "
-    "audit.generator of an attack (knowledge.rng "
-    "in craft), run.rng(purpose) of an analysis, one made from the seed of a data set's load, "
-    "torch's in a model's build"
+    "audit.generator of an attack (knowledge.rng in craft), run.rng(purpose) of an analysis, one "
+    "made from the seed of a data set's load, torch's in a model's build"
 )
 
 
@@ -228,50 +221,37 @@ def deterministic_under_seed(subject: Subject) -> None:
 
 
 def global_state_unchanged(subject: Subject) -> None:
-    """It leaves the global generators of Python, numpy and torch and the settings of the process as
-    they are.
+    """The global generators of Python, numpy and torch and the settings of the process stay as they
+    are.
     """
-    changed: dict[str, None] = {}
-
-    def around(name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        before = global_state(subject.kind)
-        answer = call(*args)
-        after = global_state(subject.kind)
-        changed.update(
-            {f"{name} changes {what}": None for what in before if before[what] != after[what]}
-        )
-        return answer
-
+    changes: dict[str, None] = {}
+    around = recording(changes, lambda name, args: global_state(subject.kind))
     # sets torch's generator
     engine_keys = patch.object(LocalTrainer, "key_module", lambda *args, **more: None)
     for _ in range(2):  # what it imports the first time may change the state
-        changed.clear()
+        changes.clear()
         with kept(), engine_keys:
             trial(subject, hooked(around("its constructor", subject.make, ()), around))
-        if not changed:
+        if not changes:
             return
-    raise subject.failed(f"{', '.join(changed)}; expected the same state afterwards; {_KEYED}")
+    raise subject.failed(f"{', '.join(changes)}; expected the same state afterwards; {_KEYED}")
 
 
 def no_state_between_runs(subject: Subject) -> None:
     """An instance that has served one run serves the next as one in a fresh process does."""
-    made = subject.make()
-    trial(subject, made)
-    name = difference(reference(subject), digests_of(trial(subject, made)))
+    component = subject.make()
+    trial(subject, component)
+    name = difference(reference(subject), digests_of(trial(subject, component)))
     if not name:
         return
     fresh = digests_of(state_of(subject.make()))
-    now = digests_of(state_of(made))
-    left = (
-        ", ".join(f"self.{n}" for n in now if now[n] != fresh.get(n))
-        or "a global of its module, or other state outside it"
-    )
-    place = {"defense": " in `begin`, or keep it in ctx.memory", "attack": " in `score`"}.get(
-        subject.kind, ""
-    )
+    used = digests_of(state_of(component))
+    left = ", ".join(f"self.{n}" for n in used if used[n] != fresh.get(n))
+    place = {"defense": " in `begin`, or keep it in ctx.memory", "attack": " in `score`"}
     raise subject.failed(
-        f"{name} differs where an instance serves a second run; left over from the first: {left}; "
-        f"expected a reset{place}"
+        f"{name} differs where an instance serves a second run; left over from the first: "
+        f"{left or 'a global of its module, or other state outside it'}; expected a reset"
+        f"{place.get(subject.kind, '')}"
     )
 
 
@@ -294,39 +274,27 @@ _LIVE = (
 
 
 def inputs_not_mutated(subject: Subject) -> None:
-    """Its hooks do not change their arguments."""
-    found: dict[str, None] = {}
-
-    def around(name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        before = _arguments(name, args)
-        try:
-            return call(*args)
-        finally:
-            after = _arguments(name, args)
-            found.update(
-                {f"{name} changes {what}": None for what in before if before[what] != after[what]}
-            )
-
-    trial(subject, hooked(subject.make(), around))
-    if found:
+    """Hooks do not change their arguments."""
+    changes: dict[str, None] = {}
+    trial(subject, hooked(subject.make(), recording(changes, _arguments)))
+    if changes:
         raise subject.failed(
-            f"{', '.join(found)}; expected no change: work on a copy, .clone() of a tensor, "
+            f"{', '.join(changes)}; expected no change: work on a copy, .clone() of a tensor, "
             ".copy() of an array"
         )
 
 
 def _arguments(hook: str, args: tuple[Any, ...]) -> dict[str, str]:
-    """Digests of every part of the arguments that the hook may not change."""
-    found = {}
+    """Return digests of every part of the arguments that the hook may not change."""
+    values: dict[str, Any] = {}
     for i, arg in enumerate(args):
         if i == 0 and hook in _WRITABLE:
             continue
+        name = type(arg).__name__
         fields = getattr(type(arg), "__dataclass_fields__", None)
         if fields is None:
-            found[f"its argument {i + 1} ({type(arg).__name__})"] = digest_of(arg)
+            values[f"its argument {i + 1} ({name})"] = arg
             continue
         live = _LIVE if isinstance(arg, MemberContext) or hasattr(arg, "memory") else ()
-        found |= {
-            f"{type(arg).__name__}.{n}": digest_of(getattr(arg, n)) for n in fields if n not in live
-        }
-    return found
+        values |= {f"{name}.{n}": getattr(arg, n) for n in fields if n not in live}
+    return digests_of(values)

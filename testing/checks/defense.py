@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +11,7 @@ import numpy as np
 from fedbench.core import MemberContext
 from fedbench.core.federation.loop import Training
 from fedbench.testing.checks.component import result_or_reason
-from fedbench.testing.observe import holds, hooked, overridden, places_of
+from fedbench.testing.observe import Call, holds, hooked, overridden, places_of
 from fedbench.testing.subject import Skipped, Subject
 from fedbench.testing.trials import train_defense
 from fedbench.testing.worlds import NormedNet
@@ -20,26 +19,25 @@ from fedbench.testing.worlds import NormedNet
 
 def members_kept_apart(subject: Subject) -> None:
     """No member's data, memory or context is kept where another member's phase can read it."""
-    made = subject.make()
-    found: dict[str, None] = {}
+    defense = subject.make()
+    leaks: list[str] = []
 
-    def around(name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    def around(name: str, call: Call, args: tuple[Any, ...]) -> Any:
         answer = call(*args)
         ctx = args[-1] if args else None
         if isinstance(ctx, MemberContext):
             private = [ctx, ctx.memory, ctx.data, ctx.data.x, ctx.data.y]
-            for place, value in places_of(made):
-                if holds(value, private):
-                    found[
-                        f"{name} keeps client {ctx.client}'s data, memory or context in {place}"
-                    ] = None
+            leaks.extend(
+                f"{name} keeps client {ctx.client}'s data, memory or context in {place}"
+                for place, value in places_of(defense)
+                if holds(value, private)
+            )
         return answer
 
-    train_defense(hooked(made, around))
-    if found:
+    train_defense(hooked(defense, around))
+    if leaks:
         raise subject.failed(
-            f"{next(iter(found))}; expected that it is kept in ctx.memory, which only this member "
-            "sees"
+            f"{leaks[0]}; expected that it is kept in ctx.memory, which only this member sees"
         )
 
 
@@ -51,14 +49,14 @@ def order_of_clients(subject: Subject) -> None:
     first = train_defense(subject.make(), federation={"rounds": 1})
     with patch.object(Training, "_cohort", lambda self, t: cohort(self, t)[::-1]):
         second = train_defense(subject.make(), federation={"rounds": 1})
+    before = first.signals["loss"]
+    after = second.signals["loss"]
     for i, client in enumerate(first.rows):
-        if not np.array_equal(
-            first.signals["loss"][:, i], second.signals["loss"][:, second.rows.index(client)]
-        ):
+        if not np.array_equal(before[:, i], after[:, second.rows.index(client)]):
             raise subject.failed(
                 f"the upload of client {client} in round 1 changes where the clients train in "
-                "another order; expected the same "
-                "bits: draw from ctx, keep what a member learns in ctx.memory, not on self"
+                "another order; expected the same bits: draw from ctx, keep what a member learns "
+                "in ctx.memory, not on self"
             )
 
 
@@ -83,6 +81,5 @@ def refuses_with_a_reason(subject: Subject) -> None:
     """Unusual federations: it serves them or raises UserError (`check`) or SkipCell with a reason,
     no other exception.
     """
-    for what, changes in FEDERATIONS.items():
-        work: Any = partial(train_defense, subject.make(), **changes)
-        result_or_reason(subject, what, work)
+    for case, changes in FEDERATIONS.items():
+        result_or_reason(subject, case, partial(train_defense, subject.make(), **changes))

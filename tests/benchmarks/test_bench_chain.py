@@ -39,7 +39,8 @@ def test_maxima_with_the_channels_first_over_channels_last(backward):
             )
 
     last = first.to(memory_format=torch.channels_last)
-    what = f"maxima of {BATCH} x 16 x 32 x 32, {'forward and backward' if backward else 'forward'}, channels first / last"
+    ways = "forward and backward" if backward else "forward"
+    what = f"maxima of {BATCH} x 16 x 32 x 32, {ways}, channels first / last"
     report(what, lambda: pooled(first), lambda: pooled(last))
 
 
@@ -54,7 +55,8 @@ def test_convolutions_of_ten_clients_one_by_one_over_one_of_ten_groups(backward)
             options = None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups, [True, True, False]
             torch.ops.aten.convolution_backward(out, x, w, *options)
 
-    what = f"convolutions of ten clients, {'forward and backward' if backward else 'forward'}, one by one / as groups"
+    ways = "forward and backward" if backward else "forward"
+    what = f"convolutions of ten clients, {ways}, one by one / as groups"
     report(
         what,
         lambda: [convolved(a, b) for a, b in zip(x, w, strict=True)],

@@ -109,7 +109,10 @@ def row(design: tuple[int, int, int], laws: str, rate: float, repetitions: int) 
 
 def table(repetitions: int = REPETITIONS) -> Iterator[str]:
     """Lines of Markdown."""
-    yield "| seeds x targets of others | scores | a target's % | true % | mean % | median ends % | covers true % | a target's % |"
+    yield (
+        "| seeds x targets of others | scores | a target's % | true % | mean % | median ends % | "
+        "covers true % | a target's % |"
+    )
     yield "|---|---|---|---|---|---|---|---|"
     yield from (
         row(design, laws, rate, repetitions)

@@ -1,4 +1,6 @@
-"""What the benchmarks share: federations, a loop by hand, and the timing of several ways in turn."""
+"""What the benchmarks share: federations, a loop by hand, and the timing of several ways in
+turn.
+"""
 
 from __future__ import annotations
 

@@ -103,7 +103,9 @@ def difference(old: list[str], new: list[str]) -> float | None:
 
 
 def beyond(old: list[str], new: list[str]) -> bool:
-    """Whether two parts differ by more than rounding: words, such as outcomes, by any difference."""
+    """Whether two parts differ by more than rounding: words, such as outcomes, by any
+    difference.
+    """
     if len(old) != len(new) or not old:
         return True
     if len(old) == 1:

@@ -43,7 +43,9 @@ def run(suite: Path | str, results: Path, *options: str) -> tuple[dict[str, str]
 
 
 def check(name: str, made: dict[str, str], found: Numbers, renew: bool) -> None:
-    """Compare with the stored numbers; with ``renew`` keep the new ones for the end of the session."""
+    """Compare with the stored numbers; with ``renew`` keep the new ones for the end of the
+    session.
+    """
     stored = load().get(name, {"made": made, "numbers": {}})
     changed = [f"{name}: {part}" for part in moved(stored, made, found)]
     if renew:

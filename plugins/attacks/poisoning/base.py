@@ -1,4 +1,4 @@
-"""What poisoning attacks share (labels, rows, how they infer), the passive baselines and gradient
+"""Base of the poisoning attacks (labels, rows, inference), the passive baselines and gradient
 ascent.
 """
 
@@ -8,22 +8,15 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
+from torch import Tensor
 
-from fedbench.core import (
-    ActiveAttack,
-    Attack,
-    Audit,
-    Knowledge,
-    Observations,
-    Params,
-    UserError,
-    norm,
-)
-from fedbench.plugins.attacks.measures import last_seen
+from fedbench.core import ActiveAttack, Knowledge, Params, UserError, norm
+from fedbench.plugins.attacks.trajectory import SingleRound
 
 
-class Correctness(Attack):
+class Correctness(SingleRound):
     """Score = logit margin of the true label on the global model of the last audited round; member
     iff it is > 0.
 
@@ -34,16 +27,9 @@ class Correctness(Attack):
     (passive attack), after Yeom et al. (CSF 2018).
     """
 
-    needs = frozenset({"margin"})
+    measure = "margin"
     view = "client"
     threshold = 0.0
-
-    def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
-        """[R, n]: the margins in every audited round."""
-        return np.asarray(observations.of_target("margin"), np.float64)
-
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
-        return last_seen(np.asarray(observations.of_target("margin"), np.float64))
 
 
 class Poisoning(Correctness, ActiveAttack):
@@ -58,40 +44,41 @@ ABOUT_DRAW = (
 )
 
 
-def wrong_labels(knowledge: Knowledge, draw: Draw = "uniform") -> torch.Tensor:
-    """[n] int64: a wrong label for every sample of the attack set, drawn in the first round and
-    kept.
+def wrong_labels(knowledge: Knowledge, draw: Draw = "uniform") -> Tensor:
+    """Return a wrong label for every sample of the attack set, [n] int64, drawn in the first round
+    and kept.
 
     Source: Mo et al. (FedPoisonMIA), ICCV 2025, section 4.2, step I ("randomly chosen from the
     remaining available labels"). Raises ``UserError`` for fewer than two classes.
     """
     if "wrong-labels" not in knowledge.memory:
-        true, classes = knowledge.y.cpu().numpy(), knowledge.federation.n_classes
+        true = knowledge.y.cpu().numpy()
+        classes = knowledge.federation.n_classes
         if classes < 2:
             raise UserError("an attack that mislabels its samples needs at least two classes")
-        drawn = (
-            uniform(true, classes, knowledge.rng)
-            if draw == "uniform"
-            else permuted(true, knowledge.rng)
-        )
+        if draw == "uniform":
+            drawn = uniform(true, classes, knowledge.rng)
+        else:
+            drawn = permuted(true, knowledge.rng)
         knowledge.memory["wrong-labels"] = torch.from_numpy(drawn).to(knowledge.y)
-    wrong: torch.Tensor = knowledge.memory["wrong-labels"]
+    wrong: Tensor = knowledge.memory["wrong-labels"]
     return wrong
 
 
-def uniform(true: np.ndarray, n_classes: int, rng: np.random.Generator) -> np.ndarray:
-    """[n]: every class but the true one with equal probability."""
+def uniform(true: ndarray, n_classes: int, rng: np.random.Generator) -> ndarray:
+    """Draw labels [n], every class but the true one with equal probability."""
     return (true + rng.integers(1, n_classes, len(true))) % n_classes
 
 
-def permuted(true: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """[n]: the labels permuted; where that hits the true one, drawn again from 0..max-1, so never
-    the highest label.
+def permuted(true: ndarray, rng: np.random.Generator) -> ndarray:
+    """Permute the labels [n]; where that hits the true one, draw again from 0..max-1, so never the
+    highest label.
 
     With labels 0 and 1 a zero has no such label left and becomes 1 (the released code would draw
     for ever).
     """
-    wrong, top = rng.permutation(true), int(true.max(initial=0))
+    wrong = rng.permutation(true)
+    top = int(true.max(initial=0))
     hit = wrong == true
     # "drawn until it differs" is a uniform draw among the labels below the highest, the true one
     # left out
@@ -112,8 +99,8 @@ class Jitter(Params):
     )
 
 
-def copies(row: torch.Tensor, knowledge: Knowledge, jitter: float) -> torch.Tensor:
-    """[m, P]: ``row`` [P] once for every malicious client that takes part.
+def copies(row: Tensor, knowledge: Knowledge, jitter: float) -> Tensor:
+    """Return ``row`` [P] once for every malicious client that takes part, [m, P].
 
     The released code of FedPoisonMIA sends one row, multiplied by the number of clients: a rule
     that looks at rows then faces one outlier instead of a group.
@@ -125,22 +112,20 @@ def copies(row: torch.Tensor, knowledge: Knowledge, jitter: float) -> torch.Tens
     return rows
 
 
-def benign_rows(knowledge: Knowledge) -> torch.Tensor:
-    """[n, P]: what the attacker takes for benign: the other clients' rows, or with partial
-    knowledge its own honest ones.
+def benign_rows(knowledge: Knowledge) -> Tensor:
+    """Return the rows [n, P] that the attacker takes for benign: the other clients', or with
+    partial knowledge its own honest ones.
 
     Where only one other client takes part, its own honest rows join it: a distance between benign
     rows needs two. Source: Mo et al. (FedPoisonMIA), ICCV 2025, table 1 (full and partial
     knowledge).
     """
-    own = (
-        knowledge.start.new_zeros(0, len(knowledge.start))
-        if knowledge.own is None
-        else knowledge.own
-    )
-    if knowledge.honest is None:
-        return own
-    return knowledge.honest if len(knowledge.honest) > 1 else torch.cat([knowledge.honest, own])
+    rows = [row for row in (knowledge.honest, knowledge.own) if row is not None]
+    if not rows:
+        return knowledge.start.new_zeros(0, len(knowledge.start))
+    if knowledge.honest is not None and len(knowledge.honest) > 1:
+        return knowledge.honest
+    return torch.cat(rows)
 
 
 class Passive(Correctness):
@@ -153,20 +138,17 @@ class Passive(Correctness):
 
 
 class PassiveTrained(Poisoning):
-    """As ``passive``, but its clients send an honest step on the attack set, non-members and all,
-    with true labels.
+    """Passive baseline of the released code: its clients send an honest step on the attack set,
+    non-members and all, with true labels.
 
-    So the released code of FedPoisonMIA runs its passive baseline: non-members are trained on as
-    well, and the gap to the members shrinks. It flatters whatever is compared with it.
+    Non-members are trained on as well, so the gap to the members shrinks. It flatters whatever is
+    compared with it. Source: the code of FedPoisonMIA.
     """
 
-    class Params(Jitter):
-        pass
-
+    Params = Jitter
     knowledge = "none"
 
-    def craft(self, round: int, knowledge: Knowledge) -> torch.Tensor:
-        """[m, P]."""
+    def craft(self, round: int, knowledge: Knowledge) -> Tensor:
         return copies(knowledge.step(knowledge.x, knowledge.y), knowledge, self.params.jitter)
 
 
@@ -179,11 +161,8 @@ class GradientAscent(Poisoning):
     (FedPoisonMIA, ICCV 2025, appendix C) use it.
     """
 
-    class Params(Jitter):
-        pass
-
+    Params = Jitter
     knowledge = "none"
 
-    def craft(self, round: int, knowledge: Knowledge) -> torch.Tensor:
-        """[m, P]."""
+    def craft(self, round: int, knowledge: Knowledge) -> Tensor:
         return copies(-knowledge.step(knowledge.x, knowledge.y), knowledge, self.params.jitter)

@@ -1,4 +1,4 @@
-"""Poison that a rule's distances or angles do not reveal: AGREvader and the adaptive attack on ATM."""
+"""Poison that a rule's distances or angles do not reveal: AGREvader, the adaptive attack on ATM."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
+from torch import Tensor
 
 from fedbench.core import Knowledge, norms
 from fedbench.plugins.attacks.poisoning.base import (
@@ -22,29 +24,27 @@ from fedbench.plugins.attacks.poisoning.base import (
 _COLUMNS = 2**14
 
 
-def unit_rows(rows: torch.Tensor) -> torch.Tensor:
-    """[n, P]: every row divided by its norm; a zero row stays zero."""
+def unit_rows(rows: Tensor) -> Tensor:
+    """Divide every row of ``rows`` [n, P] by its norm; a zero row stays zero."""
     lengths = norms(rows)[:, None]
     return rows / torch.where(lengths > 0, lengths, 1.0).to(rows)
 
 
-def products(a: torch.Tensor, b: torch.Tensor) -> np.ndarray:
-    """[m, n]: inner products of the rows of ``a`` [m, P] and ``b`` [n, P].
+def products(a: Tensor, b: Tensor) -> ndarray:
+    """Return the inner products [m, n] of the rows of ``a`` [m, P] and ``b`` [n, P].
 
     Some columns at a time, summed in float64: in float32 a vector of 11 million entries is a
     thousandth too short.
     """
-    if a.shape[1] <= _COLUMNS:
-        return (a @ b.T).double().cpu().numpy()
     total = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
-    for part, other in zip(a.split(_COLUMNS, dim=1), b.split(_COLUMNS, dim=1), strict=True):
-        total += part @ other.T
+    for left, right in zip(a.split(_COLUMNS, dim=1), b.split(_COLUMNS, dim=1), strict=True):
+        total += left @ right.T
     return total.cpu().numpy()
 
 
-def cosines(dots: np.ndarray, squared: np.ndarray) -> np.ndarray:
-    """[..., n]: cosines of vectors with unit vectors, given ``dots`` [..., n] and ``squared`` norms
-    [...].
+def cosines(dots: ndarray, squared: ndarray) -> ndarray:
+    """Return the cosines [..., n] of vectors with unit vectors, given ``dots`` [..., n] and
+    ``squared`` norms [...].
 
     0 where either vector is zero: no direction is a right angle to every other.
     """
@@ -53,16 +53,16 @@ def cosines(dots: np.ndarray, squared: np.ndarray) -> np.ndarray:
         return np.clip(np.where(lengths > 0, dots / lengths, 0.0), -1.0, 1.0)
 
 
-def least_cosine(unit_gram: np.ndarray) -> float:
-    """Cosine of the largest angle between two of n >= 2 unit vectors with these inner products [n,
-    n].
+def least_cosine(unit_gram: ndarray) -> float:
+    """Return the cosine of the largest angle between two of n >= 2 unit vectors with these inner
+    products [n, n].
     """
     return float(np.clip(unit_gram[np.triu_indices(len(unit_gram), 1)].min(), -1.0, 1.0))
 
 
-def angles(gram: np.ndarray) -> np.ndarray:
-    """[n, n]: angles in radians between vectors with these inner products [n, n]; 0 of each with
-    itself.
+def angles(gram: ndarray) -> ndarray:
+    """Return the angles in radians [n, n] between vectors with these inner products [n, n]; 0 of
+    each with itself.
     """
     lengths = np.sqrt(np.maximum(np.diag(gram), 0.0))
     outer = lengths[:, None] * lengths
@@ -73,7 +73,7 @@ def angles(gram: np.ndarray) -> np.ndarray:
 
 
 class AGREvader(Poisoning):
-    """Sends ``cover`` c + v if that is no further from a benign row than two benign rows are apart,
+    """Send ``cover`` c + v if that is no further from a benign row than two benign rows are apart,
     else c alone.
 
     c: one pass over the mask set; v: one step on the attack set with wrong labels; distances are
@@ -91,11 +91,10 @@ class AGREvader(Poisoning):
 
     @property
     def knowledge(self) -> Literal["none", "own"]:  # type: ignore[override]
-        """The condition needs something benign to compare with."""
+        """``own``, since the condition needs benign rows to compare with."""
         return "none" if self.params.always else "own"
 
-    def craft(self, round: int, knowledge: Knowledge) -> torch.Tensor:
-        """[m, P]."""
+    def craft(self, round: int, knowledge: Knowledge) -> Tensor:
         cover = knowledge.train(knowledge.mask_x, knowledge.mask_y)
         poison = knowledge.step(knowledge.x, wrong_labels(knowledge, self.params.labels))
         mixed = self.params.cover * cover + poison
@@ -103,14 +102,14 @@ class AGREvader(Poisoning):
         return copies(mixed if hidden else cover, knowledge, self.params.jitter)
 
 
-def is_close(row: torch.Tensor, benign: torch.Tensor) -> bool:
-    """Whether ``row`` [P] is no further from any of ``benign`` [n, P] than two of those are apart;
-    False for n < 2.
+def is_close(row: Tensor, benign: Tensor) -> bool:
+    """Return whether ``row`` [P] is no further from any of ``benign`` [n, P] than two of those are
+    apart; False for n < 2.
     """
     if len(benign) < 2:
         return False
-    apart = max(float(norms(benign[i + 1 :] - benign[i]).amax()) for i in range(len(benign) - 1))
-    return float(norms(benign - row).amax()) <= apart
+    widest = max(float(norms(benign[i + 1 :] - benign[i]).amax()) for i in range(len(benign) - 1))
+    return float(norms(benign - row).amax()) <= widest
 
 
 class AdaptiveATM(Poisoning):
@@ -135,8 +134,7 @@ class AdaptiveATM(Poisoning):
 
     knowledge = "own"
 
-    def craft(self, round: int, knowledge: Knowledge) -> torch.Tensor:
-        """[m, P]."""
+    def craft(self, round: int, knowledge: Knowledge) -> Tensor:
         poison = knowledge.step(knowledge.x, wrong_labels(knowledge, self.params.labels))
         rows = torch.cat([poison[None], benign_rows(knowledge)])
         m = len(knowledge.clients)
@@ -145,9 +143,9 @@ class AdaptiveATM(Poisoning):
         return copies(row, knowledge, self.params.jitter)
 
 
-def blend(gram: np.ndarray, copies: int, trim: int, most: int) -> np.ndarray:
-    """[1 + n] weights of the poison and n benign rows in what is sent, from their inner products [1
-    + n, 1 + n].
+def blend(gram: ndarray, copies: int, trim: int, most: int) -> ndarray:
+    """Return the weights [1 + n] of the poison and n benign rows in what is sent, from their inner
+    products [1 + n, 1 + n].
 
     Start a = poison. While its mean angle to all rows (``copies`` of a among them, and itself as 0)
     is no less than the ``trim``-th largest mean angle: a <- (a + h) / 2 with h the benign row at
@@ -155,7 +153,9 @@ def blend(gram: np.ndarray, copies: int, trim: int, most: int) -> np.ndarray:
     """
     n = len(gram) - 1
     weights = np.eye(n + 1)[0]
-    for _ in range(most if n else 0):
+    if n == 0:
+        return weights
+    for _ in range(most):
         # all rows as combinations of the basis: the benign ones, then a for every malicious client
         mix = np.vstack([np.eye(n + 1)[1:], np.tile(weights, (copies, 1))])
         between = angles(mix @ gram @ mix.T)

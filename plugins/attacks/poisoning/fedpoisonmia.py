@@ -12,7 +12,9 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy import ndarray
 from pydantic import Field
+from torch import Tensor
 
 from fedbench.core import Knowledge, SkipCell, norms
 from fedbench.plugins.attacks.poisoning.base import (
@@ -32,76 +34,89 @@ SLACK = 1e-9  # of a cosine: float64 rounding at a point that lies on the bound
 
 @dataclass(frozen=True)
 class Segment:
-    """The candidates a(s) = s m + v, 0 <= s <= 1, seen through inner products with n unit benign
-    rows.
+    """Candidates a(s) = s m + v, 0 <= s <= 1, by inner products with n unit benign rows."""
 
-    ``mask``: [n] m's, ``poison``: [n] v's; ``mask_sq`` |m|^2, ``cross`` <m, v>, ``poison_sq``
-    |v|^2.
-    """
-
-    mask: np.ndarray
-    poison: np.ndarray
+    mask: ndarray
+    """[n]: of m"""
+    poison: ndarray
+    """[n]: of v"""
     mask_sq: float
+    """|m|^2"""
     cross: float
+    """<m, v>"""
     poison_sq: float
+    """|v|^2"""
 
-    def squared(self, s: np.ndarray) -> np.ndarray:
-        """[k]: |a(s)|^2."""
+    def squared(self, s: ndarray) -> ndarray:
+        """Return |a(s)|^2 [k]."""
         return np.maximum(s * s * self.mask_sq + 2 * s * self.cross + self.poison_sq, 0.0)
 
-    def least_cosine(self, s: np.ndarray) -> np.ndarray:
-        """[k]: cosine of the largest angle between a(s) and a benign row."""
+    def least_cosine(self, s: ndarray) -> ndarray:
+        """Return the cosine [k] of the largest angle between a(s) and a benign row."""
         return cosines(s[:, None] * self.mask + self.poison, self.squared(s)).min(axis=1)
 
-    def value(self, s: np.ndarray, objective: Objective) -> np.ndarray:
-        """[k]: what is maximised: the largest angle to a benign row (as minus its cosine), or the
-        squared norm.
+    def stationary(self) -> ndarray:
+        """Return where the cosine (p s + q) / sqrt(A s^2 + 2 B s + C) with each benign row has
+        slope 0, [n]; not finite if nowhere.
         """
-        return -self.least_cosine(s) if objective == "angle" else self.squared(s)
+        p = self.mask
+        q = self.poison
+        b = self.cross
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (q * b - p * self.poison_sq) / (p * b - q * self.mask_sq)
 
 
 def optimal_scale(segment: Segment, bound: float, objective: Objective) -> float | None:
-    """The s in [0, 1] with the largest objective among those with all cosines >= ``bound``; None if
-    there is none.
+    """Return the s in [0, 1] with the largest objective among those with all cosines >= ``bound``;
+    None if there is none.
 
-    No search: a cosine along a segment, (p s + q) / sqrt(A s^2 + 2 B s + C), has one stationary
-    point and meets the bound at the roots of a quadratic. The allowed s are intervals between such
-    roots, 0 and 1; within one, the largest angle is attained at an end or a stationary point, the
-    norm (convex) at an end. Of equal optima the smallest s is taken: more of what is sent is poison
-    then. Source: Mo et al. (FedPoisonMIA), ICCV 2025, equation 6 (the released code's call of SLSQP
-    for it is commented out).
+    No search: a cosine along a segment has one stationary point and meets the bound at the roots of
+    a quadratic. The allowed s are intervals between such roots, 0 and 1; within one, the largest
+    angle is attained at an end or a stationary point, the norm (convex) at an end. Of equal optima
+    the smallest s is taken: more of what is sent is poison then. Source: Mo et al. (FedPoisonMIA),
+    ICCV 2025, equation 6 (the released code's call of SLSQP for it is commented out).
     """
-    s = _candidates(segment, bound)
+    s = _scales(segment, _bound_roots(segment, bound))
     s = s[segment.least_cosine(s) >= bound - SLACK]
     if len(s) == 0:
         return None
-    value = segment.value(s, objective)
+    value = -segment.least_cosine(s) if objective == "angle" else segment.squared(s)
     return float(s[value >= value.max() - SLACK * np.abs(value).max()].min())
 
 
 def closest_scale(segment: Segment) -> float:
-    """The s in [0, 1] of the smallest largest angle to a benign row, for where the bound cannot be
-    kept.
+    """Return the s in [0, 1] of the smallest largest angle to a benign row, for where the bound
+    cannot be kept.
 
     The least of several cosines is largest at 0 or 1, where one of them is stationary, or where two
     of them cross.
     """
-    p, q = segment.mask, segment.poison
+    p = segment.mask
+    q = segment.poison
     with np.errstate(divide="ignore", invalid="ignore"):
-        crossing = (-(q[:, None] - q) / (p[:, None] - p)).ravel()
-    s = _within(np.concatenate([[0.0, 1.0], _stationary(segment), crossing]))
+        crossings = (-(q[:, None] - q) / (p[:, None] - p)).ravel()
+    s = _scales(segment, crossings)
     return float(s[segment.least_cosine(s).argmax()])
 
 
-def _candidates(segment: Segment, bound: float) -> np.ndarray:
-    """[k]: 0, 1, and within them every stationary point of a cosine and every point where one meets
-    the bound.
+def _scales(segment: Segment, more: ndarray) -> ndarray:
+    """Return 0, 1, every stationary point of a cosine, and ``more`` points, within [0, 1]."""
+    s = np.concatenate([[0.0, 1.0], segment.stationary(), more])
+    return s[np.isfinite(s) & (s >= 0) & (s <= 1)]
+
+
+def _bound_roots(segment: Segment, bound: float) -> ndarray:
+    """Return every point [2n] where a cosine may meet the bound: the roots of (p s + q)^2 = bound^2
+    (A s^2 + 2 B s + C). Those of the other sign are not feasible.
     """
-    p, q = segment.mask, segment.poison
-    a, b, c = segment.mask_sq, segment.cross, segment.poison_sq
-    # (p s + q)^2 = bound^2 (a s^2 + 2 b s + c); roots of the other sign are not feasible and drop
-    # out
-    square, half, rest = p * p - bound**2 * a, p * q - bound**2 * b, q * q - bound**2 * c
+    p = segment.mask
+    q = segment.poison
+    a = segment.mask_sq
+    b = segment.cross
+    c = segment.poison_sq
+    square = p * p - bound**2 * a
+    half = p * q - bound**2 * b
+    rest = q * q - bound**2 * c
     with np.errstate(divide="ignore", invalid="ignore"):
         # half^2 - square rest, its factor bound^2 taken out by hand: near a right angle it would
         # drown in rounding
@@ -109,22 +124,7 @@ def _candidates(segment: Segment, bound: float) -> np.ndarray:
         root = abs(bound) * np.sqrt(np.maximum(inner, 0.0))
         # a sum without cancellation; the other root follows from it
         large = -(half + np.where(half < 0, -root, root))
-        roots = np.concatenate([large / square, rest / large])
-    return _within(np.concatenate([[0.0, 1.0], _stationary(segment), roots]))
-
-
-def _stationary(segment: Segment) -> np.ndarray:
-    """[n]: where the cosine (p s + q) / sqrt(A s^2 + 2 B s + C) with each benign row has slope 0;
-    not finite if nowhere.
-    """
-    p, q, b = segment.mask, segment.poison, segment.cross
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return (q * b - p * segment.poison_sq) / (p * b - q * segment.mask_sq)
-
-
-def _within(s: np.ndarray) -> np.ndarray:
-    """Those of [k] in [0, 1]."""
-    return s[np.isfinite(s) & (s >= 0) & (s <= 1)]
+        return np.concatenate([large / square, rest / large])
 
 
 Search = Literal["full", "best"]
@@ -132,48 +132,53 @@ Search = Literal["full", "best"]
 
 @dataclass(frozen=True, kw_only=True)
 class Masks:
-    """Inner products of the mask samples' updates g_1..g_N, the poison v and n unit benign rows.
+    """Inner products of the mask samples' updates g_1..g_N, the poison v and n unit benign rows."""
 
-    ``squared``: [N] |g_i|^2; ``poison``: [N] <g_i, v>; ``benign``: [N, n]; ``poison_benign``: [n];
-    ``poison_sq`` |v|^2. ``row(i)``: [N] <g_i, g_j>, computed when sample i is chosen: the whole [N,
-    N] costs as much as N / chosen rounds.
+    squared: ndarray
+    """[N]: |g_i|^2"""
+    poison: ndarray
+    """[N]: <g_i, v>"""
+    benign: ndarray
+    """[N, n]: of g_i with each benign row"""
+    poison_benign: ndarray
+    """[n]: of v with each benign row"""
+    poison_sq: float
+    """|v|^2"""
+    row: Callable[[int], ndarray]
+    """i -> [N]: <g_i, g_j>, computed when sample i is chosen: the whole [N, N] costs as much as N /
+    chosen rounds
     """
 
-    squared: np.ndarray
-    poison: np.ndarray
-    benign: np.ndarray
-    poison_benign: np.ndarray
-    poison_sq: float
-    row: Callable[[int], np.ndarray]
-
     @classmethod
-    def of(cls, updates: torch.Tensor, poison: torch.Tensor, benign: torch.Tensor) -> Masks:
-        """From the updates [N, P], the poison [P] and the unit benign rows [n, P]."""
-        others = torch.cat([poison[None], benign])
+    def of(cls, updates: Tensor, poison: Tensor, benign: Tensor) -> Masks:
+        """Compute them from the updates [N, P], the poison [P] and the unit benign rows [n, P]."""
+        rows = torch.cat([poison[None], benign])
         # few rows first: half the time
-        dots, among = products(others, updates).T, products(others[:1], others)[0]
+        dots = products(rows, updates).T
+        poison_dots = products(rows[:1], rows)[0]
         return cls(
             squared=norms(updates).square().cpu().numpy(),
             poison=dots[:, 0],
             benign=dots[:, 1:],
-            poison_benign=among[1:],
-            poison_sq=float(among[0]),
+            poison_benign=poison_dots[1:],
+            poison_sq=float(poison_dots[0]),
             row=cache(lambda i: products(updates[i : i + 1], updates)[0]),
         )
 
-    def sums(self, chosen: list[int]) -> tuple[np.ndarray, float, np.ndarray]:
-        """Of the chosen updates' sum c: its products with the benign rows [n], |c|^2, and its
+    def sums(self, chosen: list[int]) -> tuple[ndarray, float, ndarray]:
+        """Return the products of the chosen updates' sum c with the benign rows [n], |c|^2, and its
         products with all g_j [N].
         """
-        squared, row = 0.0, np.zeros(len(self.poison))
+        squared = 0.0
+        row = np.zeros(len(self.poison))
         for i in chosen:
             squared += 2 * float(row[i]) + float(self.squared[i])
             row = row + self.row(i)
         return self.benign[chosen].sum(axis=0), squared, row
 
-    def extended(self, chosen: list[int], scale: float) -> tuple[np.ndarray, np.ndarray]:
-        """(least cosine [N] to a benign row, squared norm [N]) of scale m + v, m the mean of the
-        chosen and one more each.
+    def extended(self, chosen: list[int], scale: float) -> tuple[ndarray, ndarray]:
+        """Return (least cosine to a benign row [N], squared norm [N]) of scale m + v, m the mean of
+        the chosen updates and one more each.
         """
         benign, length, row = self.sums(chosen)
         share = scale / (len(chosen) + 1)
@@ -184,7 +189,7 @@ class Masks:
         return cosines(dots, squared).min(axis=1), squared
 
     def segment(self, chosen: list[int]) -> Segment:
-        """s -> s m + v for m = the mean of the chosen updates (zero if there are none)."""
+        """Return s -> s m + v for m = the mean of the chosen updates (zero if there are none)."""
         k, (benign, length, _) = max(len(chosen), 1), self.sums(chosen)
         cross = sum(self.poison[chosen].tolist()) / k
         return Segment(benign / k, self.poison_benign, length / k**2, cross, self.poison_sq)
@@ -193,7 +198,7 @@ class Masks:
 def greedy(
     masks: Masks, bound: float, count: int, scale: float, objective: Objective, search: Search
 ) -> list[int]:
-    """Positions of the chosen mask samples, in the order of choice.
+    """Return the positions of the chosen mask samples, in the order of choice.
 
     Starting from none, the sample joins that makes the objective of scale m + v largest (m: the
     mean of the chosen updates) among those that keep every cosine to a benign row >= ``bound``. The
@@ -204,8 +209,9 @@ def greedy(
     """
     chosen: list[int] = []
     free = np.ones(len(masks.poison), bool)
-    best: tuple[float, list[int]] = (-np.inf, [])
-    for _ in range(min(count, len(masks.poison))):
+    best_value = -np.inf
+    best = chosen
+    for _ in range(min(count, len(free))):
         least, squared = masks.extended(chosen, scale)
         value = -least if objective == "angle" else squared
         allowed = free & (least >= bound - SLACK)
@@ -216,13 +222,15 @@ def greedy(
         else:
             pick = int(np.where(free, least, -np.inf).argmax())
         chosen, free[pick] = [*chosen, pick], False
-        best = max(best, (float(value[pick]), chosen), key=lambda seen: seen[0])
-    return best[1] if search == "best" else chosen
+        if value[pick] > best_value:
+            best_value = value[pick]
+            best = chosen
+    return best if search == "best" else chosen
 
 
 class FedPoisonMIA(Poisoning):
-    """Every malicious client sends s m + v (equation 3), as deviant as benign updates are from each
-    other, no more.
+    """Send s m + v from every malicious client (equation 3), as deviant as benign updates are from
+    each other, no more.
 
     v: one step on the attack set with wrong labels. m: the mean of one-step updates on single mask
     samples, chosen greedily (equation 5). s: the best scale in [0, 1] for that m (equation 6).
@@ -281,8 +289,7 @@ class FedPoisonMIA(Poisoning):
 
     knowledge = "own"
 
-    def craft(self, round: int, knowledge: Knowledge) -> torch.Tensor:
-        """[m, P]."""
+    def craft(self, round: int, knowledge: Knowledge) -> Tensor:
         assert knowledge.own is not None  # granted from level "own" on
         benign = unit_rows(benign_rows(knowledge))
         if len(benign) < 2:
@@ -290,31 +297,32 @@ class FedPoisonMIA(Poisoning):
         knowledge.memory["bounded"] = True
         poison = knowledge.step(knowledge.x, wrong_labels(knowledge, self.params.labels))
         updates = knowledge.sample_steps(knowledge.mask_x, knowledge.mask_y)
-        masks, bound = Masks.of(updates, poison, benign), least_cosine(products(benign, benign))
+        masks = Masks.of(updates, poison, benign)
+        bound = least_cosine(products(benign, benign))
         chosen = self._select(masks, bound, knowledge.rng)
         cover = updates[chosen].mean(dim=0) if chosen else torch.zeros_like(poison)
-        segment, infeasible = masks.segment(chosen), self.params.infeasible
+        segment = masks.segment(chosen)
+        infeasible = self.params.infeasible
         scale = self._scale(segment, bound)
         if scale is None and infeasible == "skip":
             return knowledge.own
         if scale is None and infeasible == "cover":
             return copies(cover, knowledge, self.params.jitter)
-        if scale is None:
-            closest = (
-                closest_scale(segment) if self.params.scaling == "optimised" else self.params.scale
-            )
-            scale = 0.0 if infeasible == "poison" else closest
+        if scale is None and infeasible == "poison":
+            scale = 0.0
+        elif scale is None and self.params.scaling == "fixed":
+            scale = self.params.scale
+        elif scale is None:
+            scale = closest_scale(segment)
         return copies(scale * cover + poison, knowledge, self.params.jitter)
 
     @staticmethod
-    def _no_bound(knowledge: Knowledge, honest: torch.Tensor) -> torch.Tensor:
-        """[m, P] ``honest``; raises ``SkipCell`` where no round had a bound or ever will: nothing
-        would be poisoned.
+    def _no_bound(knowledge: Knowledge, honest: Tensor) -> Tensor:
+        """Return ``honest`` [m, P]; raise ``SkipCell`` where no round had a bound or ever will:
+        nothing would be poisoned.
         """
-        hopeless = (
-            knowledge.federation.participation >= 1
-            or knowledge.round == knowledge.federation.rounds
-        )
+        federation = knowledge.federation
+        hopeless = federation.participation >= 1 or knowledge.round == federation.rounds
         if hopeless and "bounded" not in knowledge.memory:
             raise SkipCell(
                 "it needs two benign rows to compare: more malicious clients, or full knowledge of "
@@ -323,15 +331,18 @@ class FedPoisonMIA(Poisoning):
         return honest
 
     def _select(self, masks: Masks, bound: float, rng: np.random.Generator) -> list[int]:
-        p, n = self.params, len(masks.poison)
+        p = self.params
+        n = len(masks.poison)
         count = min(n, p.mask_count or math.ceil(p.ratio * n))
         if p.selection == "random":
             return [int(i) for i in rng.permutation(n)[: p.random_count or count]]
         return greedy(masks, bound, count, p.scale, p.objective, p.search)
 
     def _scale(self, segment: Segment, bound: float) -> float | None:
-        """The scale to send with; None where the bound cannot be kept."""
+        """Return the scale to send with; None where the bound cannot be kept."""
         p = self.params
         if p.scaling == "optimised":
             return optimal_scale(segment, bound, p.objective)
-        return p.scale if segment.least_cosine(np.array([p.scale]))[0] >= bound - SLACK else None
+        if segment.least_cosine(np.array([p.scale]))[0] >= bound - SLACK:
+            return p.scale
+        return None
