@@ -113,7 +113,7 @@ class LiveModel:
         """Logits [n, C] of the live model in eval mode, without gradients, in chunks."""
         import torch
 
-        with _evaluating(self.model), torch.no_grad():
+        with evaluating(self.model), torch.no_grad():
             return torch.cat(
                 [self.model(x[i : i + _CHUNK]) for i in range(0, max(1, len(x)), _CHUNK)]
             )
@@ -131,7 +131,7 @@ class LiveModel:
                 logits, y.to(logits) if y.is_floating_point() else y, reduction="none"
             )
 
-        with _evaluating(self.model), torch.no_grad():
+        with evaluating(self.model), torch.no_grad():
             parts = [of(x[i : i + _CHUNK], y[i : i + _CHUNK]) for i in range(0, len(x), _CHUNK)]
             return torch.cat(parts) if parts else self.params.new_zeros(0)
 
@@ -171,7 +171,8 @@ class LiveModel:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside; afterwards the mode from before."""
     was_training = model.training
     model.eval()
     try:

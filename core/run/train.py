@@ -128,7 +128,7 @@ def train(
         who={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
         | {n: f"'{n}' ({DISTRIBUTION} {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},
         on_failure=log_failure,
-        rounds=len(job.audited_rounds),
+        n_rounds=len(job.audited_rounds),
     )
     recorder.failed |= failed
     require_use(recorder.refused, (*attacks, *job.looks.values()))
