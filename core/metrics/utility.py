@@ -1,4 +1,4 @@
-"""What a defense costs: accuracy differences, and privacy against utility."""
+"""Cost of a defense: accuracy differences, and privacy against utility."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import numpy as np
 from fedbench.core.contract.board import Interval
 from fedbench.core.metrics.intervals import combined_interval
 
-ROUNDS = 3  # audited ones, the last, that an accuracy is the mean of: a single round may be far off
+ROUNDS = 3  # last audited rounds in the accuracy of a run: a single one may be far off
 
 
 def run_accuracy(by_round: Sequence[float]) -> float:
-    """Test accuracy of a run: the mean over its last three audited rounds, over all where it has
-    fewer.
+    """Test accuracy of a run: mean over its last three audited rounds.
 
     ``by_round``: test accuracy of the global model after each audited round, at least one.
     """
@@ -29,16 +28,17 @@ def delta_accuracy(
     rng: np.random.Generator,
     n: int = 1000,
 ) -> Interval:
-    """Mean over seeds of accuracy(defended) - accuracy(undefended), a fraction, with its 95 %
-    interval.
+    """Mean over seeds of accuracy(defended) - accuracy(undefended), a fraction, with 95 % interval.
 
-    ``values``: the difference of the two runs' :func:`run_accuracy`, one a seed. One [n_test] bool
-    array a seed on each side: which test samples the final models classify correctly, in the same
-    order. With two seeds and more it is Student's t over the values, which has the variance of
-    training in it, never narrower than the within-run part. That is estimated from the last round
-    alone, the only one of which records have the answers: a paired bootstrap over test samples with
-    ``n`` replicates. Seeds may share one test set, so a sample is drawn for all seeds at once
-    (right for distinct test sets too); sets of unequal size are drawn apart.
+    Student's t over ``values``, never narrower than the within-run part: a paired bootstrap over
+    the test samples of the last round. Seeds may share one test set, so that a sample is drawn for
+    all seeds at once (right for distinct test sets too); sets of unequal size are drawn separately.
+
+    Args:
+        values: difference of the two runs' :func:`run_accuracy`, one a seed.
+        defended: [n_test] bool a seed, test samples that the final model classifies correctly.
+        undefended: in the same order.
+        n: replicates.
     """
     if not len(values) == len(defended) == len(undefended) > 0:
         raise ValueError(
@@ -49,9 +49,8 @@ def delta_accuracy(
     if len({len(d) for d in differences}) == 1:
         se = _bootstrap_se(np.mean(differences, axis=0), rng, n)
     else:
-        se = float(
-            np.sqrt(sum(_bootstrap_se(d, rng, n) ** 2 for d in differences)) / len(differences)
-        )
+        squares = sum(_bootstrap_se(d, rng, n) ** 2 for d in differences)
+        se = float(np.sqrt(squares) / len(differences))
     # combined_interval divides by sqrt(n): hand it the error a single run would have
     return combined_interval(values, [se * np.sqrt(len(values))] * len(values))
 
@@ -62,14 +61,11 @@ def _difference(defended: np.ndarray, undefended: np.ndarray) -> np.ndarray:
         raise ValueError(
             f"two bool vectors over the same test samples are needed, got {a.shape} and {b.shape}"
         )
-    difference: np.ndarray = a.astype(np.float64) - b
-    return difference
+    return np.asarray(a.astype(np.float64) - b)
 
 
 def _bootstrap_se(difference: np.ndarray, rng: np.random.Generator, n: int) -> float:
-    """Standard error of the mean: resampling counts of the few distinct values is resampling the
-    samples.
-    """
+    """Standard error of the mean, by resampling the counts of the few distinct values."""
     values, counts = np.unique(difference, return_counts=True)
     drawn = rng.multinomial(len(difference), counts / len(difference), size=n)
     return float((drawn @ values / len(difference)).std(ddof=1))
@@ -79,19 +75,15 @@ def _bootstrap_se(difference: np.ndarray, rng: np.random.Generator, n: int) -> f
 
 
 def pareto_front(points: np.ndarray) -> np.ndarray:
-    """[n] bool for points [n, 2], lower is better in both: True where no other point is as good and
-    once better.
-    """
+    """[n] bool for points [n, 2], lower is better: no other point is as good and once better."""
     p = _checked(points)
     no_worse = (p[:, None] <= p[None]).all(axis=2)
     better = (p[:, None] < p[None]).any(axis=2)
-    best: np.ndarray = np.logical_not(np.any(no_worse & better, axis=0))
-    return best
+    return np.asarray(~np.any(no_worse & better, axis=0))
 
 
 def hypervolume(points: np.ndarray) -> float:
-    """Area dominated between the points [n, 2] and (1, 1); larger = better defense. Exact 2-D
-    sweep.
+    """Area dominated between the points [n, 2] and (1, 1); larger = better defense.
 
     FedMIA (Zhu et al., CVPR 2025, appendix, definition 1): a point is (privacy loss, utility loss),
     e.g. (TF01 as a fraction, test error), with the reference (1, 1). Points beyond it add nothing.
