@@ -1,4 +1,4 @@
-"""Base class of defenses. Each method is a phase of ``phases.py``; the defaults give plain FedAvg."""
+"""Base class of defenses: methods are phases of ``phases.py``, whose defaults give plain FedAvg."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ def is_fact(value: object) -> bool:
     these types.
     """
     if isinstance(value, list):
-        alike = len({type(v) for v in value}) <= 1 and len(value) <= LONGEST_FACT
-        return alike and all(type(v) in (int, float, str) and is_fact(v) for v in value)
+        types = {type(v) for v in value}
+        if len(types) > 1 or len(value) > LONGEST_FACT or not types <= {int, float, str}:
+            return False
+        return all(map(is_fact, value))
     if type(value) is str:
         return len(value) <= LONGEST_FACT
     if type(value) is int:
@@ -48,18 +50,20 @@ class Defense(Configured):
     coalition's plan on ``self``.
     """
 
-    # how many global models the server keeps (``assign`` picks among them); 0: one for every client
     n_models: int = 1
-    least_members: int = 1  # smallest coalition that it accepts
-    # initial models are redrawn until each is picked by this share of the members
+    """global models that the server keeps (``assign`` picks among them); 0: one for every client"""
+    least_members: int = 1
+    """smallest coalition that it accepts"""
     least_share: float = 0.0
-    parts: tuple[Defense, ...] = ()  # of a composite: the defenses that it applies
-    # how many samples of its own the server needs in ``aggregate`` (``ctx.root``)
+    """initial models are redrawn until each is picked by this share of the members"""
+    parts: tuple[Defense, ...] = ()
+    """of a composite: the defenses that it applies"""
     root_samples: int = 0
-    # phases that use a member's data beyond each example by itself; None: not declared
+    """samples of its own that the server needs in ``aggregate`` (``ctx.root``)"""
     private: Collection[str] | None = None
-    # phases in which private data may be used, as the noise behind this one's epsilon hides it
+    """phases that use a member's data beyond each example by itself; None: not declared"""
     covers: Collection[str] = ()
+    """phases in which private data may be used, as the noise behind this one's epsilon hides it"""
 
     def check(self, federation: Federation) -> None:
         """Raise ``UserError`` for a federation that this defense does not support. Called before
@@ -77,17 +81,15 @@ class Defense(Configured):
         """Plan once, before round 1, from public facts only."""
 
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
-        """One-time change of a member's own data (``ctx.round`` is 0): soft labels, a held-out
-        part.
-        """
+        """Change a member's own data once (``ctx.round`` is 0): soft labels, a held-out part."""
         return data
 
     def assign(self, models: torch.Tensor, ctx: MemberContext) -> int:
-        """Pick one of the global models [s, P] for this round; called only when ``n_models`` > 1."""
+        """Pick one of the global models [s, P] for this round, when ``n_models`` > 1."""
         return 0
 
     def select(self, ctx: MemberContext) -> Selection | None:
-        """Which of the member's samples to train on this round; None: all that are not held out."""
+        """Choose the member's samples of this round; None: all that are not held out."""
         return None
 
     def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
@@ -109,7 +111,7 @@ class Defense(Configured):
         return None
 
     def local_train(self, ctx: MemberContext) -> None:
-        """The member's whole local training; call ``ctx.train()`` for the standard loop, write
+        """Do the member's whole local training: call ``ctx.train()`` for the standard loop, write
         ``ctx.params``.
         """
         ctx.train()
@@ -127,7 +129,7 @@ class Defense(Configured):
     def aggregate(
         self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
     ) -> torch.Tensor:
-        """Server: updates [n, P] and weights [n] (summing to 1) -> the global step [P]. Default:
+        """Combine updates [n, P] by weights [n] (summing to 1) into the global step [P]. Default:
         FedAvg.
         """
         return weights @ updates
@@ -160,50 +162,48 @@ class Defense(Configured):
 
 
 def overrides(defense: Defense, name: str) -> bool:
-    """Whether ``defense`` overrides the phase ``name``, in its class or by an attribute. Raises
+    """Whether ``defense`` overrides the phase ``name``, in its class or by an attribute.
     ``LookupError`` for an unknown phase.
     """
-    row = phase(name)
+    phase(name)
     if defense.parts:
-        return any(overrides(part, row.name) for part in defense.parts)
-    return row.name in vars(defense) or getattr(type(defense), row.name) is not getattr(
-        Defense, row.name
-    )
+        return any(overrides(part, name) for part in defense.parts)
+    return name in vars(defense) or getattr(type(defense), name) is not getattr(Defense, name)
 
 
 def acting(defense: Defense, name: str) -> list[Defense]:
-    """The defenses that override the phase ``name``: the defense itself, or the innermost parts of
-    a composite.
-    """
+    """Innermost parts that override the phase ``name``."""
     return [part for part in innermost(defense) if overrides(part, name)]
 
 
 def innermost(defense: Defense) -> list[Defense]:
-    """The innermost parts of a composite, in order; of another defense itself."""
-    return (
-        [part for own in defense.parts for part in innermost(own)] if defense.parts else [defense]
-    )
+    """Innermost parts of a composite, in order; of another defense itself."""
+    if not defense.parts:
+        return [defense]
+    parts: list[Defense] = []
+    for part in defense.parts:
+        parts += innermost(part)
+    return parts
 
 
 def voids(part: Defense, covered: Collection[str]) -> str:
-    """Why ``part`` voids an epsilon that another defense reports, with noise that covers the phases
-    ``covered``; empty if not.
+    """Reason why ``part`` voids an epsilon that another defense reports, with noise that covers the
+    phases ``covered``; empty if it does not.
 
     A class declares its own ``private``, as a subclass may do more than its base; without it
     nothing is known of a defense that overrides a phase with access to a member's data.
     """
     name, declared = type(part).__name__, vars(type(part)).get("private")
-    acts = any(overrides(part, phase) for phase in (*phases(party=("member",)), "answer"))
-    if acts and declared is None:
-        return f"{name} does not declare where it uses private data"
-    where = ", ".join(phase for phase in declared or () if phase not in covered)
-    return f"{name} uses private data outside the noise, in {where}" if where else ""
+    if declared is None:
+        acts = any(overrides(part, phase) for phase in (*phases(party=("member",)), "answer"))
+        return f"{name} does not declare where it uses private data" if acts else ""
+    uncovered = ", ".join(phase for phase in declared if phase not in covered)
+    return f"{name} uses private data outside the noise, in {uncovered}" if uncovered else ""
 
 
 def needs_coalition(defense: Defense) -> bool:
     """Whether clients act in it. If not (a server rule, or no defense), one run serves every
     coalition.
     """
-    return defense.n_models != 1 or any(
-        overrides(defense, name) for name in phases(party=("coalition", "member"))
-    )
+    names = phases(party=("coalition", "member"))
+    return defense.n_models != 1 or any(overrides(defense, name) for name in names)

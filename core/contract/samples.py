@@ -1,4 +1,4 @@
-"""A client's own samples and the live model that it trains: what a defense's member phases work on."""
+"""Samples of a client, and the live model that it trains."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MemberData:
-    """One client's own training data.
-
-    ``x``: [n, *input], byte images as stored (``ctx.normalise`` gives floats); ``y``: [n] int64.
-    ``soft``: None or [n, C] target probabilities, used instead of ``y`` by the default loss.
-    ``held_out``: [n] bool, samples this member keeps out of training: the federation's validation
-    part, where its setting has one, and what a ``prepare`` adds to it. They leave the audit lists,
-    since they are neither members nor non-members. Build a changed copy with
-    ``dataclasses.replace``.
-    """
+    """One client's own training data; build a changed copy with ``dataclasses.replace``."""
 
     x: torch.Tensor
+    """[n, *input], byte images as stored (``ctx.normalise`` gives floats)"""
     y: torch.Tensor
+    """[n] int64"""
     soft: torch.Tensor | None = None
+    """[n, C] target probabilities, used instead of ``y`` by the default loss"""
     held_out: torch.Tensor | None = None
+    """[n] bool, samples kept out of training: the federation's validation part, where its setting
+    has one, and what a ``prepare`` adds to it. They leave the audit lists, since they are neither
+    members nor non-members.
+    """
 
     @property
     def trainable(self) -> torch.Tensor:
@@ -43,47 +42,46 @@ class MemberData:
 
 @dataclass(frozen=True)
 class Batch:
-    """One training batch: ``x`` [B, *input] normalised floats, ``y`` [B] int64. ``index``: [B]
-    positions in the member's data.
-
-    ``flag``: None or [B] from ``select``. ``soft``: None or [B, C] target probabilities, used
-    instead of ``y`` by the default loss.
-    """
+    """One training batch."""
 
     x: torch.Tensor
+    """[B, *input] normalised floats"""
     y: torch.Tensor
+    """[B] int64"""
     index: torch.Tensor
+    """[B] positions in the member's data"""
     soft: torch.Tensor | None = None
+    """[B, C] target probabilities, used instead of ``y`` by the default loss"""
     flag: torch.Tensor | None = None
+    """[B] from ``select``"""
 
-    def hard_labels(self, who: str) -> torch.Tensor:
-        """``y``, for a defense that is defined for hard labels only. Raises ``UserError`` if the
-        batch has soft targets.
+    def hard_labels(self, defense: str) -> torch.Tensor:
+        """Labels ``y``, for a defense that is defined for hard labels only. Raises ``UserError`` if
+        the batch has soft targets.
         """
         if self.soft is not None:
             raise UserError(
-                f"{who} works on hard labels: it cannot follow a defense that makes soft targets "
-                "(mixup, instahide)"
+                f"{defense} works on hard labels: it cannot follow a defense that makes soft "
+                "targets (mixup, instahide)"
             )
         return self.y
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What ``select`` returns: ``index`` [m] int64 positions to train on; ``flag`` None or [m]
-    per-sample flags.
-
-    ``batches``: train on only so many of each local epoch's shuffled batches; None: on all.
-    ``poisson``: an epoch is ceil(m / B) batches, B the federation's batch size, and each of them
-    holds every selected sample independently with probability B / m. Such a batch may be empty:
-    ``transform`` is then not called, ``local_step`` is, and if that returns None the batch is
-    skipped.
-    """
+    """Result of ``select``."""
 
     index: torch.Tensor
+    """[m] int64 positions to train on"""
     flag: torch.Tensor | None = None
+    """[m] per-sample flags"""
     batches: int | None = None
+    """train on only so many of each local epoch's shuffled batches; None: on all"""
     poisson: bool = False
+    """an epoch is ceil(m / B) batches, B the federation's batch size, and each of them holds every
+    selected sample independently with probability B / m. Such a batch may be empty: ``transform``
+    is then not called, ``local_step`` is, and if that returns None the batch is skipped.
+    """
 
 
 # --- the live model -------------------------------------------------------------------------------
@@ -101,7 +99,7 @@ class Snapshot:
 
 
 class LiveModel:
-    """The live module ``model`` with its parameters as one live [P] vector ``params``.
+    """Live module ``model`` with its parameters as one live [P] vector ``params``.
 
     No method draws random numbers; each leaves the module's mode unchanged.
     """
@@ -114,9 +112,7 @@ class LiveModel:
         import torch
 
         with evaluating(self.model), torch.no_grad():
-            return torch.cat(
-                [self.model(x[i : i + _CHUNK]) for i in range(0, max(1, len(x)), _CHUNK)]
-            )
+            return torch.cat([self.model(part) for part in x.split(_CHUNK)])
 
     def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Cross-entropy [n] of the live model in eval mode, without gradients.
@@ -125,38 +121,32 @@ class LiveModel:
         import torch
         from torch.nn.functional import cross_entropy
 
-        def of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            logits = self.model(x)
-            return cross_entropy(
-                logits, y.to(logits) if y.is_floating_point() else y, reduction="none"
-            )
-
+        losses = [self.params.new_zeros(0)]
         with evaluating(self.model), torch.no_grad():
-            parts = [of(x[i : i + _CHUNK], y[i : i + _CHUNK]) for i in range(0, len(x), _CHUNK)]
-            return torch.cat(parts) if parts else self.params.new_zeros(0)
+            for start in range(0, len(x), _CHUNK):
+                chunk = slice(start, start + _CHUNK)
+                logits, target = self.model(x[chunk]), y[chunk]
+                if target.is_floating_point():
+                    target = target.to(logits)
+                losses.append(cross_entropy(logits, target, reduction="none"))
+        return torch.cat(losses)
 
     def gradient(self, loss: torch.Tensor) -> torch.Tensor:
-        """[P]: gradient of a scalar ``loss`` with respect to the live parameters, in the order of
+        """Gradient [P] of a scalar ``loss`` with respect to the live parameters, in the order of
         ``params``; zero for an unused parameter. Frees the graph.
         """
         import torch
 
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        found = torch.autograd.grad(loss, trained, allow_unused=True)
-        return torch.cat(
-            [
-                (torch.zeros_like(p) if g is None else g).reshape(-1)
-                for p, g in zip(trained, found, strict=True)
-            ]
-        )
+        pairs = zip(trained, torch.autograd.grad(loss, trained, allow_unused=True), strict=True)
+        return torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for p, g in pairs])
 
     def snapshot(self) -> Snapshot:
         """Copies of the live parameters and buffers (running statistics), for ``restore``; without
         the optimiser's state.
         """
-        return Snapshot(
-            self.params.detach().clone(), tuple(b.detach().clone() for b in self.model.buffers())
-        )
+        buffers = tuple(b.detach().clone() for b in self.model.buffers())
+        return Snapshot(self.params.detach().clone(), buffers)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Set the live parameters and buffers to those of ``snapshot``. The optimiser keeps its
@@ -166,8 +156,8 @@ class LiveModel:
 
         with torch.no_grad():
             self.params.copy_(snapshot.params)
-            for live, kept in zip(self.model.buffers(), snapshot.buffers, strict=True):
-                live.copy_(kept)
+            for live, copy in zip(self.model.buffers(), snapshot.buffers, strict=True):
+                live.copy_(copy)
 
 
 @contextmanager

@@ -299,19 +299,6 @@ def own_set(free: np.ndarray, size: int, owner: str, seed: int) -> np.ndarray:
     return np.sort(numpy_rng(seed, owner).choice(free, size, replace=False))
 
 
-def refuse_overlap(root: np.ndarray, n_train: int, audits: list[AuditSet]) -> None:
-    """Raise ``UserError`` if the server's root set shares a sample with the clients' data (ids
-    below ``n_train``) or an audit list: the rule would get leaked membership.
-    """
-    for name, ids in (("the clients' data", np.arange(n_train)), ("the audit", pool_of(audits))):
-        shared = np.intersect1d(root, ids).tolist()
-        if shared:
-            raise UserError(
-                f"the root set overlaps {name} in {len(shared)} samples (first id {shared[0]}): "
-                "refused"
-            )
-
-
 def shuffle_rng(seed: int, target: int) -> np.random.Generator:
     """Generator for shuffled memberships of a target's candidates, independent of attack, view and
     defense.

@@ -28,7 +28,6 @@ from fedbench.core.population.audit import (
     opaque_names,
     own_set,
     pool_of,
-    refuse_overlap,
 )
 from fedbench.core.population.groups import Groups, deform, make_groups, thresholds
 from fedbench.core.population.partition import Shards, Split, cut_all, partition
@@ -216,7 +215,6 @@ def make_scene(
         free, setting.audit.shadow.samples if setting.audit.shadow else 0, "audit.shadow", seed
     )
     roots = own_set(np.setdiff1d(free, shadow), root, "the rule's root set", seed)
-    refuse_overlap(np.concatenate([roots, shadow]), n_train, audits)
     limits = (
         thresholds(setting.thresholds[0], setting.thresholds[1], clients, seed)
         if setting.thresholds
