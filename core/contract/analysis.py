@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core.contract.attack import EXCLUDED, MEMBER, View
 from fedbench.core.contract.board import Numbers
@@ -39,7 +40,7 @@ class Findings:
     """Results of an analysis."""
 
     numbers: Mapping[str, Number] = field(default_factory=dict)
-    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    arrays: Mapping[str, ndarray] = field(default_factory=dict)
     """named vectors of numbers"""
     units: Mapping[str, str] = field(default_factory=dict)
     """units of the ``arrays``"""
@@ -57,24 +58,24 @@ class Judged:
     """code in records: a client's id, -3 for all honest clients, -10, -11, ... for groups"""
     group: int | None
     """position of the group of clients that is the target; None for a client or all clients"""
-    scores: np.ndarray
+    scores: ndarray
     """[n] float64, higher = member"""
-    kind: np.ndarray
+    kind: ndarray
     """[n] int, 0 member, 1 outside the federation, 2 another client's, negative: excluded"""
-    owner: np.ndarray
+    owner: ndarray
     """[n] the training client, -1 outside"""
-    model_of: np.ndarray
+    model_of: ndarray
     """[n] the global model that each candidate is observed through"""
-    y: np.ndarray = field(default_factory=_none)
+    y: ndarray = field(default_factory=_none)
     """[n] labels"""
 
     @property
-    def member(self) -> np.ndarray:
+    def member(self) -> ndarray:
         """[n] bool: trained on."""
         return np.asarray(self.kind == MEMBER)
 
     @property
-    def counted(self) -> np.ndarray:
+    def counted(self) -> ndarray:
         """[n] bool: members and non-members."""
         return np.asarray(self.kind != EXCLUDED)
 
@@ -105,44 +106,44 @@ class FinishedRun:
     """clients that an adversary controlled"""
     facts: Mapping[str, Any]
     """the defense's report"""
-    rounds: np.ndarray
+    rounds: ndarray
     """[R] audited rounds"""
     rows: tuple[int, ...]
     """rows that the analysis' ``view`` and ``also`` see: clients' ids; -1, -1001, ... the global
     models; -2 the coalition's mean
     """
-    signals: Mapping[str, np.ndarray]
+    signals: Mapping[str, ndarray]
     """[R, M, N] over rows and pool (a vector signal's [R, M, N, d]), of the analysis' ``needs``"""
-    pool: np.ndarray
+    pool: ndarray
     """[N] the client that trained on each sample, -1 outside, -2 held out by its owner"""
-    assignment: np.ndarray
+    assignment: ndarray
     """[R, K] each client's global model in the audited rounds"""
-    test_y: np.ndarray
+    test_y: ndarray
     """[n_test] true classes"""
-    predicted: np.ndarray
+    predicted: ndarray
     """[n_test] final classes"""
-    test_group: np.ndarray
+    test_group: ndarray
     """[n_test] group of the client that each test sample looks like"""
     group_names: tuple[str, ...] = ()
-    group_of: np.ndarray | None = None
+    group_of: ndarray | None = None
     """[K], where the setting has groups of clients"""
-    thresholds: np.ndarray | None = None
+    thresholds: ndarray | None = None
     """[K] accuracy of membership inference that each client tolerates, where it has one"""
-    pool_y: np.ndarray = field(default_factory=_none)
+    pool_y: ndarray = field(default_factory=_none)
     """[N] labels"""
-    pool_canary: np.ndarray = field(default_factory=_none)
+    pool_canary: ndarray = field(default_factory=_none)
     """[N] whether these are wrong on purpose"""
-    outsider_of: np.ndarray = field(default_factory=_none)
+    outsider_of: ndarray = field(default_factory=_none)
     """[N] client that has a sample in its own test part, -1 for none"""
-    used: np.ndarray = field(default_factory=_none)
+    used: ndarray = field(default_factory=_none)
     """[N] in how many rounds a sample was trained on by its owner"""
-    flagged: np.ndarray = field(default_factory=_none)
+    flagged: ndarray = field(default_factory=_none)
     """[N] in how many of them with a true flag of the defense's ``Selection``"""
-    used_in_round: np.ndarray = field(default_factory=_no_rounds)
+    used_in_round: ndarray = field(default_factory=_no_rounds)
     """[T, K] how many samples each client trained on in every round"""
-    flagged_in_round: np.ndarray = field(default_factory=_no_rounds)
+    flagged_in_round: ndarray = field(default_factory=_no_rounds)
     """[T, K] how many of them with a true flag"""
-    sizes: np.ndarray = field(default_factory=_none)
+    sizes: ndarray = field(default_factory=_none)
     """[K] samples of each client"""
     rng: Callable[[str], np.random.Generator]
     """purpose -> generator keyed by the run's seed and the purpose"""

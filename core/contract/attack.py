@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core.contract.components import Configured
 from fedbench.core.contract.contexts import Federation, Randomness
@@ -14,7 +15,7 @@ from fedbench.core.contract.errors import SkipCell, UserError
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
 
 View = Literal["server", "client", "coalition", "external"]
@@ -44,19 +45,19 @@ class ShadowModels:
     data.
     """
 
-    logits: np.ndarray
+    logits: ndarray
     """[M, n, C] of the M shadow models on the candidates, on none of which any was trained"""
-    shadow_logits: np.ndarray
+    shadow_logits: ndarray
     """[M, S, C] on the S shadow samples"""
-    shadow_y: np.ndarray
+    shadow_y: ndarray
     """[S]"""
-    shadow_member: np.ndarray
+    shadow_member: ndarray
     """[M, S] bool: the samples that each model was trained on"""
-    target_logits: np.ndarray
+    target_logits: ndarray
     """[n, C] of the final global model that serves each candidate's client"""
-    model_of: np.ndarray
+    model_of: ndarray
     """[n] index of that global model among s"""
-    target_shadow_logits: np.ndarray
+    target_shadow_logits: ndarray
     """[s, S, C] of all s"""
 
 
@@ -67,9 +68,9 @@ class Observations:
     """
 
     view: View
-    rounds: np.ndarray
+    rounds: ndarray
     """[R] audited rounds, counted from 1"""
-    clients: np.ndarray
+    clients: ndarray
     """[M] ids of the rows of the client axis, of other clients at most ``audit.references``. The
     view ``coalition`` has the weighted mean of the coalition's uploads (id -2) as its first row,
     the target's, then those of the clients outside it; ``client`` and ``external`` have one, the
@@ -77,7 +78,7 @@ class Observations:
     """
     target: int
     """POSITION of the target's row on that axis"""
-    signals: Mapping[str, np.ndarray]
+    signals: Mapping[str, ndarray]
     """float32 [R, M, n], of a vector signal [R, M, n, d]; an axis along which a signal does not
     vary may have length 1 (``grad-sq``: [R, 1, n], ``update-sq``: [R, M, 1]), so plain broadcasting
     combines them; NaN: the client did not take part in the round
@@ -87,7 +88,7 @@ class Observations:
     hidden: frozenset[str] = frozenset()
     """signals of the attack's ``needs`` that the view does not contain"""
 
-    def __getitem__(self, name: str) -> np.ndarray:
+    def __getitem__(self, name: str) -> ndarray:
         """Values of a signal.
 
         Raises:
@@ -103,12 +104,12 @@ class Observations:
             )
         return self.signals[name]
 
-    def of_target(self, name: str) -> np.ndarray:
+    def of_target(self, name: str) -> ndarray:
         """Values [R, n] on the target's row; [R, n, d] of a vector signal."""
         values = self[name]
         return values[:, self.target if values.shape[1] > 1 else 0]
 
-    def of_others(self, name: str) -> np.ndarray:
+    def of_others(self, name: str) -> ndarray:
         """Values [R, M-1, n] on every other client's row, [R, M-1, n, d] of a vector signal; raises
         ``SkipCell`` when there is none.
         """
@@ -128,9 +129,9 @@ class Audit(Randomness):
 
     key: int
     device: torch.device
-    ids: np.ndarray
+    ids: ndarray
     """[n] opaque sample ids, the same for every target, round and attack of a run"""
-    y: np.ndarray
+    y: ndarray
     """[n] labels"""
     n_classes: int
     """C"""
@@ -152,11 +153,11 @@ class Colluder:
     """of it and its samples by the attack's view: its own row (``server``, ``coalition``) or the
     global model that serves it (the other views); ``observations.target`` is that row
     """
-    ids: np.ndarray
+    ids: ndarray
     """[N]"""
-    y: np.ndarray
+    y: ndarray
     """[N]"""
-    member: np.ndarray
+    member: ndarray
     """[N] bool: its own samples"""
     defended: bool
     """whether the client is in the coalition"""
@@ -196,7 +197,7 @@ class Attack(Configured):
         replaced by their ranks within each half.
         """
 
-    def score(self, observations: Observations, audit: Audit) -> np.ndarray:
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
         """Scores [n] float of the candidates, higher = member.
 
         Raise ``SkipCell(reason)`` where it does not apply.
@@ -205,7 +206,7 @@ class Attack(Configured):
             f"{type(self).__name__} does not implement score(observations, audit)"
         )
 
-    def score_rounds(self, observations: Observations, audit: Audit) -> np.ndarray | None:
+    def score_rounds(self, observations: Observations, audit: Audit) -> ndarray | None:
         """Scores [R, n] float of a single-round attack in every audited round; None for one that
         uses the trajectory.
 
@@ -231,33 +232,33 @@ class Knowledge(Randomness):
     """counts from 1"""
     clients: tuple[int, ...]
     """ids it controls that take part in this round"""
-    start: torch.Tensor
+    start: Tensor
     """[P] global parameters"""
     model: nn.Module
     """module to compute with; its parameters are overwritten by the engine afterwards"""
-    x: torch.Tensor
+    x: Tensor
     """attack set: the candidates of which it infers the membership"""
-    y: torch.Tensor
+    y: Tensor
     """labels of the attack set"""
-    mask_x: torch.Tensor
+    mask_x: Tensor
     """mask set: its own clients' training data"""
-    mask_y: torch.Tensor
+    mask_y: Tensor
     """labels of the mask set"""
     memory: dict[str, Any]
     """persists over rounds"""
-    step: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    step: Callable[[Tensor, Tensor], Tensor]
     """(x, y) -> [P]: one step on all samples at once in training mode"""
-    train: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    train: Callable[[Tensor, Tensor], Tensor]
     """(x, y) -> [P]: one pass in batches of the federation's size in the given order"""
-    sample_steps: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    sample_steps: Callable[[Tensor, Tensor], Tensor]
     """(x, y) -> [n, P]: one step on every sample alone in eval mode (no batch statistics)"""
-    logits: Callable[[torch.Tensor], torch.Tensor]
+    logits: Callable[[Tensor], Tensor]
     """x -> [n, C] at ``start``, in eval mode"""
-    own: torch.Tensor | None = None
+    own: Tensor | None = None
     """[m, P] rows that its clients would honestly send, from level ``own``"""
-    honest: torch.Tensor | None = None
+    honest: Tensor | None = None
     """[n, P] this round's other rows, from level ``honest``"""
-    rule: Callable[[torch.Tensor], torch.Tensor] | None = None
+    rule: Callable[[Tensor], Tensor] | None = None
     """the server's aggregation, updates -> step, at level ``rule``"""
 
 
@@ -270,7 +271,7 @@ class ActiveAttack(Attack):
     knowledge: KnowledgeLevel = "own"
     """level it needs; where a setting grants less, the cell is skipped with that reason"""
 
-    def craft(self, round: int, knowledge: Knowledge) -> torch.Tensor:
+    def craft(self, round: int, knowledge: Knowledge) -> Tensor:
         """Rows [m, P] that its present clients submit instead of honest ones."""
         raise NotImplementedError(
             f"{type(self).__name__} does not implement craft(round, knowledge)"

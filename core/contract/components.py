@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy import ndarray
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
+    from torch import Tensor, nn
 
 
 class Params(BaseModel):
@@ -56,16 +56,16 @@ class Data:
     normalised there. ``*_y``: [n] int64 class ids from 0 to ``n_classes`` - 1.
     """
 
-    train_x: np.ndarray
-    train_y: np.ndarray
-    test_x: np.ndarray
-    test_y: np.ndarray
-    holdout_x: np.ndarray
-    holdout_y: np.ndarray
+    train_x: ndarray
+    train_y: ndarray
+    test_x: ndarray
+    test_y: ndarray
+    holdout_x: ndarray
+    holdout_y: ndarray
     n_classes: int
-    train_canary: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    train_canary: ndarray = field(default_factory=lambda: np.zeros(0, bool))
     """[n] bool, deliberately mislabelled samples; all False where the dataset plants none"""
-    holdout_canary: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    holdout_canary: ndarray = field(default_factory=lambda: np.zeros(0, bool))
     mean: tuple[float, ...] | None = None
     """one value a channel, in units of 0..1"""
     std: tuple[float, ...] | None = None
@@ -155,16 +155,16 @@ class Probe:
 
     model: nn.Module
     """in eval mode, with the uploaded parameters"""
-    update: torch.Tensor
+    update: Tensor
     """[P] uploaded minus received parameters"""
-    x: torch.Tensor
+    x: Tensor
     """[n, *input]"""
-    y: torch.Tensor
+    y: Tensor
     """[n]"""
-    logits: torch.Tensor
+    logits: Tensor
     """[n, C] of ``model`` on ``x``"""
 
-    def normalise(self, x: torch.Tensor) -> torch.Tensor:
+    def normalise(self, x: Tensor) -> Tensor:
         """Byte images as normalised floats [n, *input], anything else unchanged.
 
         The model gives the same output for both, so a signal may perturb the floats. A probe made
@@ -179,7 +179,7 @@ class Signal(Configured):
     vector: bool = False
     """whether it measures a vector of a sample instead of one number"""
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         """Values [n] float32 on the device of ``probe.y``, finite wherever the logits are; of a
         ``vector`` signal [n, d], d >= 1 the same in every call of a run.
 

@@ -15,7 +15,7 @@ from fedbench.core.contract.samples import Batch, LiveModel, MemberData
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
 
 class Randomness:
@@ -41,19 +41,19 @@ class Randomness:
 
         return torch.Generator().manual_seed(self.key & (2**63 - 1))
 
-    def randn(self, *shape: int) -> torch.Tensor:
+    def randn(self, *shape: int) -> Tensor:
         """Standard normal float32 of ``shape`` on the run's device."""
         import torch
 
         return torch.randn(*shape, generator=self.generator).to(self.device)
 
-    def randn_like(self, like: torch.Tensor) -> torch.Tensor:
+    def randn_like(self, like: Tensor) -> Tensor:
         """Standard normal of the shape and dtype of ``like``."""
         import torch
 
         return torch.randn(like.shape, generator=self.generator).to(like)
 
-    def randperm(self, n: int) -> torch.Tensor:
+    def randperm(self, n: int) -> Tensor:
         """A permutation of 0..n-1, [n] int64 on the run's device."""
         import torch
 
@@ -130,17 +130,15 @@ class LocalTraining(Protocol):
 class Tools(Protocol):
     """Computations of the engine for a member."""
 
-    def normalise(self, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def normalise(self, model: nn.Module, x: Tensor) -> Tensor:
         """[n, *input] float32 as ``model`` takes it."""
 
-    def per_sample_gradients(
-        self, model: nn.Module, x: torch.Tensor, y: torch.Tensor
-    ) -> torch.Tensor:
+    def per_sample_gradients(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         """[B, P] gradients of each sample's cross-entropy."""
 
     def clipped_gradient(
-        self, model: nn.Module, x: torch.Tensor, y: torch.Tensor, bound: float, views: int = 1
-    ) -> torch.Tensor:
+        self, model: nn.Module, x: Tensor, y: Tensor, bound: float, views: int = 1
+    ) -> Tensor:
         """[P] sum of each sample's clipped gradient."""
 
 
@@ -163,11 +161,11 @@ class MemberContext(Randomness, LiveModel):
     """its own samples, as ``prepare`` left them"""
     model: nn.Module
     """live module being trained"""
-    params: torch.Tensor
+    params: Tensor
     """its parameters as one live [P] vector: write to it in place; in another phase or round it may
     hold another client's
     """
-    start: torch.Tensor
+    start: Tensor
     """[P] global parameters received this round"""
     memory: dict[str, Any]
     """persists over rounds and is private to this member"""
@@ -179,7 +177,7 @@ class MemberContext(Randomness, LiveModel):
     """accuracy of membership inference that this member tolerates (0.5..1), where the setting gives
     its clients one
     """
-    ask_global: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ask_global: Callable[[Tensor], Tensor] | None = None
     """in ``after_round`` alone: x -> [n, C], logits in eval mode of the new global model (of
     several, the member's own); the live model stays unchanged
     """
@@ -211,17 +209,17 @@ class MemberContext(Randomness, LiveModel):
             raise RuntimeError(f"ctx.{method}() is available in local_train only")
         return self.training
 
-    def normalise(self, x: torch.Tensor) -> torch.Tensor:
+    def normalise(self, x: Tensor) -> Tensor:
         """[n, *input] float32 as the model takes it: byte images normalised, anything else
         unchanged.
         """
         return self.tools.normalise(self.model, x)
 
-    def per_sample_gradients(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def per_sample_gradients(self, x: Tensor, y: Tensor) -> Tensor:
         """Gradients [B, P] of each sample's cross-entropy at the live parameters."""
         return self.tools.per_sample_gradients(self.model, x, y)
 
-    def clipped_gradient(self, batch: Batch, bound: float, views: int = 1) -> torch.Tensor:
+    def clipped_gradient(self, batch: Batch, bound: float, views: int = 1) -> Tensor:
         """Sum [P] over the batch's samples of their cross-entropy gradient at the live parameters,
         each scaled down to at most the L2 norm ``bound`` > 0; zero for an empty batch.
 
@@ -246,7 +244,7 @@ class Layer:
     """end of its elements"""
     shape: tuple[int, ...]
 
-    def of(self, rows: torch.Tensor) -> torch.Tensor:
+    def of(self, rows: Tensor) -> Tensor:
         """Part [..., *shape] of ``rows`` [..., P] that is this tensor's."""
         return rows[..., self.start : self.stop].reshape(*rows.shape[:-1], *self.shape)
 
@@ -260,7 +258,7 @@ class ServerContext(Randomness):
     federation: Federation
     round: int
     """counts from 1"""
-    params: torch.Tensor
+    params: Tensor
     """[P] the global model"""
     participants: tuple[int, ...]
     """client id of each row of the update matrix"""
@@ -280,9 +278,9 @@ class ServerContext(Randomness):
     """the server's own ``root_samples`` of the data's distribution, disjoint from training, test
     and audit
     """
-    logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+    logits: Callable[[Tensor, Tensor], Tensor] | None = None
     """(params [P], x) -> [n, C], in eval mode"""
-    train: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor] | None = None
+    train: Callable[[Tensor, Tensor, Tensor, int], Tensor] | None = None
     """(params [P], x, y, epochs) -> [P], by the federation's own recipe, shuffled by
     ``ctx.generator``
     """

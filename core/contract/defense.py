@@ -19,7 +19,7 @@ from fedbench.core.contract.phases import phase, phases
 from fedbench.core.contract.samples import Batch, MemberData, Selection
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 FactValue = bool | int | float | str | list[int] | list[float] | list[str]  # what a fact may be
 LONGEST_FACT = 1000  # elements or characters
@@ -84,7 +84,7 @@ class Defense(Configured):
         """Change a member's own data once (``ctx.round`` is 0): soft labels, a held-out part."""
         return data
 
-    def assign(self, models: torch.Tensor, ctx: MemberContext) -> int:
+    def assign(self, models: Tensor, ctx: MemberContext) -> int:
         """Pick one of the global models [s, P] for this round, when ``n_models`` > 1."""
         return 0
 
@@ -96,7 +96,7 @@ class Defense(Configured):
         """Change a batch before the forward pass."""
         return batch
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
         """Scalar training loss of a batch; ``logits``: [B, C]. Default: mean cross-entropy (soft
         targets honoured).
         """
@@ -104,7 +104,7 @@ class Defense(Configured):
 
         return cross_entropy(logits, batch.y if batch.soft is None else batch.soft)
 
-    def local_step(self, batch: Batch, ctx: MemberContext) -> torch.Tensor | None:
+    def local_step(self, batch: Batch, ctx: MemberContext) -> Tensor | None:
         """Gradient [P] to hand to the optimiser for this (transformed) batch; None: backward
         through ``loss``.
         """
@@ -116,19 +116,17 @@ class Defense(Configured):
         """
         ctx.train()
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         """Change the member's own update [P] (local minus received parameters) before upload."""
         return update
 
-    def coordinate(self, updates: torch.Tensor, ctx: CoalitionContext) -> torch.Tensor:
+    def coordinate(self, updates: Tensor, ctx: CoalitionContext) -> Tensor:
         """Change the present members' updates [d, P] together (rows in the order of
         ``ctx.present``).
         """
         return updates
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Combine updates [n, P] by weights [n] (summing to 1) into the global step [P]. Default:
         FedAvg.
         """
@@ -139,7 +137,7 @@ class Defense(Configured):
         protection; ``ctx.ask_global(x)`` gives logits of the new global model.
         """
 
-    def answer(self, logits: torch.Tensor, ctx: AnswerContext) -> torch.Tensor:
+    def answer(self, logits: Tensor, ctx: AnswerContext) -> Tensor:
         """Answer to a query of a global model: its logits [n, C] on a chunk of samples -> the
         answered logits [n, C].
 

@@ -10,28 +10,27 @@ from typing import TYPE_CHECKING
 from fedbench.core.contract.errors import UserError
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
 class MemberData:
     """One client's own training data; build a changed copy with ``dataclasses.replace``."""
 
-    x: torch.Tensor
+    x: Tensor
     """[n, *input], byte images as stored (``ctx.normalise`` gives floats)"""
-    y: torch.Tensor
+    y: Tensor
     """[n] int64"""
-    soft: torch.Tensor | None = None
+    soft: Tensor | None = None
     """[n, C] target probabilities, used instead of ``y`` by the default loss"""
-    held_out: torch.Tensor | None = None
+    held_out: Tensor | None = None
     """[n] bool, samples kept out of training: the federation's validation part, where its setting
     has one, and what a ``prepare`` adds to it. They leave the audit lists, since they are neither
     members nor non-members.
     """
 
     @property
-    def trainable(self) -> torch.Tensor:
+    def trainable(self) -> Tensor:
         """[m] int64 positions of the samples that are not held out."""
         import torch
 
@@ -44,18 +43,18 @@ class MemberData:
 class Batch:
     """One training batch."""
 
-    x: torch.Tensor
+    x: Tensor
     """[B, *input] normalised floats"""
-    y: torch.Tensor
+    y: Tensor
     """[B] int64"""
-    index: torch.Tensor
+    index: Tensor
     """[B] positions in the member's data"""
-    soft: torch.Tensor | None = None
+    soft: Tensor | None = None
     """[B, C] target probabilities, used instead of ``y`` by the default loss"""
-    flag: torch.Tensor | None = None
+    flag: Tensor | None = None
     """[B] from ``select``"""
 
-    def hard_labels(self, defense: str) -> torch.Tensor:
+    def hard_labels(self, defense: str) -> Tensor:
         """Labels ``y``, for a defense that is defined for hard labels only. Raises ``UserError`` if
         the batch has soft targets.
         """
@@ -71,9 +70,9 @@ class Batch:
 class Selection:
     """Result of ``select``."""
 
-    index: torch.Tensor
+    index: Tensor
     """[m] int64 positions to train on"""
-    flag: torch.Tensor | None = None
+    flag: Tensor | None = None
     """[m] per-sample flags"""
     batches: int | None = None
     """train on only so many of each local epoch's shuffled batches; None: on all"""
@@ -94,8 +93,8 @@ _CHUNK = 1024  # samples
 class Snapshot:
     """Copies of a model's parameters and buffers, for ``ctx.restore``."""
 
-    params: torch.Tensor
-    buffers: tuple[torch.Tensor, ...]
+    params: Tensor
+    buffers: tuple[Tensor, ...]
 
 
 class LiveModel:
@@ -105,16 +104,16 @@ class LiveModel:
     """
 
     model: nn.Module
-    params: torch.Tensor
+    params: Tensor
 
-    def logits(self, x: torch.Tensor) -> torch.Tensor:
+    def logits(self, x: Tensor) -> Tensor:
         """Logits [n, C] of the live model in eval mode, without gradients, in chunks."""
         import torch
 
         with evaluating(self.model), torch.no_grad():
             return torch.cat([self.model(part) for part in x.split(_CHUNK)])
 
-    def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def losses(self, x: Tensor, y: Tensor) -> Tensor:
         """Cross-entropy [n] of the live model in eval mode, without gradients.
 
         ``y``: [n] int64 labels, or [n, C] target probabilities."""
@@ -131,7 +130,7 @@ class LiveModel:
                 losses.append(cross_entropy(logits, target, reduction="none"))
         return torch.cat(losses)
 
-    def gradient(self, loss: torch.Tensor) -> torch.Tensor:
+    def gradient(self, loss: Tensor) -> Tensor:
         """Gradient [P] of a scalar ``loss`` with respect to the live parameters, in the order of
         ``params``; zero for an unused parameter. Frees the graph.
         """

@@ -8,6 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core.contract.analysis import Findings
 
@@ -109,9 +110,9 @@ class Sweep:
 
     family: str
     labels: tuple[str, ...]
-    points: Mapping[str, np.ndarray]
+    points: Mapping[str, ndarray]
     """attack -> [n, 2]"""
-    undefended: Mapping[str, np.ndarray]
+    undefended: Mapping[str, ndarray]
     """attack -> [k, 2], the undefended point or nothing"""
     hypervolumes: Mapping[str, float]
     """attack -> area between the front (undefended point included) and (1, 1); larger = better
@@ -233,9 +234,9 @@ class Courses:
     """the defense"""
     part: str
     """of ``PARTS``"""
-    rounds: np.ndarray
+    rounds: ndarray
     """[R]"""
-    sides: dict[str, np.ndarray]
+    sides: dict[str, ndarray]
     """side -> [S, R], means over clients, a row a seed"""
 
     @classmethod
@@ -243,7 +244,7 @@ class Courses:
         """Courses from the findings of the analysis ``label`` for every row, or for ``defenses``;
         means over the clients that defend in any row, over all clients if none does.
         """
-        by_row: dict[str, list[Mapping[str, np.ndarray]]] = {}
+        by_row: dict[str, list[Mapping[str, ndarray]]] = {}
         for row in section.rows:
             findings = [row.findings(label, seed) for seed in section.seeds]
             by_row[row.label] = [f.arrays for f in findings if f is not None]
@@ -263,7 +264,7 @@ class Courses:
 
     @classmethod
     def _of_seeds(
-        cls, label: str, part: str, seeds: list[Mapping[str, np.ndarray]], clients: np.ndarray
+        cls, label: str, part: str, seeds: list[Mapping[str, ndarray]], clients: ndarray
     ) -> Courses:
         rounds, sides = seeds[0]["rounds"], {}
         for side in cls.SIDES:
@@ -272,7 +273,7 @@ class Courses:
         return cls(label, part, rounds, sides)
 
     @staticmethod
-    def over_clients(course: np.ndarray, clients: np.ndarray) -> np.ndarray:
+    def over_clients(course: ndarray, clients: ndarray) -> ndarray:
         """[R] mean of [R, K] over ``clients``; NaN where all are absent."""
         values = course[:, clients]
         present = ~np.isnan(values)

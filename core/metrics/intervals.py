@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
+from numpy.random import Generator
 from scipy.special import betaincinv, ndtri, stdtrit
 
 from fedbench.core.contract.board import Interval
@@ -30,14 +32,14 @@ class SharedDraws:
 
     def __init__(self, room: int = ROOM) -> None:
         self._room = room
-        self._cached: dict[tuple[object, ...], tuple[tuple[np.ndarray, ...], dict[str, Any]]] = {}
+        self._cached: dict[tuple[object, ...], tuple[tuple[ndarray, ...], dict[str, Any]]] = {}
 
     def draw(
         self,
-        rng: np.random.Generator,
+        rng: Generator,
         sizes: tuple[object, ...],
-        make: Callable[[], tuple[np.ndarray, ...]],
-    ) -> tuple[np.ndarray, ...]:
+        make: Callable[[], tuple[ndarray, ...]],
+    ) -> tuple[ndarray, ...]:
         """Arrays that ``make`` draws from ``rng``; ``sizes``: all else that they depend on."""
         bits = rng.bit_generator
         key = (repr(bits.state), *sizes)
@@ -69,15 +71,15 @@ class BootstrapResult:
     """
 
     auc_se: float
-    auc: np.ndarray
+    auc: ndarray
     tf01_se: float | None = None
-    tf01: np.ndarray | None = None
+    tf01: ndarray | None = None
 
 
 def bootstrap(
-    scores: np.ndarray,
-    member: np.ndarray,
-    rng: np.random.Generator,
+    scores: ndarray,
+    member: ndarray,
+    rng: Generator,
     n: int = 200,
     draws: SharedDraws | None = None,
 ) -> BootstrapResult:
@@ -103,14 +105,14 @@ def bootstrap(
 class _Replicates:
     """Metrics of resamples, from how many non-members lie below each member."""
 
-    def __init__(self, members: np.ndarray, nonmembers: np.ndarray) -> None:
+    def __init__(self, members: ndarray, nonmembers: ndarray) -> None:
         self._pairs = len(members) * len(nonmembers)
         self._order = np.argsort(nonmembers, kind="stable")
         ascending = nonmembers[self._order]
         self._left = np.searchsorted(ascending, members, "left")
         self._right = np.searchsorted(ascending, members, "right")
 
-    def of(self, members: np.ndarray, nonmembers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def of(self, members: ndarray, nonmembers: ndarray) -> tuple[ndarray, ndarray]:
         """AUC [b] and TF01 [b] in percent, from counts [b, P] and [b, N]."""
         b, n = nonmembers.shape
         # [b, k]: resampled non-members among the k lowest
@@ -124,8 +126,8 @@ class _Replicates:
 
 
 def _resamples(
-    member: np.ndarray, draws: SharedDraws, rng: np.random.Generator, n: int
-) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    member: ndarray, draws: SharedDraws, rng: Generator, n: int
+) -> Iterator[tuple[slice, ndarray, ndarray]]:
     """Chunks (rows, members [b, P], non-members [b, N]): how often each candidate is in each
     resample of its class.
     """
@@ -137,13 +139,11 @@ def _resamples(
         yield slice(start, start + b), members, nonmembers
 
 
-def _both_classes(
-    rng: np.random.Generator, b: int, sizes: tuple[int, int]
-) -> tuple[np.ndarray, ...]:
+def _both_classes(rng: Generator, b: int, sizes: tuple[int, int]) -> tuple[ndarray, ...]:
     return tuple(_resample_counts(rng, b, size) for size in sizes)
 
 
-def _resample_counts(rng: np.random.Generator, b: int, m: int) -> np.ndarray:
+def _resample_counts(rng: Generator, b: int, m: int) -> ndarray:
     """[b, m] counts of ``b`` times ``m`` of ``m`` with replacement, in the smallest integers."""
     flat = rng.integers(0, m, (b, m)) + m * np.arange(b)[:, None]
     counts = np.bincount(flat.ravel(), minlength=b * m).reshape(b, m)
@@ -201,7 +201,7 @@ def exact_interval(hits: int, of: int) -> tuple[float, float]:
     return low, high
 
 
-def _finite(values: Sequence[float], name: str) -> np.ndarray:
+def _finite(values: Sequence[float], name: str) -> ndarray:
     v = np.asarray(values, dtype=np.float64)
     if v.ndim != 1 or not np.isfinite(v).all():
         raise ValueError(f"{name} must be a vector of finite numbers, got {values!r}")

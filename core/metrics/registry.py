@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core.contract.attack import IFL, MEMBER, OFL, Group
 from fedbench.core.metrics.intervals import BootstrapResult, SharedDraws, bootstrap
@@ -22,7 +23,7 @@ class Metric:
     name: str
     title: str
     summary: str
-    value: Callable[[np.ndarray, np.ndarray], float | None]
+    value: Callable[[ndarray, ndarray], float | None]
     """None where it does not apply"""
     error: Callable[[BootstrapResult], float | None] | None = None
     """standard error from the bootstrap over both classes"""
@@ -111,11 +112,11 @@ class Score:
 
 
 def score_groups(
-    scores: np.ndarray,
-    kind: np.ndarray,
-    canary: np.ndarray,
+    scores: ndarray,
+    kind: ndarray,
+    canary: ndarray,
     rng: np.random.Generator,
-    in_mix: np.ndarray | None = None,
+    in_mix: ndarray | None = None,
     draws: SharedDraws | None = None,
 ) -> dict[Group, Score]:
     """Metrics of each group that has members and non-members (:data:`Group`).
@@ -142,8 +143,8 @@ def score_groups(
 
 
 def group_masks(
-    kind: np.ndarray, canary: np.ndarray, in_mix: np.ndarray | None = None
-) -> dict[Group, np.ndarray]:
+    kind: ndarray, canary: ndarray, in_mix: ndarray | None = None
+) -> dict[Group, ndarray]:
     """[n] bool of each group that has members and non-members: the candidates that count in it.
 
     Arguments as for :func:`score_groups`.
@@ -152,7 +153,7 @@ def group_masks(
     outside = member | (kind == OFL)
     if in_mix is not None:
         mix &= in_mix
-    groups: dict[Group, np.ndarray] = {
+    groups: dict[Group, ndarray] = {
         "mix": mix,
         "ofl": outside,
         "ifl": member | (kind == IFL),
@@ -165,7 +166,7 @@ def group_masks(
 
 
 def _score(
-    scores: np.ndarray, member: np.ndarray, rng: np.random.Generator, draws: SharedDraws | None
+    scores: ndarray, member: ndarray, rng: np.random.Generator, draws: SharedDraws | None
 ) -> Score:
     n_members = int(member.sum())
     values = {m.name: Estimate(m.value(scores, member)) for m in METRICS}

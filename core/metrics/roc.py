@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy import ndarray
 
 
-def checked(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def checked(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray]:
     """Convert to [n] float64 and [n] bool; ValueError for scores that cannot be judged."""
     scores, member = np.asarray(scores, dtype=np.float64), np.asarray(member)
     if scores.ndim != 1 or member.shape != scores.shape:
@@ -29,9 +30,7 @@ def checked(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndar
     return scores, member
 
 
-def counts_by_value(
-    scores: np.ndarray, member: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def counts_by_value(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndarray]:
     """Count members [m] and non-members [m] at each of the m distinct scores, ascending."""
     scores, member = checked(scores, member)
     values, group = np.unique(scores, return_inverse=True)
@@ -39,21 +38,21 @@ def counts_by_value(
     return values, members, np.bincount(group[~member], minlength=len(values))
 
 
-def auc_of_counts(members: np.ndarray, nonmembers: np.ndarray) -> np.ndarray:
+def auc_of_counts(members: ndarray, nonmembers: ndarray) -> ndarray:
     """AUC from counts [..., m] over ascending values, ties one half."""
     below = np.cumsum(nonmembers, axis=-1) - 0.5 * nonmembers
     pairs = members.sum(axis=-1) * nonmembers.sum(axis=-1)
-    areas: np.ndarray = np.einsum("...m,...m->...", members, below) / pairs
+    areas: ndarray = np.einsum("...m,...m->...", members, below) / pairs
     return areas
 
 
-def tpr_of_counts(members: np.ndarray, nonmembers: np.ndarray, allowed: int) -> np.ndarray:
+def tpr_of_counts(members: ndarray, nonmembers: ndarray, allowed: int) -> ndarray:
     """Largest TPR with at most ``allowed`` false positives, from counts [..., m] over ascending
     values; 0 for a negative ``allowed``.
     """
     false = np.cumsum(nonmembers[..., ::-1], axis=-1)
     true = np.cumsum(members[..., ::-1], axis=-1)
-    most: np.ndarray = np.where(false <= allowed, true, 0).max(axis=-1)
+    most: ndarray = np.where(false <= allowed, true, 0).max(axis=-1)
     return most / members.sum(axis=-1)
 
 
@@ -75,13 +74,13 @@ def allowed_false_positives(n_nonmembers: int, fpr: float) -> int:
 # --- curve and area -------------------------------------------------------------------------------
 
 
-def auc(scores: np.ndarray, member: np.ndarray) -> float:
+def auc(scores: ndarray, member: ndarray) -> float:
     """Area under the ROC curve: P(member's score > non-member's), ties one half."""
     _, members, nonmembers = counts_by_value(scores, member)
     return float(auc_of_counts(members, nonmembers))
 
 
-def roc_curve(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def roc_curve(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndarray]:
     """Points (fpr, tpr, thresholds), each [m + 1] for m distinct scores.
 
     Point 0 is (0, 0) at threshold +inf; point j flags scores >= thresholds[j].
@@ -91,7 +90,7 @@ def roc_curve(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.nd
     return fp / fp[-1], tp / tp[-1], np.concatenate([[np.inf], values[::-1]])
 
 
-def advantage(scores: np.ndarray, member: np.ndarray) -> float:
+def advantage(scores: ndarray, member: ndarray) -> float:
     """Membership advantage: largest TPR - FPR over thresholds (Yeom et al., CSF 2018), signed.
 
     An inverted attack has 0. The threshold is chosen on the evaluated membership, so the value is
@@ -101,7 +100,7 @@ def advantage(scores: np.ndarray, member: np.ndarray) -> float:
     return float(np.max(tpr - fpr))
 
 
-def balanced_accuracy(scores: np.ndarray, member: np.ndarray) -> float:
+def balanced_accuracy(scores: ndarray, member: ndarray) -> float:
     """(TPR + TNR) / 2 at the threshold of the advantage: (1 + advantage) / 2."""
     return (1 + advantage(scores, member)) / 2
 
@@ -114,7 +113,7 @@ TF01_FPR = 0.001
 TF01_MIN_NONMEMBERS = 1999
 
 
-def tf01(scores: np.ndarray, member: np.ndarray) -> float | None:
+def tf01(scores: ndarray, member: ndarray) -> float | None:
     """TPR at 0.1 % FPR in PERCENT (0 to 100); None with fewer than 1,999 non-members.
 
     docs/method.md#tf01 has its bias; boards pool targets and seeds
@@ -125,7 +124,7 @@ def tf01(scores: np.ndarray, member: np.ndarray) -> float | None:
     return 100 * tpr_at_fpr(scores, member, TF01_FPR)
 
 
-def tpr_at_fpr(scores: np.ndarray, member: np.ndarray, fpr: float) -> float:
+def tpr_at_fpr(scores: ndarray, member: ndarray, fpr: float) -> float:
     """TPR at ``fpr``; both rates are FRACTIONS (0 to 1).
 
     Largest TPR among thresholds that a new non-member exceeds with a chance of at most ``fpr``; 0
@@ -142,7 +141,7 @@ def tpr_at_fpr(scores: np.ndarray, member: np.ndarray, fpr: float) -> float:
 # --- covariance of areas --------------------------------------------------------------------------
 
 
-def auc_covariance(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def auc_covariance(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray]:
     """(AUC [V], covariance [V, V]) of V score vectors [V, n] over the same n candidates; at least 2
     of each class.
 
@@ -155,7 +154,7 @@ def auc_covariance(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, 
     return aucs, covariance_of(*placed)
 
 
-def covariance_of(of_members: np.ndarray, of_nonmembers: np.ndarray) -> np.ndarray:
+def covariance_of(of_members: ndarray, of_nonmembers: ndarray) -> ndarray:
     """[V, V] covariance of AUCs from their :func:`placements`; ValueError below 2 of a class."""
     members, nonmembers = of_members.shape[1], of_nonmembers.shape[1]
     if min(members, nonmembers) < 2:
@@ -163,7 +162,7 @@ def covariance_of(of_members: np.ndarray, of_nonmembers: np.ndarray) -> np.ndarr
     return np.atleast_2d(np.cov(of_members) / members + np.cov(1 - of_nonmembers) / nonmembers)
 
 
-def placements(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def placements(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndarray]:
     """AUC [V] of score vectors [V, n], the share of non-members below each member [V, members], and
     of members below each non-member [V, non-members]; ties one half.
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
+from numpy.random import Generator
 
 from fedbench.core.contract.attack import EXCLUDED, MEMBER, OFL
 from fedbench.core.metrics.intervals import SharedDraws
@@ -47,7 +49,7 @@ class RoundReport:
 
 
 def round_report(
-    scores: np.ndarray, member: np.ndarray, rng: np.random.Generator, shuffles: int = 20
+    scores: ndarray, member: ndarray, rng: Generator, shuffles: int = 20
 ) -> RoundReport:
     """Last, calibrated and best round of ``scores`` [R, n] against ``member`` [n].
 
@@ -83,9 +85,7 @@ def _fields(prefix: str, auc: float, tf01: float) -> dict[str, Any]:
     return {name: None if np.isnan(value) else value for name, value in values.items()}
 
 
-def _calibrated(
-    rounds: np.ndarray, member: np.ndarray, rng: np.random.Generator
-) -> tuple[float, float]:
+def _calibrated(rounds: ndarray, member: ndarray, rng: Generator) -> tuple[float, float]:
     """(AUC, TF01) on the second half in the round that is best on the first; NaN if too few."""
     first = _half(member, rng)
     if first is None:
@@ -95,7 +95,7 @@ def _calibrated(
     return second_aucs[0, np.argmax(aucs[0])], second_tf01s[0, _best(aucs, tf01s)[0]]
 
 
-def _with_scores(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _with_scores(scores: ndarray) -> tuple[ndarray, ndarray]:
     """Rounds that are not all NaN, [r, n] float64, and their positions. ValueError for none."""
     rounds = np.atleast_2d(np.asarray(scores, np.float64))
     present = np.flatnonzero(~np.isnan(rounds).all(axis=1))
@@ -104,7 +104,7 @@ def _with_scores(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rounds[present], present
 
 
-def _half(member: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+def _half(member: ndarray, rng: Generator) -> ndarray | None:
     """[n] bool: a random half of members and non-members; None where a class has fewer than two."""
     first = np.zeros(len(member), bool)
     for group in (np.flatnonzero(member), np.flatnonzero(~member)):
@@ -114,14 +114,14 @@ def _half(member: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
     return first
 
 
-def _best(aucs: np.ndarray, tf01s: np.ndarray) -> np.ndarray:
+def _best(aucs: ndarray, tf01s: ndarray) -> ndarray:
     """[S] round of largest TF01, ties by AUC, from [S, R]; by AUC alone where TF01 is NaN."""
     first = np.nan_to_num(tf01s)
     largest = first == first.max(axis=1, keepdims=True)
     return np.asarray(np.argmax(np.where(largest, aucs, -1.0), axis=1))
 
 
-def _by_round(rounds: np.ndarray, memberships: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _by_round(rounds: ndarray, memberships: ndarray) -> tuple[ndarray, ndarray]:
     """(AUC [S, R], TF01 [S, R]) of ``rounds`` [R, n] under memberships [S, n] of one size.
 
     Each round is sorted once. TF01 is NaN with too few non-members.
@@ -166,10 +166,10 @@ class DecisionReport:
 
 
 def decision_report(
-    scores: np.ndarray,
-    member: np.ndarray,
+    scores: ndarray,
+    member: ndarray,
     threshold: float,
-    rng: np.random.Generator,
+    rng: Generator,
     shuffles: int = 20,
 ) -> DecisionReport:
     """Judge "member iff score > ``threshold``" of ``scores`` [R, n] (or [n]) against ``member``
@@ -194,13 +194,13 @@ def decision_report(
     )
 
 
-def _accuracy(called: np.ndarray, member: np.ndarray) -> np.ndarray:
+def _accuracy(called: ndarray, member: ndarray) -> ndarray:
     """[R] balanced accuracy of decisions [R, n]."""
     sides = called[:, member].mean(axis=1), (~called[:, ~member]).mean(axis=1)
     return np.asarray((sides[0] + sides[1]) / 2)
 
 
-def _rates(prefix: str, called: np.ndarray, member: np.ndarray) -> dict[str, Any]:
+def _rates(prefix: str, called: ndarray, member: ndarray) -> dict[str, Any]:
     """Accuracy, precision and recall of decisions [n], as fields of the report."""
     precision = None
     if called.any():
@@ -212,9 +212,7 @@ def _rates(prefix: str, called: np.ndarray, member: np.ndarray) -> dict[str, Any
     }
 
 
-def _calibrated_rates(
-    called: np.ndarray, member: np.ndarray, rng: np.random.Generator
-) -> dict[str, Any]:
+def _calibrated_rates(called: ndarray, member: ndarray, rng: Generator) -> dict[str, Any]:
     first = _half(member, rng)
     if first is None:
         return dict.fromkeys(f"calibrated_{name}" for name in ("accuracy", "precision", "recall"))
@@ -238,15 +236,15 @@ class Maximum:
     """not always of the same round"""
     looks: int
     """number of rounds"""
-    null_auc: np.ndarray
+    null_auc: ndarray
     """[B] under each of B shuffled memberships"""
-    null_advantage: np.ndarray
+    null_advantage: ndarray
 
 
 def maximum(
-    scores: np.ndarray,
-    kind: np.ndarray,
-    rng: np.random.Generator,
+    scores: ndarray,
+    kind: ndarray,
+    rng: Generator,
     shuffles: int = SHUFFLES,
     draws: SharedDraws | None = None,
 ) -> Maximum | None:
@@ -287,7 +285,7 @@ def maximum(
     )
 
 
-def _counted(kind: np.ndarray) -> np.ndarray:
+def _counted(kind: ndarray) -> ndarray:
     """[n] bool: members and outside non-members; without the latter, all that are not excluded."""
     outside = kind == OFL
     if outside.any():
@@ -295,7 +293,7 @@ def _counted(kind: np.ndarray) -> np.ndarray:
     return np.asarray(kind != EXCLUDED)
 
 
-def _shuffled(counted: np.ndarray, members: int, rng: np.random.Generator, n: int) -> np.ndarray:
+def _shuffled(counted: ndarray, members: int, rng: Generator, n: int) -> ndarray:
     """[n, m] bool: shuffled memberships of the m candidates that count, ``members`` in each.
 
     A shuffle orders all candidates, so that excluded ones do not change the order of the others.
@@ -307,7 +305,7 @@ def _shuffled(counted: np.ndarray, members: int, rng: np.random.Generator, n: in
     return flags[:, counted]
 
 
-def _largest(rounds: np.ndarray, flags: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _largest(rounds: ndarray, flags: ndarray) -> tuple[ndarray, ndarray]:
     """(AUC [S], advantage [S]): largest over ``rounds`` [R, m] under each of the memberships
     ``flags`` [S, m], all of one size.
     """
@@ -329,31 +327,31 @@ def _largest(rounds: np.ndarray, flags: np.ndarray) -> tuple[np.ndarray, np.ndar
 class _Descending:
     """Candidates of one round, from the largest score down."""
 
-    order: np.ndarray
+    order: ndarray
     """[m]"""
-    called: np.ndarray
+    called: ndarray
     """[g] how many a threshold at each distinct score calls members"""
-    weights: np.ndarray
+    weights: ndarray
     """[g] of the true positives there, which add up to the members' rank sum (1 the lowest, ties in
     the middle); all 1 without ties, since a member of rank r is a true positive at r thresholds
     """
 
     @classmethod
-    def of(cls, row: np.ndarray) -> _Descending:
+    def of(cls, row: ndarray) -> _Descending:
         order = np.argsort(-row, kind="stable")
         values = row[order]
         called = np.flatnonzero(np.concatenate([values[1:] != values[:-1], [True]])) + 1
         middle = len(row) + 0.5 - (np.concatenate([[0], called[:-1]]) + called) / 2
         return cls(order, called, middle - np.concatenate([middle[1:], [0.0]]))
 
-    def of_memberships(self, flags: np.ndarray, members: int) -> tuple[np.ndarray, np.ndarray]:
+    def of_memberships(self, flags: ndarray, members: int) -> tuple[ndarray, ndarray]:
         """Rank sum of the members [s], and largest (TPR - FPR) x members x non-members [s], under
         memberships [s, m].
         """
         m = len(self.order)
         # half the memory, where it holds the largest product
         integer = np.dtype(np.int32 if m * m < 2**31 else np.int64)
-        true: np.ndarray = np.cumsum(flags.take(self.order, axis=1), axis=1, dtype=integer)
+        true: ndarray = np.cumsum(flags.take(self.order, axis=1), axis=1, dtype=integer)
         if len(self.called) == m:
             ranks = true.sum(axis=1, dtype=np.int64)
         else:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core.contract.board import Interval
 from fedbench.core.metrics.intervals import combined_interval
@@ -23,8 +24,8 @@ def run_accuracy(by_round: Sequence[float]) -> float:
 
 def delta_accuracy(
     values: Sequence[float],
-    defended: Sequence[np.ndarray],
-    undefended: Sequence[np.ndarray],
+    defended: Sequence[ndarray],
+    undefended: Sequence[ndarray],
     rng: np.random.Generator,
     n: int = 1000,
 ) -> Interval:
@@ -55,7 +56,7 @@ def delta_accuracy(
     return combined_interval(values, [se * np.sqrt(len(values))] * len(values))
 
 
-def _difference(defended: np.ndarray, undefended: np.ndarray) -> np.ndarray:
+def _difference(defended: ndarray, undefended: ndarray) -> ndarray:
     a, b = np.asarray(defended), np.asarray(undefended)
     if a.dtype != bool or b.dtype != bool or a.ndim != 1 or a.shape != b.shape or len(a) == 0:
         raise ValueError(
@@ -64,7 +65,7 @@ def _difference(defended: np.ndarray, undefended: np.ndarray) -> np.ndarray:
     return np.asarray(a.astype(np.float64) - b)
 
 
-def _bootstrap_se(difference: np.ndarray, rng: np.random.Generator, n: int) -> float:
+def _bootstrap_se(difference: ndarray, rng: np.random.Generator, n: int) -> float:
     """Standard error of the mean, by resampling the counts of the few distinct values."""
     values, counts = np.unique(difference, return_counts=True)
     drawn = rng.multinomial(len(difference), counts / len(difference), size=n)
@@ -74,7 +75,7 @@ def _bootstrap_se(difference: np.ndarray, rng: np.random.Generator, n: int) -> f
 # --- privacy against utility ----------------------------------------------------------------------
 
 
-def pareto_front(points: np.ndarray) -> np.ndarray:
+def pareto_front(points: ndarray) -> ndarray:
     """[n] bool for points [n, 2], lower is better: no other point is as good and once better."""
     p = _checked(points)
     no_worse = (p[:, None] <= p[None]).all(axis=2)
@@ -82,7 +83,7 @@ def pareto_front(points: np.ndarray) -> np.ndarray:
     return np.asarray(~np.any(no_worse & better, axis=0))
 
 
-def hypervolume(points: np.ndarray) -> float:
+def hypervolume(points: ndarray) -> float:
     """Area dominated between the points [n, 2] and (1, 1); larger = better defense.
 
     FedMIA (Zhu et al., CVPR 2025, appendix, definition 1): a point is (privacy loss, utility loss),
@@ -98,7 +99,7 @@ def hypervolume(points: np.ndarray) -> float:
     return float(area)
 
 
-def _checked(points: np.ndarray) -> np.ndarray:
+def _checked(points: ndarray) -> ndarray:
     p = np.asarray(points, dtype=np.float64)
     if p.size == 0:
         return p.reshape(0, 2)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+from numpy import ndarray
+from numpy.random import Generator
 
 from fedbench.core.contract.attack import EXCLUDED, IFL, MEMBER, OFL
 from fedbench.core.contract.errors import UserError
@@ -82,16 +84,16 @@ class AuditSet:
     """Candidates of one target, in random order."""
 
     target: Target
-    ids: np.ndarray
+    ids: ndarray
     """[n] positions in train ++ holdout"""
-    kind: np.ndarray
+    kind: ndarray
     """[n] MEMBER, OFL, IFL or EXCLUDED"""
-    owner: np.ndarray
+    owner: ndarray
     """[n] the training client, -1 outside the federation"""
-    extra: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    extra: ndarray = field(default_factory=lambda: np.zeros(0, bool))
     """[n] outside candidates beyond an equal share, which are not in the mix; empty: none"""
 
-    def in_mix(self) -> np.ndarray:
+    def in_mix(self) -> ndarray:
         """[n] bool: members and the non-members in the mix of outside and inside ones."""
         return ~self.extra if len(self.extra) else np.ones(len(self.ids), bool)
 
@@ -103,7 +105,7 @@ class AuditSet:
         return h.hexdigest()
 
 
-Part = tuple[np.ndarray, int, np.ndarray | int]  # (ids [n], kind, owner)
+Part = tuple[ndarray, int, ndarray | int]  # (ids [n], kind, owner)
 
 
 def audit_set(
@@ -112,7 +114,7 @@ def audit_set(
     client: int,
     nonmembers: int,
     seed: int,
-    peers: np.ndarray | None = None,
+    peers: ndarray | None = None,
     *,
     outside: int | None = None,
     absent: bool = False,
@@ -164,7 +166,7 @@ def audit_set(
     return wide if share and not absent else replace(wide, extra=mix.extra)
 
 
-def _shuffled(target: Target, parts: Sequence[Part], rng: np.random.Generator) -> AuditSet:
+def _shuffled(target: Target, parts: Sequence[Part], rng: Generator) -> AuditSet:
     sizes = [len(ids) for ids, _, _ in parts]
     order = rng.permutation(sum(sizes))
     owners = [np.broadcast_to(owner, len(ids)) for ids, _, owner in parts]
@@ -176,7 +178,7 @@ def _shuffled(target: Target, parts: Sequence[Part], rng: np.random.Generator) -
     )
 
 
-def _inserted(mix: AuditSet, ids: np.ndarray, rng: np.random.Generator) -> AuditSet:
+def _inserted(mix: AuditSet, ids: ndarray, rng: Generator) -> AuditSet:
     """The list with outside candidates ``ids`` inserted at random places."""
     extra = np.zeros(len(mix.ids) + len(ids), bool)
     extra[rng.choice(len(extra), len(ids), replace=False)] = True
@@ -214,7 +216,7 @@ def group_set(
     outsiders: Outsiders,
     group: int,
     name: str,
-    clients: np.ndarray,
+    clients: ndarray,
     members: int,
     nonmembers: int,
     seed: int,
@@ -233,11 +235,11 @@ def _pooled(
     target: Target,
     words: str,
     shards: Shards,
-    clients: np.ndarray,
+    clients: ndarray,
     outsiders: Outsiders,
     members: int,
     nonmembers: int,
-    rng: np.random.Generator,
+    rng: Generator,
     absent: bool,
 ) -> AuditSet:
     if not len(clients):
@@ -268,7 +270,7 @@ def _require(option: str, wanted: int, available: int, origin: str, remedy: str)
         )
 
 
-def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> np.ndarray:
+def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> ndarray:
     """[size] ids of the adversary's own samples, drawn from its clients' data. Raises ``UserError``
     beyond what they hold.
     """
@@ -281,12 +283,12 @@ def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> np.ndarray
     return np.sort(numpy_rng(seed, "mask set").choice(owned, size, replace=False))
 
 
-def free_holdout(n_train: int, n_holdout: int, audits: list[AuditSet]) -> np.ndarray:
+def free_holdout(n_train: int, n_holdout: int, audits: list[AuditSet]) -> ndarray:
     """Ids of the hold-out samples in no audit list."""
     return np.setdiff1d(np.arange(n_train, n_train + n_holdout), pool_of(audits))
 
 
-def own_set(free: np.ndarray, size: int, owner: str, seed: int) -> np.ndarray:
+def own_set(free: ndarray, size: int, owner: str, seed: int) -> ndarray:
     """[size] ids out of ``free`` for the server's root set or the attacker's shadow models.
 
     ``owner``: in words. Raises ``UserError`` when fewer are left.
@@ -299,14 +301,14 @@ def own_set(free: np.ndarray, size: int, owner: str, seed: int) -> np.ndarray:
     return np.sort(numpy_rng(seed, owner).choice(free, size, replace=False))
 
 
-def shuffle_rng(seed: int, target: int) -> np.random.Generator:
+def shuffle_rng(seed: int, target: int) -> Generator:
     """Generator for shuffled memberships of a target's candidates, independent of attack, view and
     defense.
     """
     return numpy_rng(seed, "shuffled membership", client=target)
 
 
-def opaque_names(n: int, seed: int) -> np.ndarray:
+def opaque_names(n: int, seed: int) -> ndarray:
     """[n] ids of train ++ hold-out that attacks get: a keyed permutation of 0..n-1.
 
     Positions would reveal the hold-out, which comes after the training data.
@@ -314,7 +316,7 @@ def opaque_names(n: int, seed: int) -> np.ndarray:
     return numpy_rng(seed, "opaque names").permutation(n)
 
 
-def pool_of(audits: list[AuditSet]) -> np.ndarray:
+def pool_of(audits: list[AuditSet]) -> ndarray:
     """Sorted ids of every sample that some target's audit needs: what the engine measures."""
     return np.unique(np.concatenate([a.ids for a in audits]))
 

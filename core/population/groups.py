@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.numerics.rng import numpy_rng
@@ -21,11 +22,11 @@ class Groups:
     """Groups of clients, and the deformation of each client's images."""
 
     names: tuple[str, ...]
-    of_client: np.ndarray
+    of_client: ndarray
     """[K] int, position in ``names``"""
-    rotation: np.ndarray
+    rotation: ndarray
     """[K] degrees, counter-clockwise, nan: none"""
-    brightness: np.ndarray
+    brightness: ndarray
     """[K] factor, nan: none"""
 
 
@@ -54,7 +55,7 @@ def make_groups(spec: Sequence[Mapping[str, Any]], clients: int, seed: int) -> G
     return Groups(names, of_client, *deformations)
 
 
-def thresholds(low: float, high: float, clients: int, seed: int) -> np.ndarray:
+def thresholds(low: float, high: float, clients: int, seed: int) -> ndarray:
     """[K] each client's own bound on the attack's accuracy, uniform in [low, high] (IFCA-MIR,
     section 5.2.2).
     """
@@ -62,7 +63,7 @@ def thresholds(low: float, high: float, clients: int, seed: int) -> np.ndarray:
     return low + (high - low) * np.array(draws, dtype=np.float64)
 
 
-def deform(x: np.ndarray, client: np.ndarray, groups: Groups) -> np.ndarray:
+def deform(x: ndarray, client: ndarray, groups: Groups) -> ndarray:
     """``x`` with each sample turned about its centre, then made brighter or darker, as its client's
     images are.
 
@@ -94,7 +95,7 @@ def deform(x: np.ndarray, client: np.ndarray, groups: Groups) -> np.ndarray:
     return out
 
 
-def rotate(x: np.ndarray, degrees: float) -> np.ndarray:
+def rotate(x: ndarray, degrees: float) -> ndarray:
     """``x`` [n, C, H, W] turned counter-clockwise about the centre of the image, as float32:
     bilinear, 0 outside.
     """
@@ -111,7 +112,7 @@ def rotate(x: np.ndarray, degrees: float) -> np.ndarray:
     return turned.numpy().reshape(x.shape)
 
 
-def _grid(degrees: float, height: int, width: int) -> np.ndarray:
+def _grid(degrees: float, height: int, width: int) -> ndarray:
     """[1, H, W, 2] input position of each output pixel, R(-degrees) p, as (x, y) with the image at
     -1..1.
     """
@@ -125,7 +126,7 @@ def _grid(degrees: float, height: int, width: int) -> np.ndarray:
     return np.stack(pair, axis=-1)[None].astype(np.float32)
 
 
-def _stored(values: np.ndarray, factor: float, dtype: np.dtype) -> np.ndarray:
+def _stored(values: ndarray, factor: float, dtype: np.dtype) -> ndarray:
     most = 255 if dtype == np.uint8 else 1
     if factor != 1:
         values = np.clip(values * np.float32(factor), 0, most)
@@ -134,7 +135,7 @@ def _stored(values: np.ndarray, factor: float, dtype: np.dtype) -> np.ndarray:
     return values
 
 
-def _require_images(x: np.ndarray, groups: Groups) -> None:
+def _require_images(x: ndarray, groups: Groups) -> None:
     if x.ndim != 4 or x.dtype not in (np.uint8, np.float32):
         raise UserError(
             f"groups deform images, and the samples are {list(x.shape[1:])} {x.dtype}: rotation "

@@ -12,19 +12,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy import ndarray
+from numpy.random import Generator
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.numerics.rng import numpy_rng
 
-Shards = list[np.ndarray]
+Shards = list[ndarray]
 
 
-def iid(attribute: np.ndarray, clients: int, rng: np.random.Generator) -> Shards:
+def iid(attribute: ndarray, clients: int, rng: Generator) -> Shards:
     """Equal shares of a random permutation (sizes differ by at most one)."""
     return [np.sort(part) for part in np.array_split(rng.permutation(len(attribute)), clients)]
 
 
-def dirichlet(attribute: np.ndarray, clients: int, rng: np.random.Generator, beta: float) -> Shards:
+def dirichlet(attribute: ndarray, clients: int, rng: Generator, beta: float) -> Shards:
     """For each class, client shares drawn from Dirichlet(beta * 1_K); beta = inf is an equal split.
 
     Source: Hsu et al., 2019, as FedMIA and CoFedMID use it. Cut points are rounded, so no remainder
@@ -37,9 +39,7 @@ def dirichlet(attribute: np.ndarray, clients: int, rng: np.random.Generator, bet
     return [np.sort(np.concatenate(of_client)) for of_client in zip(*parts, strict=True)]
 
 
-def dirichlet_sizes(
-    attribute: np.ndarray, clients: int, rng: np.random.Generator, beta: float
-) -> Shards:
+def dirichlet_sizes(attribute: ndarray, clients: int, rng: Generator, beta: float) -> Shards:
     """Client SIZES from one draw from Dirichlet(beta * 1_K); labels stay IID.
 
     Source: "Dirichlet non-IID" in MemberShield's released code (docs/methods/quirks.md#m2).
@@ -48,19 +48,17 @@ def dirichlet_sizes(
     return [np.sort(part) for part in _split(rng.permutation(len(attribute)), shares)]
 
 
-def _shares(clients: int, rng: np.random.Generator, beta: float) -> np.ndarray:
+def _shares(clients: int, rng: Generator, beta: float) -> ndarray:
     if np.isinf(beta):
         return np.full(clients, 1 / clients)
     return rng.dirichlet(np.full(clients, beta))
 
 
-def _split(ids: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
+def _split(ids: ndarray, shares: ndarray) -> list[ndarray]:
     return np.split(ids, np.round(np.cumsum(shares)[:-1] * len(ids)).astype(int))
 
 
-def group_bias(
-    attribute: np.ndarray, clients: int, rng: np.random.Generator, bias: float
-) -> Shards:
+def group_bias(attribute: ndarray, clients: int, rng: Generator, bias: float) -> Shards:
     """Label skew by groups of clients.
 
     A sample goes to its label's group with probability ``bias`` (q), to each other group with
@@ -103,7 +101,7 @@ _REMEDIES = {
 
 
 def partition(
-    attribute: np.ndarray,
+    attribute: ndarray,
     clients: int,
     seed: int,
     name: str = "iid",
@@ -146,7 +144,7 @@ def partition(
 class Outsiders:
     """Samples that no client trains on, candidates of a target."""
 
-    ids: np.ndarray
+    ids: ndarray
     """positions in train ++ holdout"""
     origin: str = "the hold-out"
     """in messages"""
@@ -177,23 +175,23 @@ class Split:
         """Whether the targets' own test parts replace the hold-out."""
         return any(len(ids) for ids in self.test)
 
-    def own(self, k: int) -> np.ndarray:
+    def own(self, k: int) -> ndarray:
         """[n] sorted positions of client ``k``'s training and validation parts."""
         return np.sort(np.concatenate([self.train[k], self.validation[k]]))
 
-    def validated(self) -> np.ndarray:
+    def validated(self) -> ndarray:
         """Ids of validation samples that are in no test part; the audit excludes them."""
         return np.setdiff1d(np.concatenate(self.validation), np.concatenate(self.test))
 
-    def trained_by(self) -> np.ndarray:
+    def trained_by(self) -> ndarray:
         """[n_train + n_holdout] the client that trains on a sample, -1 for none."""
         return self._client_of(self.train)
 
-    def tested_by(self) -> np.ndarray:
+    def tested_by(self) -> ndarray:
         """[n_train + n_holdout] the client that has a sample in its test part, -1 for none."""
         return self._client_of(self.test)
 
-    def home(self) -> np.ndarray:
+    def home(self) -> ndarray:
         """[n_train + n_holdout] the client that owns a sample; hold-out sample i looks like the
         images of client i mod K.
         """
@@ -201,14 +199,14 @@ class Split:
         home[self.n_train :] = np.arange(self.n_holdout) % len(self.train)
         return home
 
-    def _client_of(self, *parts: Shards) -> np.ndarray:
+    def _client_of(self, *parts: Shards) -> ndarray:
         client = np.full(self.n_train + self.n_holdout, -1)
         for part in parts:
             for k, ids in enumerate(part):
                 client[ids] = k
         return client
 
-    def outsiders(self, clients: np.ndarray, words: str) -> Outsiders:
+    def outsiders(self, clients: ndarray, words: str) -> Outsiders:
         """Outsiders of ``clients`` [k], ``words`` in messages.
 
         Their test parts or, without any, the hold-out samples i with i mod K among them, which have
@@ -241,7 +239,7 @@ def whole(shards: Shards, n_holdout: int) -> Split:
 
 
 def cut_all(
-    attribute: np.ndarray,
+    attribute: ndarray,
     shards: Shards,
     n_holdout: int,
     seed: int,
@@ -280,7 +278,7 @@ def cut_all(
     return replace(split, train=train, validation=tested if on_test else validated, test=tested)
 
 
-def _too_few(attribute: np.ndarray, name: str, share: float) -> str:
+def _too_few(attribute: ndarray, name: str, share: float) -> str:
     classes, counts = np.unique(attribute, return_counts=True)
     alone, asked_by = int((counts == 1).sum()), f"federation.{name}: {share:g}"
     remark = ""
@@ -295,8 +293,8 @@ def _too_few(attribute: np.ndarray, name: str, share: float) -> str:
 
 
 def cut(
-    attribute: np.ndarray, validation: float, test: float, seed: int, client: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    attribute: ndarray, validation: float, test: float, seed: int, client: int
+) -> tuple[ndarray, ndarray, ndarray]:
     """Sorted positions of the (training, validation, test) part of a client's samples.
 
     The parts have their shares of the samples by largest remainder, of equals training first. Each
@@ -318,7 +316,7 @@ def cut(
     least = np.maximum(np.floor(exact_test), out - np.ceil(exact_validation))
     most = np.minimum(np.ceil(exact_test), out - np.floor(exact_validation))
     tested = _rounded(exact_test, least, most, n_test, tie_order)
-    parts: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] for _ in range(3)]
+    parts: list[list[ndarray]] = [[np.zeros(0, np.int64)] for _ in range(3)]
     for c, count in enumerate(counts):
         members = rng.permutation(np.flatnonzero(label == c))
         pieces = np.split(members, [count - out[c], count - tested[c]])
@@ -328,7 +326,7 @@ def cut(
     return train, validated, test_part
 
 
-def _exact(shares: np.ndarray) -> np.ndarray:
+def _exact(shares: ndarray) -> ndarray:
     """Drop the last digits: 10 times 0.1 + 0.2 is 3, and no more."""
     return np.round(shares, 9)
 
@@ -342,8 +340,8 @@ def _totals(n: int, validation: float, test: float) -> tuple[int, int]:
 
 
 def _rounded(
-    exact: np.ndarray, least: np.ndarray, most: np.ndarray, total: int, tie_order: np.ndarray
-) -> np.ndarray:
+    exact: ndarray, least: ndarray, most: ndarray, total: int, tie_order: ndarray
+) -> ndarray:
     """[C] integers from ``least`` to ``most`` (at most one more) with a sum nearest to ``total``.
 
     The one that exceeds ``least`` the most is rounded up first, of equals the first in

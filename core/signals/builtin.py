@@ -7,6 +7,7 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
+from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
 from fedbench.core import Params, Probe, Signal
@@ -17,14 +18,14 @@ from fedbench.core.signals.measure import GRADIENT_BYTES, chunk_of
 class Loss(Signal):
     """Cross-entropy. Source: Yeom et al., CSF 2018."""
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         return cross_entropy(probe.logits, probe.y, reduction="none").float()
 
 
 class Confidence(Signal):
     """Softmax probability of the label, p_y."""
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         return torch.exp(-cross_entropy(probe.logits, probe.y, reduction="none")).float()
 
 
@@ -36,7 +37,7 @@ class LogitConfidence(Signal):
     ln p_y - ln(the other probabilities + 1e-45), the same up to a margin of about 100.
     """
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         logits, label = probe.logits.double(), probe.y[:, None]
         rest = logits.scatter(1, label, -torch.inf).logsumexp(1)
         return (logits.gather(1, label).squeeze(1) - rest).float()
@@ -45,21 +46,21 @@ class LogitConfidence(Signal):
 class MaxProb(Signal):
     """Largest softmax probability. Source: Salem et al., NDSS 2019."""
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         return probe.logits.softmax(1).amax(1).float()
 
 
 class StdProb(Signal):
     """Population standard deviation of the softmax vector. Source: Salem et al., NDSS 2019."""
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         return probe.logits.softmax(1).std(1, correction=0).float()
 
 
 class Entropy(Signal):
     """-sum_i p_i ln p_i, in nats. Source: Salem et al., NDSS 2019."""
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         log_p = probe.logits.log_softmax(1)
         return -(log_p.exp() * log_p).sum(1).float()
 
@@ -69,7 +70,7 @@ class Logits(Signal):
 
     vector = True
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         return probe.logits.float()
 
 
@@ -79,7 +80,7 @@ class UniformLoss(Signal):
     In float64, where no class saturates. Training on soft labels lowers it on members.
     """
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         logits = probe.logits.double()
         return (logits.logsumexp(1) - logits.mean(1)).float()
 
@@ -91,7 +92,7 @@ class Margin(Signal):
     al., CSF 2018.
     """
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         logits, label = probe.logits.float(), probe.y[:, None]
         return logits.gather(1, label).squeeze(1) - logits.scatter(1, label, -torch.inf).amax(1)
 
@@ -102,7 +103,7 @@ class ModifiedEntropy(Signal):
     Source: Song & Mittal, USENIX Security 2021.
     """
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         log_p = probe.logits.log_softmax(1)
         log_q = _log_complement(log_p)
         label = probe.y[:, None]
@@ -111,7 +112,7 @@ class ModifiedEntropy(Signal):
         return -(right + wrong).float()
 
 
-def _log_complement(log_p: torch.Tensor) -> torch.Tensor:
+def _log_complement(log_p: Tensor) -> Tensor:
     """ln(1 - p) [n, C], finite for finite logits: that of the top class is summed from the rest."""
     top = log_p.argmax(1, keepdim=True)
     rest = log_p.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
@@ -126,7 +127,7 @@ class _GradientSignal(Signal):
     that each received.
     """
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         raise NotImplementedError(
             "the engine measures this signal for all clients at once; name it in an attack's "
             "`needs`"
@@ -154,7 +155,7 @@ class UploadGradSq(Signal):
     ``grad-sq`` is at the model that the client received. Source: Nasr et al., S&P 2019.
     """
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         x, no_updates = probe.x, probe.update.new_zeros(0, len(probe.update))
         chunk = chunk_of(x, GRADIENT_BYTES)
         return gradient_features(probe.model, x, probe.y, no_updates, chunk).sq.float()
@@ -204,7 +205,7 @@ class Robustness(Signal):
             description="whether a shifted copy of an image is mirrored with probability one half",
         )
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         x = probe.normalise(probe.x)
         if not x.is_floating_point():
             dtype = str(x.dtype).removeprefix("torch.")
@@ -218,7 +219,7 @@ class Robustness(Signal):
                 share[rows] = torch.stack(right).float().mean(0)
         return share
 
-    def _noised(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+    def _noised(self, x: Tensor) -> Iterator[Tensor]:
         g = torch.Generator().manual_seed(_KEY)
         for level in self.params.levels:
             for _ in range(self.params.copies):
@@ -226,7 +227,7 @@ class Robustness(Signal):
         if x.dim() == 4 and (self.params.shift or self.params.mirror):
             yield from self._moved(x, g)
 
-    def _moved(self, x: torch.Tensor, g: torch.Generator) -> Iterator[torch.Tensor]:
+    def _moved(self, x: Tensor, g: torch.Generator) -> Iterator[Tensor]:
         """Shifted and mirrored images; the border is repeated outside the image."""
         shift, (height, width) = self.params.shift, x.shape[2:]
         wide = x
@@ -241,7 +242,7 @@ class Robustness(Signal):
                 moved = moved.flip(3)
             yield moved
 
-    def _flipped(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+    def _flipped(self, x: Tensor) -> Iterator[Tensor]:
         g = torch.Generator().manual_seed(_KEY)
         for rate in self.params.rates:
             for _ in range(self.params.copies):

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy import ndarray
+from torch import Tensor
 
 from fedbench.core.contract.attack import Observations, View
 from fedbench.core.contract.components import Signal
@@ -113,7 +115,7 @@ _TRIED = 16  # samples that a vector signal is called with before training
 _FORWARD_BYTES, GRADIENT_BYTES = 1_500_000, 800_000
 
 
-def chunk_of(x: torch.Tensor, bytes_: int) -> int:
+def chunk_of(x: Tensor, bytes_: int) -> int:
     """Samples a chunk: ``bytes_`` of float32 input on the CPU, 8 times that on an accelerator
     (ResNet18: under 4 GB).
     """
@@ -126,9 +128,9 @@ class RowModel(NamedTuple):
     """The model of one row in one round: ``update`` [P] is added to the global model ``start``."""
 
     start: int
-    update: torch.Tensor
-    buffers: torch.Tensor
-    counts: torch.Tensor
+    update: Tensor
+    buffers: Tensor
+    counts: Tensor
     model: int | None = None
     """index, if it is a global model"""
 
@@ -142,9 +144,9 @@ class Recorder:
     """
 
     flat: FlatModel
-    x: torch.Tensor
+    x: Tensor
     """[N, *input] pool of samples"""
-    y: torch.Tensor
+    y: Tensor
     signals: Mapping[str, Signal]
     """forward signals by name"""
     gradients: bool
@@ -177,7 +179,7 @@ class Recorder:
         """a defense's answer to a query of a global model"""
         self.rounds: list[int] = []
         """audited rounds so far"""
-        self._values: dict[str, np.ndarray] = {}
+        self._values: dict[str, ndarray] = {}
         self.calls = {n: SignalCall(s, self._who(n), self.flat) for n, s in self.signals.items()}
         for name in [name for name, call in self.calls.items() if call.vector]:
             self._try_out(name)
@@ -194,7 +196,7 @@ class Recorder:
             shapes["grad-sq"] = (1, n) if self.one_start else (m, n)
         return shapes
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, ndarray]:
         """name -> [R, M, N] float32, of a vector signal [R, M, N, d].
 
         An axis along which a signal does not vary has length 1. NaN: the client was absent.
@@ -217,7 +219,7 @@ class Recorder:
                     self._try_gradients(models, uploads)
         self.rounds.append(uploads.round)
 
-    def _models(self, result: RoundResult, updates: torch.Tensor) -> dict[int, RowModel]:
+    def _models(self, result: RoundResult, updates: Tensor) -> dict[int, RowModel]:
         """Position of a row -> its model, of the rows that are present.
 
         ``updates``: [n, P] of the clients, as uploaded or before protection.
@@ -242,7 +244,7 @@ class Recorder:
         return models
 
     def _mean(
-        self, clients: list[int], indices: list[int], uploads: Uploads, updates: torch.Tensor
+        self, clients: list[int], indices: list[int], uploads: Uploads, updates: Tensor
     ) -> RowModel:
         """Weighted mean A_t = sum n_k L_k / sum n_k (docs/methods/signals.md#rows)."""
         n = torch.tensor([float(self.sizes[k]) for k in clients], device=self.x.device)
@@ -253,7 +255,7 @@ class Recorder:
         counts = mean_counts(share, uploads.counts[indices])
         return RowModel(starts[0], update, share @ uploads.buffers[indices], counts)
 
-    def _put(self, name: str, positions: int | list[int], values: torch.Tensor) -> None:
+    def _put(self, name: str, positions: int | list[int], values: Tensor) -> None:
         self._values[name][len(self.rounds), positions] = values.to(torch.float32).cpu().numpy()
 
     @torch.no_grad()
@@ -362,10 +364,10 @@ def observe(
     view: View,
     target: int | None,
     rows: list[int],
-    rounds: np.ndarray,
-    arrays: Mapping[str, np.ndarray],
-    pick: np.ndarray,
-    served: np.ndarray | None = None,
+    rounds: ndarray,
+    arrays: Mapping[str, ndarray],
+    pick: ndarray,
+    served: ndarray | None = None,
     shown: Collection[int] | None = None,
 ) -> Observations:
     """Select what ``view`` sees of the candidates; signals that it does not contain are left out.
@@ -392,7 +394,7 @@ def observe(
         position = int(targets[0])
     if pick.ndim > 1:
         pick = pick[last][:, : len(chosen)]
-    signals: dict[str, np.ndarray] = {}
+    signals: dict[str, ndarray] = {}
     for name in arrays if chosen else ():
         if name not in hidden:
             values = arrays[name][last]
@@ -419,7 +421,7 @@ def _rows_in_view(view: View, rows: Sequence[int], shown: Collection[int] | None
     return [rows.index(COALITION), *clients] if COALITION in rows else []
 
 
-def _candidates(values: np.ndarray, pick: np.ndarray, through: np.ndarray | None) -> np.ndarray:
+def _candidates(values: ndarray, pick: ndarray, through: ndarray | None) -> ndarray:
     """Values [R, M, n, ...] of the candidates, out of those of the pool [R, M, N, ...]."""
     if values.shape[2] > 1 and pick.ndim == 1:
         values = values[:, :, pick]
@@ -430,7 +432,7 @@ def _candidates(values: np.ndarray, pick: np.ndarray, through: np.ndarray | None
     return values
 
 
-def _take(values: np.ndarray, index: np.ndarray, axis: int) -> np.ndarray:
+def _take(values: ndarray, index: ndarray, axis: int) -> ndarray:
     """Elements of ``values`` [R, M, N, ...] at ``index`` [R, M, n] along an axis."""
     trailing = (1,) * (values.ndim - index.ndim)
     return np.take_along_axis(values, index.reshape(index.shape + trailing), axis=axis)

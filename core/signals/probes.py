@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedbench.core.contract.components import Probe, Signal
 from fedbench.core.federation.guard import PhaseError
@@ -20,7 +20,7 @@ from fedbench.core.words import describe_error
 # Logits beyond it can differ by more than float32 holds: a correct signal may overflow there.
 _LARGEST_LOGIT = torch.finfo(torch.float32).max / 4
 
-Answers = Callable[[torch.Tensor], torch.Tensor]  # logits [n, C] -> what is answered, [n, C]
+Answers = Callable[[Tensor], Tensor]  # logits [n, C] -> what is answered, [n, C]
 
 
 class SignalError(RuntimeError):
@@ -40,7 +40,7 @@ class CopiedProbe(Probe):
         value = self.__dict__[name] = copies[name]()
         return value
 
-    def normalise(self, x: torch.Tensor) -> torch.Tensor:
+    def normalise(self, x: Tensor) -> Tensor:
         return as_floats(self.__dict__["_module"], x)
 
 
@@ -60,11 +60,11 @@ class SignalCall:
 
     def row(
         self,
-        update: torch.Tensor,
-        samples: Sequence[tuple[torch.Tensor, torch.Tensor]],
-        logits: Sequence[torch.Tensor],
+        update: Tensor,
+        samples: Sequence[tuple[Tensor, Tensor]],
+        logits: Sequence[Tensor],
         answer: Answers | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """[N] or [N, d] float32: the signal on the model that the engine's module holds.
 
         Args:
@@ -83,7 +83,7 @@ class SignalCall:
         self._require_finite(values, logits)
         return values
 
-    def _require_finite(self, values: torch.Tensor, logits: Sequence[torch.Tensor]) -> None:
+    def _require_finite(self, values: Tensor, logits: Sequence[Tensor]) -> None:
         finite = torch.isfinite(values).reshape(len(values), -1).all(1)
         plain = (torch.cat(list(logits)).abs() < _LARGEST_LOGIT).all(1)  # false of NaN, too
         if bad := int((~finite & plain).sum()):
@@ -92,9 +92,7 @@ class SignalCall:
                 f"{bad} of its {len(values)} {kind} are not finite, though the logits are"
             )
 
-    def _chunk(
-        self, update: torch.Tensor, x: torch.Tensor, y: torch.Tensor, logits: torch.Tensor
-    ) -> torch.Tensor:
+    def _chunk(self, update: Tensor, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
         probe = CopiedProbe(
             self._flat.module,
             model=self._model,
@@ -113,9 +111,9 @@ class SignalCall:
             raise SignalError(describe_error(error)) from error
         return self._checked(values, y)
 
-    def _checked(self, values: Any, y: torch.Tensor) -> torch.Tensor:
+    def _checked(self, values: Any, y: Tensor) -> Tensor:
         """A plain tensor of the engine: no subclass, and no buffer that the signal reuses."""
-        width, is_tensor = self.width, isinstance(values, torch.Tensor)
+        width, is_tensor = self.width, isinstance(values, Tensor)
         if self.vector and not width and is_tensor and values.dim() == 2:
             width = tuple(values.shape[1:])
         expected = y.new_empty((len(y), *width), dtype=torch.float32)
@@ -123,7 +121,7 @@ class SignalCall:
         if not (sized and is_tensor and _described(values) == _described(expected)):
             raise SignalError(f"it returned {_described(values)}; expected {self._wanted(y)}")
         self.width = width
-        return expected.copy_(values.detach().as_subclass(torch.Tensor))
+        return expected.copy_(values.detach().as_subclass(Tensor))
 
     def _model(self) -> nn.Module:
         """A copy of the engine's module in eval mode, with its present parameters and buffers.
@@ -137,12 +135,12 @@ class SignalCall:
         self._copy.load_state_dict(self._flat.module.state_dict())
         return self._copy.eval()
 
-    def _answered(self, logits: torch.Tensor) -> torch.Tensor:
+    def _answered(self, logits: Tensor) -> Tensor:
         if self._answer is None or torch.is_grad_enabled():
             return logits
         return self._answer(logits)
 
-    def _wanted(self, y: torch.Tensor) -> str:
+    def _wanted(self, y: Tensor) -> str:
         n, device = len(y), y.device
         if not self.vector:
             return f"float32 [{n}] on {device}"
@@ -153,7 +151,7 @@ class SignalCall:
 
 def _described(value: object) -> str:
     """A returned value in a few words."""
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, Tensor):
         return type(value).__name__
     layout = "" if value.layout == torch.strided else "sparse "
     dtype = str(value.dtype).removeprefix("torch.")
