@@ -153,10 +153,9 @@ def audit_set(
         )
     equal = rng.choice(free, share, replace=False)
     parts: list[Part] = [(members, MEMBER, owner), (equal[:n_outside], OFL, -1)]
-    for k in owners.tolist() if share else ():
-        if k != client:
-            drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
-            parts.append((drawn, inside, k))
+    for k in owners[owners != client].tolist() if share else ():
+        drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
+        parts.append((drawn, inside, k))
     mix = _shuffled(Target(kind="client", index=client), parts, rng)
     if n_outside <= share:
         return mix

@@ -12,6 +12,7 @@ from numpy import ndarray
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.population.partition import largest_remainder
 
 _CHUNK = 4_000_000  # values deformed at once; bounds the float32 copies, changes no result
 _CLOSE = 1e-9  # fractions such as 0.7 + 0.3 are whole up to rounding
@@ -47,12 +48,17 @@ def make_groups(spec: Sequence[Mapping[str, Any]], clients: int, seed: int) -> G
     sizes = _sizes(names, [g.get("fraction") for g in spec], clients)
     of_client = np.repeat(np.arange(len(names)), sizes)
     draws = np.stack([numpy_rng(seed, "groups", client=k).random(2) for k in range(clients)])
-    deformations = []
-    for i, kind in enumerate(("rotation", "brightness")):
-        ranges = [g.get(kind) or (math.nan, math.nan) for g in spec]
-        low, high = np.array(ranges, dtype=np.float64)[of_client].T
-        deformations.append(low + (high - low) * draws[:, i])
-    return Groups(names, of_client, *deformations)
+    rotation = _within([g.get("rotation") for g in spec], of_client, draws[:, 0])
+    brightness = _within([g.get("brightness") for g in spec], of_client, draws[:, 1])
+    return Groups(names, of_client, rotation, brightness)
+
+
+def _within(
+    ranges: Sequence[Sequence[float] | None], of_client: ndarray, draws: ndarray
+) -> ndarray:
+    ends = np.array([r or (math.nan, math.nan) for r in ranges], dtype=np.float64)
+    low, high = ends[of_client].T
+    return low + (high - low) * draws
 
 
 def thresholds(low: float, high: float, clients: int, seed: int) -> ndarray:
@@ -80,19 +86,27 @@ def deform(x: ndarray, client: ndarray, groups: Groups) -> ndarray:
     valid = client.shape == x.shape[:1] and ((client >= 0) & (client < clients)).all()
     if not valid:
         raise ValueError(f"client must hold one of 0..{clients - 1} per sample, {len(x)} of them")
-    out = x.copy()
-    step = max(1, _CHUNK // max(1, math.prod(x.shape[1:])))
+    out, step = x.copy(), max(1, _CHUNK // max(1, math.prod(x.shape[1:])))
     for k in np.unique(client):
-        angle, factor = float(groups.rotation[k]), float(groups.brightness[k])
-        turned = not math.isnan(angle) and angle % 360 != 0
-        lit = not math.isnan(factor) and factor != 1
-        if not turned and not lit:
-            continue
         rows = np.flatnonzero(client == k)
         for chunk in np.split(rows, range(step, len(rows), step)):
-            values = rotate(x[chunk], angle) if turned else x[chunk].astype(np.float32)
-            out[chunk] = _stored(values, factor if lit else 1.0, x.dtype)
+            out[chunk] = _deformed(x[chunk], float(groups.rotation[k]), float(groups.brightness[k]))
     return out
+
+
+def _deformed(x: ndarray, angle: float, factor: float) -> ndarray:
+    """Images of one client."""
+    turned = not math.isnan(angle) and angle % 360 != 0
+    lit = not math.isnan(factor) and factor != 1
+    if not turned and not lit:
+        return x
+    values = rotate(x, angle) if turned else x.astype(np.float32)
+    most = 255 if x.dtype == np.uint8 else 1
+    if lit:
+        values = np.clip(values * np.float32(factor), 0, most)
+    if x.dtype == np.uint8:
+        values = np.clip(np.rint(values), 0, most)
+    return values.astype(x.dtype)
 
 
 def rotate(x: ndarray, degrees: float) -> ndarray:
@@ -126,15 +140,6 @@ def _grid(degrees: float, height: int, width: int) -> ndarray:
     return np.stack(pair, axis=-1)[None].astype(np.float32)
 
 
-def _stored(values: ndarray, factor: float, dtype: np.dtype) -> ndarray:
-    most = 255 if dtype == np.uint8 else 1
-    if factor != 1:
-        values = np.clip(values * np.float32(factor), 0, most)
-    if dtype == np.uint8:
-        return np.clip(np.rint(values), 0, most).astype(np.uint8)
-    return values
-
-
 def _require_images(x: ndarray, groups: Groups) -> None:
     if x.ndim != 4 or x.dtype not in (np.uint8, np.float32):
         raise UserError(
@@ -153,29 +158,15 @@ def _require_images(x: ndarray, groups: Groups) -> None:
 
 
 def _sizes(names: Sequence[str], fractions: Sequence[float | None], clients: int) -> list[int]:
-    rest, total = fractions.count(None), math.fsum(f for f in fractions if f is not None)
-    if rest > 1:
-        raise UserError(
-            f"groups: {rest} groups have no fraction, and only one can take the rest: give the "
-            "others theirs"
-        )
-    remedy = ""
-    if total > 1 + _CLOSE:
-        remedy = "lower them"
-    elif not rest and total < 1 - _CLOSE:
-        remedy = "raise them, or leave one out: that group takes the rest"
-    if remedy:
-        raise UserError(f"groups: the fractions sum to {total:g}, not 1; {remedy}")
+    rest = fractions.count(None)
+    if problem := _problem(rest, math.fsum(f for f in fractions if f is not None)):
+        raise UserError(f"groups: {problem}")
     exact = [round((f or 0) * clients, 9) for f in fractions]
     if rest:
         sizes = [math.floor(e + 0.5) for e in exact]
         sizes[fractions.index(None)] = clients - sum(sizes)
     else:
-        sizes = [math.floor(e) for e in exact]
-        # largest remainders first, of equals in their order
-        by_remainder = sorted(range(len(sizes)), key=lambda i: sizes[i] - exact[i])
-        for i in by_remainder[: clients - sum(sizes)]:
-            sizes[i] += 1
+        sizes = largest_remainder(np.array(exact), clients).tolist()
     if min(sizes) < 1:
         sizes_text = ", ".join(f"{n} {max(s, 0)}" for n, s in zip(names, sizes, strict=True))
         raise UserError(
@@ -183,3 +174,14 @@ def _sizes(names: Sequence[str], fractions: Sequence[float | None], clients: int
             "fractions or clients"
         )
     return sizes
+
+
+def _problem(rest: int, total: float) -> str:
+    if rest > 1:
+        return f"{rest} groups have no fraction, and only one can take the rest: add fractions"
+    if total > 1 + _CLOSE:
+        return f"the fractions sum to {total:g}, not 1; lower them"
+    if not rest and total < 1 - _CLOSE:
+        remedy = "raise them, or leave one out: that group takes the rest"
+        return f"the fractions sum to {total:g}, not 1; {remedy}"
+    return ""

@@ -268,11 +268,11 @@ def cut_all(
         parts.append([shard[positions[i]] for shard, positions in zip(shards, cuts, strict=True)])
         empty = [k for k, ids in enumerate(parts[i]) if not len(ids)]
         if share and empty:
-            owned = attribute[shards[empty[0]]]
             raise UserError(
-                f"client {empty[0]} {_too_few(owned, name, share)}; {len(empty)} of {len(shards)} "
-                f"clients, seed {seed}): use {'smaller shares' if i == 0 else 'a larger share'}, "
-                f"{_REMEDIES[rule]}fewer clients or more data"
+                f"client {empty[0]} {_too_few(attribute[shards[empty[0]]], name, share)}; "
+                f"{len(empty)} of {len(shards)} clients, seed {seed}): use "
+                f"{'a larger share' if i else 'smaller shares'}, {_REMEDIES[rule]}fewer clients or "
+                "more data"
             )
     train, validated, tested = parts
     return replace(split, train=train, validation=tested if on_test else validated, test=tested)
@@ -280,15 +280,13 @@ def cut_all(
 
 def _too_few(attribute: ndarray, name: str, share: float) -> str:
     classes, counts = np.unique(attribute, return_counts=True)
-    alone, asked_by = int((counts == 1).sum()), f"federation.{name}: {share:g}"
-    remark = ""
-    if alone:
-        remark = f", {alone} of them with a single sample, which stays in training"
+    single, option = int((counts == 1).sum()), f"federation.{name}: {share:g}"
+    remark = f", {single} of them with a single sample, which stays in training" if single else ""
     if name == "training":
-        asked_by = "what federation.validation and federation.test leave"
+        option = "what federation.validation and federation.test leave"
     return (
         f"has {len(attribute)} samples of {len(classes)} classes{remark}: its {name} part would be "
-        f"empty ({asked_by}"
+        f"empty ({option}"
     )
 
 
@@ -306,16 +304,7 @@ def cut(
     classes, label, counts = np.unique(attribute, return_inverse=True, return_counts=True)
     # decides between equal remainders: else the first classes would have all of them
     tie_order = rng.permutation(len(classes))
-    divisible = np.where(counts > 1, counts, 0)
-    n_validation, n_test = _totals(int(divisible.sum()), validation, test)
-    exact_validation, exact_test = _exact(divisible * validation), _exact(divisible * test)
-    exact = _exact(divisible * (validation + test))
-    out = _rounded(exact, np.floor(exact), np.ceil(exact), n_validation + n_test, tie_order)
-    # what is taken out and not tested is validated on: the bounds leave both within one sample of
-    # their shares
-    least = np.maximum(np.floor(exact_test), out - np.ceil(exact_validation))
-    most = np.minimum(np.ceil(exact_test), out - np.floor(exact_validation))
-    tested = _rounded(exact_test, least, most, n_test, tie_order)
+    out, tested = _taken_out(counts, validation, test, tie_order)
     parts: list[list[ndarray]] = [[np.zeros(0, np.int64)] for _ in range(3)]
     for c, count in enumerate(counts):
         members = rng.permutation(np.flatnonzero(label == c))
@@ -326,17 +315,32 @@ def cut(
     return train, validated, test_part
 
 
+def _taken_out(
+    counts: ndarray, validation: float, test: float, tie_order: ndarray
+) -> tuple[ndarray, ndarray]:
+    """Samples of each class [C] that leave training, and those of them that are tested on."""
+    divisible = np.where(counts > 1, counts, 0)
+    n, exact = int(divisible.sum()), _exact(divisible * (validation + test))
+    exact_validation, exact_test = _exact(divisible * validation), _exact(divisible * test)
+    shares = np.array([1.0 - validation - test, test, validation])
+    _, n_test, n_validation = largest_remainder(_exact(n * shares), n).tolist()
+    out = _rounded(exact, np.floor(exact), np.ceil(exact), n_validation + n_test, tie_order)
+    # the rest is validated on: the bounds leave both within one sample of their shares
+    least = np.maximum(np.floor(exact_test), out - np.ceil(exact_validation))
+    most = np.minimum(np.ceil(exact_test), out - np.floor(exact_validation))
+    return out, _rounded(exact_test, least, most, n_test, tie_order)
+
+
 def _exact(shares: ndarray) -> ndarray:
     """Drop the last digits: 10 times 0.1 + 0.2 is 3, and no more."""
     return np.round(shares, 9)
 
 
-def _totals(n: int, validation: float, test: float) -> tuple[int, int]:
-    """Sizes of the validation and the test part of ``n`` samples, by largest remainder."""
-    exact = _exact(n * np.array([1.0 - validation - test, test, validation]))
+def largest_remainder(exact: ndarray, total: int) -> ndarray:
+    """Integers with the sum ``total``; the largest remainders are rounded up, the first of equals."""
     sizes = np.floor(exact).astype(int)
-    sizes[np.argsort(sizes - exact, kind="stable")[: n - int(sizes.sum())]] += 1
-    return int(sizes[2]), int(sizes[1])
+    sizes[np.argsort(sizes - exact, kind="stable")[: total - int(sizes.sum())]] += 1
+    return sizes
 
 
 def _rounded(
