@@ -12,6 +12,7 @@ from numpy import ndarray
 from fedbench.core.contract.components import Configured
 from fedbench.core.contract.contexts import Federation, Randomness
 from fedbench.core.contract.errors import SkipCell, UserError
+from fedbench.core.contract.task import CLASSIFICATION, EVERY_TASK
 
 if TYPE_CHECKING:
     import torch
@@ -186,6 +187,11 @@ class Attack(Configured):
     AUC and TF01.
     """
 
+    @property
+    def tasks(self) -> frozenset[str]:
+        """Tasks that it serves where its signals do, too; a cell of another one is skipped."""
+        return CLASSIFICATION if self.needs_shadow_models else EVERY_TASK
+
     def fit(self, shadows: Sequence[Colluder], audit: Audit) -> None:
         """Learn from samples of known membership; called before ``score`` when ``colluders`` > 0 or
         ``knows_half``.
@@ -270,6 +276,7 @@ class ActiveAttack(Attack):
 
     knowledge: KnowledgeLevel = "own"
     """level it needs; where a setting grants less, the cell is skipped with that reason"""
+    tasks = CLASSIFICATION
 
     def craft(self, round: int, knowledge: Knowledge) -> Tensor:
         """Rows [m, P] that its present clients submit instead of honest ones."""

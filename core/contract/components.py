@@ -11,6 +11,8 @@ import numpy as np
 from numpy import ndarray
 from pydantic import BaseModel, ConfigDict
 
+from fedbench.core.contract.task import CLASSIFICATION, DEFAULT_TASK, Task
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -53,7 +55,8 @@ class Data:
     has the distribution of ``train`` (label noise included) and is never trained on: the audit's
     outside non-members. ``*_x``: [n, *input_shape] float32, integer tokens, or uint8 images [n,
     channels, height, width] with ``mean`` and ``std``: those stay uint8 on the device and are
-    normalised there. ``*_y``: [n] int64 class ids from 0 to ``n_classes`` - 1.
+    normalised there. ``*_y``: [n] targets of the task; in classification int64 class ids from 0 to
+    ``n_classes`` - 1.
     """
 
     train_x: ndarray
@@ -63,12 +66,14 @@ class Data:
     holdout_x: ndarray
     holdout_y: ndarray
     n_classes: int
+    """classes or, in another task, width of the model's outputs"""
     train_canary: ndarray = field(default_factory=lambda: np.zeros(0, bool))
     """[n] bool, deliberately mislabelled samples; all False where the dataset plants none"""
     holdout_canary: ndarray = field(default_factory=lambda: np.zeros(0, bool))
     mean: tuple[float, ...] | None = None
     """one value a channel, in units of 0..1"""
     std: tuple[float, ...] | None = None
+    task: Task = DEFAULT_TASK
 
     def __post_init__(self) -> None:
         for name, y in (("train_canary", self.train_y), ("holdout_canary", self.holdout_y)):
@@ -89,6 +94,8 @@ class Data:
             h.update(a.tobytes())
         h.update(self.train_canary.tobytes() + self.holdout_canary.tobytes())
         h.update(f"{self.mean}{self.std}".encode() if self.mean else b"")
+        if self.task.name != DEFAULT_TASK.name:
+            h.update(self.task.name.encode())
         return h.hexdigest()
 
 
@@ -162,7 +169,15 @@ class Probe:
     y: Tensor
     """[n]"""
     logits: Tensor
-    """[n, C] of ``model`` on ``x``"""
+    """[n, C] of ``model`` on ``x``; of another task its outputs on the rows of an audit"""
+    target: Tensor | None = None
+    """of these rows; None: ``y``"""
+    task: Task = DEFAULT_TASK
+
+    def losses(self) -> Tensor:
+        """Loss [n] of each sample."""
+        target = self.y if self.target is None else self.target
+        return self.task.sample_losses(self.logits, target)
 
     def normalise(self, x: Tensor) -> Tensor:
         """Byte images as normalised floats [n, *input], anything else unchanged.
@@ -178,6 +193,8 @@ class Signal(Configured):
 
     vector: bool = False
     """whether it measures a vector of a sample instead of one number"""
+    tasks: frozenset[str] = CLASSIFICATION
+    """tasks that it serves; a cell that needs it in another one is skipped"""
 
     def measure(self, probe: Probe) -> Tensor:
         """Values [n] float32 on the device of ``probe.y``, finite wherever the logits are; of a

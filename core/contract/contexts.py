@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from fedbench.core.contract.samples import Batch, LiveModel, MemberData
+from fedbench.core.contract.task import DEFAULT_TASK, Task
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +135,7 @@ class Tools(Protocol):
         """[n, *input] float32 as ``model`` takes it."""
 
     def per_sample_gradients(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        """[B, P] gradients of each sample's cross-entropy."""
+        """[B, P] gradients of each sample's loss."""
 
     def clipped_gradient(
         self, model: nn.Module, x: Tensor, y: Tensor, bound: float, views: int = 1
@@ -181,6 +182,7 @@ class MemberContext(Randomness, LiveModel):
     """in ``after_round`` alone: x -> [n, C], logits in eval mode of the new global model (of
     several, the member's own); the live model stays unchanged
     """
+    task: Task = DEFAULT_TASK
 
     def epochs(self) -> Iterator[int]:
         """Run the standard local training (with this defense's other phases), one local epoch at a
@@ -216,20 +218,18 @@ class MemberContext(Randomness, LiveModel):
         return self.tools.normalise(self.model, x)
 
     def per_sample_gradients(self, x: Tensor, y: Tensor) -> Tensor:
-        """Gradients [B, P] of each sample's cross-entropy at the live parameters."""
+        """Gradients [B, P] of each sample's loss at the live parameters."""
         return self.tools.per_sample_gradients(self.model, x, y)
 
     def clipped_gradient(self, batch: Batch, bound: float, views: int = 1) -> Tensor:
-        """Sum [P] over the batch's samples of their cross-entropy gradient at the live parameters,
-        each scaled down to at most the L2 norm ``bound`` > 0; zero for an empty batch.
+        """Sum [P] over the batch's samples of their loss's gradient at the live parameters, each
+        scaled down to at most the L2 norm ``bound`` > 0; zero for an empty batch.
 
         About two plain steps, where ``per_sample_gradients`` takes three to nine. ``views`` > 1:
         the batch holds so many adjacent rows of each sample, and the mean of their gradients is
         clipped. Soft targets, where the batch has some, are used instead of ``y``.
         """
-        return self.tools.clipped_gradient(
-            self.model, batch.x, batch.y if batch.soft is None else batch.soft, bound, views
-        )
+        return self.tools.clipped_gradient(self.model, batch.x, batch.target, bound, views)
 
 
 @dataclass(frozen=True)

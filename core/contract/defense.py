@@ -15,8 +15,9 @@ from fedbench.core.contract.contexts import (
     ReportContext,
     ServerContext,
 )
-from fedbench.core.contract.phases import phase, phases
+from fedbench.core.contract.phases import PHASES, phase, phases
 from fedbench.core.contract.samples import Batch, MemberData, Selection
+from fedbench.core.contract.task import CLASSIFICATION, EVERY_TASK, Task, unserved
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,6 +66,14 @@ class Defense(Configured):
     covers: Collection[str] = ()
     """phases in which private data may be used, as the noise behind this one's epsilon hides it"""
 
+    @property
+    def tasks(self) -> frozenset[str]:
+        """Tasks that it serves; every one, if it acts on updates alone."""
+        of_updates = *phases(stage=("upload", "rows", "server")), "report"
+        if any(overrides(self, name) for name in PHASES if name not in of_updates):
+            return CLASSIFICATION
+        return EVERY_TASK
+
     def check(self, federation: Federation) -> None:
         """Raise ``UserError`` for a federation that this defense does not support. Called before
         training.
@@ -97,12 +106,10 @@ class Defense(Configured):
         return batch
 
     def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
-        """Scalar training loss of a batch; ``logits``: [B, C]. Default: mean cross-entropy (soft
+        """Scalar training loss of a batch; ``logits``: [B, C]. Default: the task's mean loss (soft
         targets honoured).
         """
-        from torch.nn.functional import cross_entropy
-
-        return cross_entropy(logits, batch.y if batch.soft is None else batch.soft)
+        return ctx.task.loss(logits, batch.target)
 
     def local_step(self, batch: Batch, ctx: MemberContext) -> Tensor | None:
         """Gradient [P] to hand to the optimiser for this (transformed) batch; None: backward
@@ -182,6 +189,12 @@ def innermost(defense: Defense) -> list[Defense]:
     for part in defense.parts:
         parts += innermost(part)
     return parts
+
+
+def unserved_by(defense: Defense, task: Task) -> str:
+    """Reason why a part of ``defense`` does not serve ``task``; empty if all do."""
+    reasons = (unserved(task, part.tasks, type(part).__name__) for part in innermost(defense))
+    return next(filter(None, reasons), "")
 
 
 def voids(part: Defense, covered: Collection[str]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.task import Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -22,7 +23,7 @@ class MemberData:
     y: Tensor
     """[n] int64"""
     soft: Tensor | None = None
-    """[n, C] target probabilities, used instead of ``y`` by the default loss"""
+    """[n, ...] target that the default loss uses instead of ``y``, e.g. class probabilities"""
     held_out: Tensor | None = None
     """[n] bool, samples kept out of training: the federation's validation part, where its setting
     has one, and what a ``prepare`` adds to it. They leave the audit lists, since they are neither
@@ -50,9 +51,14 @@ class Batch:
     index: Tensor
     """[B] positions in the member's data"""
     soft: Tensor | None = None
-    """[B, C] target probabilities, used instead of ``y`` by the default loss"""
+    """[B, ...] target that the default loss uses instead of ``y``, e.g. class probabilities"""
     flag: Tensor | None = None
     """[B] from ``select``"""
+
+    @property
+    def target(self) -> Tensor:
+        """Target of the default loss."""
+        return self.y if self.soft is None else self.soft
 
     def hard_labels(self, defense: str) -> Tensor:
         """Labels ``y``, for a defense that is defined for hard labels only. Raises ``UserError`` if
@@ -105,6 +111,7 @@ class LiveModel:
 
     model: nn.Module
     params: Tensor
+    task: Task
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits [n, C] of the live model in eval mode, without gradients, in chunks."""
@@ -114,20 +121,17 @@ class LiveModel:
             return torch.cat([self.model(part) for part in x.split(_CHUNK)])
 
     def losses(self, x: Tensor, y: Tensor) -> Tensor:
-        """Cross-entropy [n] of the live model in eval mode, without gradients.
+        """Loss [n] of the live model in eval mode, without gradients.
 
-        ``y``: [n] int64 labels, or [n, C] target probabilities."""
+        ``y``: [n] int64 labels, or another target [n, ...] such as class probabilities.
+        """
         import torch
-        from torch.nn.functional import cross_entropy
 
         losses = [self.params.new_zeros(0)]
         with evaluating(self.model), torch.no_grad():
             for start in range(0, len(x), _CHUNK):
                 chunk = slice(start, start + _CHUNK)
-                logits, target = self.model(x[chunk]), y[chunk]
-                if target.is_floating_point():
-                    target = target.to(logits)
-                losses.append(cross_entropy(logits, target, reduction="none"))
+                losses.append(self.task.losses(self.model(x[chunk]), y[chunk]))
         return torch.cat(losses)
 
     def gradient(self, loss: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Cost of a defense: accuracy differences, and privacy against utility."""
+"""Cost of a defense: differences of utility (in classification accuracy), and fronts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ROUNDS = 3  # last audited rounds in the accuracy of a run: a single one may be 
 
 
 def run_accuracy(by_round: Sequence[float]) -> float:
-    """Test accuracy of a run: mean over its last three audited rounds.
+    """Utility of a run: mean over its last three audited rounds.
 
-    ``by_round``: test accuracy of the global model after each audited round, at least one.
+    ``by_round``: utility of the global model after each audited round, at least one.
     """
     return fmean(by_round[-ROUNDS:])
 
@@ -29,7 +29,7 @@ def delta_accuracy(
     rng: np.random.Generator,
     n: int = 1000,
 ) -> Interval:
-    """Mean over seeds of accuracy(defended) - accuracy(undefended), a fraction, with 95 % interval.
+    """Mean over seeds of utility(defended) - utility(undefended), with its 95 % interval.
 
     Student's t over ``values``, never narrower than the within-run part: a paired bootstrap over
     the test samples of the last round. Seeds may share one test set, so that a sample is drawn for
@@ -37,7 +37,8 @@ def delta_accuracy(
 
     Args:
         values: difference of the two runs' :func:`run_accuracy`, one a seed.
-        defended: [n_test] bool a seed, test samples that the final model classifies correctly.
+        defended: [n_test] a seed, utility of the final model on the test samples: in
+            classification whether each is right.
         undefended: in the same order.
         n: replicates.
     """
@@ -58,9 +59,9 @@ def delta_accuracy(
 
 def _difference(defended: ndarray, undefended: ndarray) -> ndarray:
     a, b = np.asarray(defended), np.asarray(undefended)
-    if a.dtype != bool or b.dtype != bool or a.ndim != 1 or a.shape != b.shape or len(a) == 0:
+    if a.ndim != 1 or a.shape != b.shape or not len(a):
         raise ValueError(
-            f"two bool vectors over the same test samples are needed, got {a.shape} and {b.shape}"
+            f"two vectors over the same test samples are needed, got {a.shape} and {b.shape}"
         )
     return np.asarray(a.astype(np.float64) - b)
 

@@ -337,7 +337,7 @@ def _exact(shares: ndarray) -> ndarray:
 
 
 def largest_remainder(exact: ndarray, total: int) -> ndarray:
-    """Integers with the sum ``total``: the largest remainders are rounded up, the first of equals."""
+    """Integers with the sum ``total``: largest remainders are rounded up, the first of equals."""
     sizes = np.floor(exact).astype(int)
     sizes[np.argsort(sizes - exact, kind="stable")[: total - int(sizes.sum())]] += 1
     return sizes

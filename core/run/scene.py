@@ -175,11 +175,10 @@ def make_scene(
     inside, who does so if ``poisoned``; ``root``: how many samples the server's rule wants.
     """
     clients, n_train, n_holdout = setting.federation.clients, len(data.train_y), len(data.holdout_y)
-    shards = partition(
-        data.train_y, clients, seed, **setting.partition.model_dump(exclude_none=True)
-    )
+    attribute = data.task.attribute(data.train_y)
+    shards = partition(attribute, clients, seed, **setting.partition.model_dump(exclude_none=True))
     split = cut_all(
-        data.train_y,
+        attribute,
         shards,
         n_holdout,
         seed,

@@ -10,16 +10,18 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
-from fedbench.core import Params, Probe, Signal
+from fedbench.core import EVERY_TASK, Params, Probe, Signal
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.signals.measure import GRADIENT_BYTES, chunk_of
 
 
 class Loss(Signal):
-    """Cross-entropy. Source: Yeom et al., CSF 2018."""
+    """Loss of the task, in classification cross-entropy. Source: Yeom et al., CSF 2018."""
+
+    tasks = EVERY_TASK
 
     def measure(self, probe: Probe) -> Tensor:
-        return cross_entropy(probe.logits, probe.y, reduction="none").float()
+        return probe.losses().float()
 
 
 class Confidence(Signal):

@@ -17,6 +17,7 @@ from fedbench.core.contract.attack import Observations, View
 from fedbench.core.contract.components import Signal
 from fedbench.core.contract.errors import SkipCell
 from fedbench.core.contract.samples import evaluating
+from fedbench.core.contract.task import DEFAULT_TASK, Task
 from fedbench.core.federation.loop import Answer
 from fedbench.core.federation.setup import RoundResult, Uploads
 from fedbench.core.numerics.flat import FlatModel, mean_counts
@@ -167,6 +168,7 @@ class Recorder:
     on_failure: Callable[[Exception], None] = lambda error: None
     n_rounds: int = 1
     """audited rounds of the run"""
+    task: Task = DEFAULT_TASK
 
     def __post_init__(self) -> None:
         self.failed: dict[str, str] = {}
@@ -180,7 +182,10 @@ class Recorder:
         self.rounds: list[int] = []
         """audited rounds so far"""
         self._values: dict[str, ndarray] = {}
-        self.calls = {n: SignalCall(s, self._who(n), self.flat) for n, s in self.signals.items()}
+        self.calls = {
+            name: SignalCall(signal, self._who(name), self.flat, self.task)
+            for name, signal in self.signals.items()
+        }
         for name in [name for name, call in self.calls.items() if call.vector]:
             self._try_out(name)
         if self.rows:
@@ -265,7 +270,7 @@ class Recorder:
         try:
             with evaluating(self.flat.module):
                 with kept():
-                    logits = self.flat.module(x)
+                    logits = self.flat.module(self.task.rows(x, y, "audit")[0])
                 call.row(torch.zeros_like(self.flat.params), [(x, y)], [logits])
         except SignalError as error:
             self.on_failure(error)
@@ -301,7 +306,7 @@ class Recorder:
             torch.add(uploads.starts[row.start], row.update, out=self.flat.params)
             # running statistics are part of what was uploaded
             self.flat.load(self.flat.params, row.buffers, row.counts)
-            logits = [self.flat.module(x) for x, _ in samples]
+            logits = [self.flat.module(self.task.rows(x, y, "audit")[0]) for x, y in samples]
             answer = self._answer_of(row.model) if answered else None
             if answer is not None:
                 logits = [answer(z) for z in logits]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.core.contract.components import Probe, Signal
+from fedbench.core.contract.task import DEFAULT_TASK, Task
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.wrappers import as_floats
@@ -30,8 +31,11 @@ class SignalError(RuntimeError):
 class CopiedProbe(Probe):
     """A probe that copies each field on first access: most signals read two of the five."""
 
-    def __init__(self, module: nn.Module, **copies: Callable[[], Any]) -> None:
-        self.__dict__ |= {"_module": module, "_copies": copies}
+    def __init__(
+        self, module: nn.Module, task: Task, target: Tensor, **copies: Callable[[], Any]
+    ) -> None:
+        fields = {"task": task, "target": target.clone()}
+        self.__dict__ |= {"_module": module, "_copies": copies} | fields
 
     def __getattr__(self, name: str) -> Any:
         copies = self.__dict__.get("_copies", {})
@@ -51,8 +55,10 @@ class SignalCall:
     ``width``: (d,) of a vector signal from its first call on, () otherwise.
     """
 
-    def __init__(self, signal: Signal, who: str, flat: FlatModel) -> None:
-        self.who, self.vector = who, bool(signal.vector)
+    def __init__(
+        self, signal: Signal, who: str, flat: FlatModel, task: Task = DEFAULT_TASK
+    ) -> None:
+        self.who, self.vector, self._task = who, bool(signal.vector), task
         self.width: tuple[int, ...] = ()
         self._signal, self._flat = signal, flat
         self._copy: nn.Module | None = None
@@ -69,7 +75,7 @@ class SignalCall:
 
         Args:
             samples: (x, y) of each chunk.
-            logits: of each chunk, answered if there is an ``answer``.
+            logits: outputs on the audit rows of each chunk, answered if there is an ``answer``.
             answer: a defense's answer to a query with these logits.
 
         Raises:
@@ -85,7 +91,8 @@ class SignalCall:
 
     def _require_finite(self, values: Tensor, logits: Sequence[Tensor]) -> None:
         finite = torch.isfinite(values).reshape(len(values), -1).all(1)
-        plain = (torch.cat(list(logits)).abs() < _LARGEST_LOGIT).all(1)  # false of NaN, too
+        plain = torch.cat(list(logits)).abs() < _LARGEST_LOGIT  # false of NaN, too
+        plain = plain.reshape(len(values), -1).all(1)
         if bad := int((~finite & plain).sum()):
             kind = "vectors" if self.vector else "numbers"
             raise SignalError(
@@ -95,6 +102,8 @@ class SignalCall:
     def _chunk(self, update: Tensor, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
         probe = CopiedProbe(
             self._flat.module,
+            self._task,
+            self._task.rows(x, y, "audit")[1],
             model=self._model,
             update=update.clone,
             x=x.clone,
