@@ -21,8 +21,6 @@ NOISE = torch.tensor([[0.5, 0.0, 0.0], [0.0, -0.3, 0.1]])
 
 
 class Regression(Task):
-    """A number from noised samples, in an audit with both noises."""
-
     name, views = "regression", 2
     utilities = (Utility(name="error", values=lambda z, target, y: (z[:, 0] - y).abs()),)
 

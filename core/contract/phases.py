@@ -8,7 +8,7 @@ loop in the table's order; those of other stages have their own calls there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,7 +69,10 @@ PHASES: dict[str, Phase] = {phase.name: phase for phase in _TABLE}
 
 
 def phases(
-    *, party: Iterable[Party] = (), stage: Iterable[Stage] = (), combines: Iterable[Combines] = ()
+    *,
+    party: Collection[Party] = (),
+    stage: Collection[Stage] = (),
+    combines: Collection[Combines] = (),
 ) -> tuple[str, ...]:
     """Names, in the table's order, of the phases of one of these parties, stages and ways to
     combine; an empty argument: any.

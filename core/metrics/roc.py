@@ -52,8 +52,8 @@ def tpr_of_counts(members: ndarray, nonmembers: ndarray, allowed: int) -> ndarra
     """
     false = np.cumsum(nonmembers[..., ::-1], axis=-1)
     true = np.cumsum(members[..., ::-1], axis=-1)
-    most: ndarray = np.where(false <= allowed, true, 0).max(axis=-1)
-    return most / members.sum(axis=-1)
+    rates: ndarray = np.where(false <= allowed, true, 0).max(axis=-1) / members.sum(axis=-1)
+    return rates
 
 
 def allowed_false_positives(n_nonmembers: int, fpr: float) -> int:

@@ -229,7 +229,8 @@ class Recorder:
 
         ``updates``: [n, P] of the clients, as uploaded or before protection.
         """
-        uploads, models = result.uploads, {}
+        uploads = result.uploads
+        models: dict[int, RowModel] = {}
         index_of = {client: i for i, client in enumerate(uploads.participants)}
         for position, row in enumerate(self.rows):
             j, g = model_of_row(row), coalition_of_row(row)
@@ -386,10 +387,12 @@ def observe(
         shown: the clients with rows that the view shows, by default all.
     """
     chosen = _rows_in_view(view, rows, shown)
-    last, hidden = slice(None), frozenset[str]()
+    last: slice = slice(None)
+    hidden: frozenset[str] = frozenset()
     if view == "external":  # the final model, not the update that led to it
         last, hidden = slice(-1, None), GRADIENT_SIGNALS
-    clients, position, through = np.array([rows[i] for i in chosen], dtype=np.int64), 0, None
+    clients, position = np.array([rows[i] for i in chosen], dtype=np.int64), 0
+    through: ndarray | None = None
     if served is not None and view in ("client", "external") and len(chosen) > 1:
         clients, through = clients[:1], served[last]
     if view == "server":
