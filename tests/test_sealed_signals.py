@@ -187,7 +187,7 @@ def recorded(
         [0, 1, 2, 3, GLOBAL],
         ((0, 1),),
         [12] * 4,
-        who=who,
+        names=who,
         n_rounds=2,
     )
     models = []

@@ -52,7 +52,7 @@ _no_rounds = partial(np.zeros, (0, 0), np.int64)
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """One attack's scores of one target's candidates, with the ground truth."""
+    """Scores of one attack for the candidates of one target, with the ground truth."""
 
     target: int
     """code in records: a client's id, -3 for all honest clients, -10, -11, ... for groups"""
@@ -82,7 +82,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """One attack's scores of each target."""
+    """Scores of one attack for each target."""
 
     attack: str
     threshold: float | None

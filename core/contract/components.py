@@ -153,7 +153,7 @@ class Model(Configured):
 
 @dataclass(frozen=True)
 class Probe:
-    """One model in front of one batch of candidates.
+    """Model in front of one batch of candidates.
 
     Where a defense answers the queries of a global model, ``logits`` and the output of ``model``
     without gradients are its answers. Gradients are disabled. All fields are copies, made anew for

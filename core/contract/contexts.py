@@ -234,7 +234,7 @@ class MemberContext(Randomness, LiveModel):
 
 @dataclass(frozen=True)
 class Layer:
-    """One trainable tensor of the model in a flat vector [P]."""
+    """Trainable tensor of the model as a part of a flat vector [P]."""
 
     name: str
     """torch's name"""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MemberData:
-    """One client's own training data; build a changed copy with ``dataclasses.replace``."""
+    """Training data of one client; build a changed copy with ``dataclasses.replace``."""
 
     x: Tensor
     """[n, *input], byte images as stored (``ctx.normalise`` gives floats)"""
@@ -42,7 +42,7 @@ class MemberData:
 
 @dataclass(frozen=True)
 class Batch:
-    """One training batch."""
+    """Training batch."""
 
     x: Tensor
     """[B, *input] normalised floats"""

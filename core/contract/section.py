@@ -185,7 +185,7 @@ class Section(Protocol):
     def seeds(self) -> tuple[int, ...]: ...
     @property
     def tuning(self) -> Section | None:
-        """The same rows on the tuning seeds, which no other table counts; None without any."""
+        """Section of these rows on the tuning seeds, which no other table counts."""
 
     @property
     def where(self) -> str:

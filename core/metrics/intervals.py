@@ -187,17 +187,17 @@ def combined_interval(values: Sequence[float], within_ses: Sequence[float]) -> I
     return Interval(t.mean, max(t.half_width, within), t.n, between=True)
 
 
-def exact_interval(hits: int, of: int) -> tuple[float, float]:
-    """95 % interval (low, high) of the share ``hits / of``, never too narrow (Clopper & Pearson,
+def exact_interval(hits: int, n: int) -> tuple[float, float]:
+    """95 % interval (low, high) of the share ``hits / n``, never too narrow (Clopper & Pearson,
     1934).
     """
-    if not 0 <= hits <= of or of < 1:
-        raise ValueError(f"expected 0 <= hits <= of and of >= 1, got {hits} of {of}")
+    if not 0 <= hits <= n or n < 1:
+        raise ValueError(f"expected 0 <= hits <= n and n >= 1, got {hits} of {n}")
     tail, low, high = (1 - LEVEL) / 2, 0.0, 1.0
     if hits > 0:
-        low = float(betaincinv(hits, of - hits + 1, tail))
-    if hits < of:
-        high = float(betaincinv(hits + 1, of - hits, 1 - tail))
+        low = float(betaincinv(hits, n - hits + 1, tail))
+    if hits < n:
+        high = float(betaincinv(hits + 1, n - hits, 1 - tail))
     return low, high
 
 

@@ -38,24 +38,6 @@ def counts_by_value(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray,
     return values, members, np.bincount(group[~member], minlength=len(values))
 
 
-def auc_of_counts(members: ndarray, nonmembers: ndarray) -> ndarray:
-    """AUC from counts [..., m] over ascending values, ties one half."""
-    below = np.cumsum(nonmembers, axis=-1) - 0.5 * nonmembers
-    pairs = members.sum(axis=-1) * nonmembers.sum(axis=-1)
-    areas: ndarray = np.einsum("...m,...m->...", members, below) / pairs
-    return areas
-
-
-def tpr_of_counts(members: ndarray, nonmembers: ndarray, allowed: int) -> ndarray:
-    """Largest TPR with at most ``allowed`` false positives, from counts [..., m] over ascending
-    values; 0 for a negative ``allowed``.
-    """
-    false = np.cumsum(nonmembers[..., ::-1], axis=-1)
-    true = np.cumsum(members[..., ::-1], axis=-1)
-    rates: ndarray = np.where(false <= allowed, true, 0).max(axis=-1) / members.sum(axis=-1)
-    return rates
-
-
 def allowed_false_positives(n_nonmembers: int, fpr: float) -> int:
     """Largest number f of false positives with an expected rate of at most ``fpr``; -1: none.
 
@@ -77,7 +59,8 @@ def allowed_false_positives(n_nonmembers: int, fpr: float) -> int:
 def auc(scores: ndarray, member: ndarray) -> float:
     """Area under the ROC curve: P(member's score > non-member's), ties one half."""
     _, members, nonmembers = counts_by_value(scores, member)
-    return float(auc_of_counts(members, nonmembers))
+    below = np.cumsum(nonmembers) - 0.5 * nonmembers
+    return float(members @ below / (members.sum() * nonmembers.sum()))
 
 
 def roc_curve(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndarray]:
@@ -134,8 +117,9 @@ def tpr_at_fpr(scores: ndarray, member: ndarray, fpr: float) -> float:
     if not 0 < fpr <= 1:
         raise ValueError(f"fpr must be in (0, 1], got {fpr}")
     _, members, nonmembers = counts_by_value(scores, member)
-    allowed = allowed_false_positives(int(nonmembers.sum()), fpr)
-    return float(tpr_of_counts(members, nonmembers, allowed))
+    false, true = np.cumsum(nonmembers[::-1]), np.cumsum(members[::-1])
+    allowed = false <= allowed_false_positives(int(nonmembers.sum()), fpr)
+    return float(np.where(allowed, true, 0).max() / members.sum())
 
 
 # --- covariance of areas --------------------------------------------------------------------------

@@ -5,7 +5,7 @@ null value.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -17,9 +17,7 @@ from fedbench.core.metrics.roc import (
     TF01_FPR,
     TF01_MIN_NONMEMBERS,
     allowed_false_positives,
-    auc_of_counts,
     checked,
-    tpr_of_counts,
 )
 
 
@@ -122,22 +120,51 @@ def _best(aucs: ndarray, tf01s: ndarray) -> ndarray:
 
 
 def _by_round(rounds: ndarray, memberships: ndarray) -> tuple[ndarray, ndarray]:
-    """(AUC [S, R], TF01 [S, R]) of ``rounds`` [R, n] under memberships [S, n] of one size.
-
-    Each round is sorted once. TF01 is NaN with too few non-members.
+    """(AUC [S, R], TF01 [S, R]) of ``rounds`` [R, n] under memberships [S, n] of one size; TF01 is
+    NaN with too few non-members.
     """
-    n_nonmembers = int((~memberships[0]).sum())
-    allowed = allowed_false_positives(n_nonmembers, TF01_FPR)
-    aucs = np.empty((len(memberships), len(rounds)))
-    tf01s = np.full_like(aucs, np.nan)
+    members = int(memberships[0].sum())
+    nonmembers = memberships.shape[1] - members
+    aucs, tf01s = np.full((2, len(memberships), len(rounds)), np.nan)
     for r, row in enumerate(rounds):
-        values, group = np.unique(row, return_inverse=True)
-        members = np.stack([np.bincount(group[m], minlength=len(values)) for m in memberships])
-        nonmembers = np.bincount(group, minlength=len(values)) - members
-        aucs[:, r] = auc_of_counts(members, nonmembers)
-        if n_nonmembers >= TF01_MIN_NONMEMBERS:
-            tf01s[:, r] = 100 * tpr_of_counts(members, nonmembers, allowed)
+        ranking = _Ranking.of(row)
+        aucs[:, r] = ranking.aucs(memberships)
+        if nonmembers >= TF01_MIN_NONMEMBERS:
+            true = ranking.true_positives(memberships)
+            allowed = ranking.called - true <= allowed_false_positives(nonmembers, TF01_FPR)
+            tf01s[:, r] = 100 * (np.where(allowed, true, 0).max(axis=1) / members)
     return aucs, tf01s
+
+
+class _Ranking(NamedTuple):
+    """Candidates of one round by their scores."""
+
+    ranks: ndarray
+    """[n] from 1, the lowest; ties in the middle"""
+    order: ndarray
+    """[n] from the largest score down"""
+    called: ndarray
+    """[g] number that a threshold at each distinct score calls members, ascending"""
+
+    @classmethod
+    def of(cls, row: ndarray) -> _Ranking:
+        _, group, counts = np.unique(row, return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2)[group]
+        return cls(ranks, np.argsort(-group, kind="stable"), np.cumsum(counts[::-1]))
+
+    def aucs(self, memberships: ndarray) -> ndarray:
+        """[S] of memberships [S, n]; exact, since rank sums are."""
+        members = memberships.sum(axis=1)
+        below = memberships @ self.ranks - members * (members + 1) / 2
+        return np.asarray(below / (members * (len(self.ranks) - members)))
+
+    def true_positives(self, memberships: ndarray) -> ndarray:
+        """[S, g] at each threshold."""
+        # half the memory, where it holds the products of counts
+        dtype = np.int32 if len(self.order) ** 2 < 2**31 else np.int64
+        true = np.cumsum(memberships.take(self.order, axis=1), axis=1, dtype=dtype)
+        counts: ndarray = true[:, self.called - 1]
+        return counts
 
 
 # --- attacks with a threshold of their own --------------------------------------------------------
@@ -310,54 +337,14 @@ def _largest(rounds: ndarray, flags: ndarray) -> tuple[ndarray, ndarray]:
     ``flags`` [S, m], all of one size.
     """
     members, m = int(flags[0].sum()), flags.shape[1]
-    pairs = members * (m - members)
-    descending = [_Descending.of(row) for row in rounds]
-    sums, bests = np.zeros(len(flags)), np.zeros(len(flags), np.int64)
+    aucs, gaps = np.zeros(len(flags)), np.zeros(len(flags), np.int64)
     step = max(1, _CHUNK // m)
-    for start in range(0, len(flags), step):
-        rows = slice(start, start + step)
-        for ranking in descending:
-            ranks, gaps = ranking.of_memberships(flags[rows], members)
-            np.maximum(sums[rows], ranks, out=sums[rows])
-            np.maximum(bests[rows], gaps, out=bests[rows])
-    return (sums - members * (members + 1) / 2) / pairs, bests / pairs
-
-
-@dataclass(frozen=True)
-class _Descending:
-    """Candidates of one round, from the largest score down."""
-
-    order: ndarray
-    """[m]"""
-    called: ndarray
-    """[g] how many a threshold at each distinct score calls members"""
-    weights: ndarray
-    """[g] of the true positives there, which add up to the members' rank sum (1 the lowest, ties in
-    the middle); all 1 without ties, since a member of rank r is a true positive at r thresholds
-    """
-
-    @classmethod
-    def of(cls, row: ndarray) -> _Descending:
-        order = np.argsort(-row, kind="stable")
-        values = row[order]
-        called = np.flatnonzero(np.concatenate([values[1:] != values[:-1], [True]])) + 1
-        middle = len(row) + 0.5 - (np.concatenate([[0], called[:-1]]) + called) / 2
-        return cls(order, called, middle - np.concatenate([middle[1:], [0.0]]))
-
-    def of_memberships(self, flags: ndarray, members: int) -> tuple[ndarray, ndarray]:
-        """Rank sum of the members [s], and largest (TPR - FPR) x members x non-members [s], under
-        memberships [s, m].
-        """
-        m = len(self.order)
-        # half the memory, where it holds the largest product
-        integer = np.dtype(np.int32 if m * m < 2**31 else np.int64)
-        true: ndarray = np.cumsum(flags.take(self.order, axis=1), axis=1, dtype=integer)
-        if len(self.called) == m:
-            ranks = true.sum(axis=1, dtype=np.int64)
-        else:
-            true = true[:, self.called - 1]
-            ranks = np.einsum("sg,g->s", true, self.weights)
-        # m x true positives - members x all that are called members
-        np.multiply(true, m, out=true)
-        np.subtract(true, (members * self.called).astype(integer), out=true)
-        return ranks, true.max(axis=1)
+    for ranking in map(_Ranking.of, rounds):
+        for start in range(0, len(flags), step):
+            rows = slice(start, start + step)
+            aucs[rows] = np.maximum(aucs[rows], ranking.aucs(flags[rows]))
+            # m x true positives - members x called = (TPR - FPR) x members x non-members
+            true = ranking.true_positives(flags[rows])
+            gap = m * true - (members * ranking.called).astype(true.dtype)
+            gaps[rows] = np.maximum(gaps[rows], gap.max(axis=1))
+    return aucs, gaps / (members * (m - members))

@@ -163,8 +163,8 @@ class Recorder:
     """[K] weights of the clients in a coalition's mean"""
     one_start: bool = True
     """all clients receive one model in every round, so that ``grad-sq`` has one row"""
-    who: Mapping[str, str] = field(default_factory=dict)
-    """signal -> its name with its package"""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """signal -> its name with its package, in messages"""
     on_failure: Callable[[Exception], None] = lambda error: None
     n_rounds: int = 1
     """audited rounds of the run"""
@@ -183,7 +183,7 @@ class Recorder:
         """audited rounds so far"""
         self._values: dict[str, ndarray] = {}
         self.calls = {
-            name: SignalCall(signal, self._who(name), self.flat, self.task)
+            name: SignalCall(signal, self._name(name), self.flat, self.task)
             for name, signal in self.signals.items()
         }
         for name in [name for name, call in self.calls.items() if call.vector]:
@@ -282,11 +282,11 @@ class Recorder:
             self._drop(name, "before round 1", _no_room(shape))
             self.refused[name] = self.failed[name]
 
-    def _who(self, name: str) -> str:
-        return self.who.get(name, f"'{name}'")
+    def _name(self, signal: str) -> str:
+        return self.names.get(signal, f"'{signal}'")
 
     def _drop(self, name: str, when: str, why: str) -> None:
-        self.failed[name] = f"signal {self._who(name)}: {when}: {why}"
+        self.failed[name] = f"signal {self._name(name)}: {when}: {why}"
         self.calls.pop(name, None)
         self._values.pop(name, None)
 
@@ -374,7 +374,7 @@ def observe(
     arrays: Mapping[str, ndarray],
     pick: ndarray,
     served: ndarray | None = None,
-    shown: Collection[int] | None = None,
+    visible: Collection[int] | None = None,
 ) -> Observations:
     """Select what ``view`` sees of the candidates; signals that it does not contain are left out.
 
@@ -384,9 +384,9 @@ def observe(
             has candidates of its own (the released code's quirk).
         served: [R, n] index of the global model that serves each candidate's client; the global
             views see a candidate through it.
-        shown: the clients with rows that the view shows, by default all.
+        visible: the clients with rows that the view shows, by default all.
     """
-    chosen = _rows_in_view(view, rows, shown)
+    chosen = _rows_in_view(view, rows, visible)
     last: slice = slice(None)
     hidden: frozenset[str] = frozenset()
     if view == "external":  # the final model, not the update that led to it
@@ -419,11 +419,11 @@ def observe(
     )
 
 
-def _rows_in_view(view: View, rows: Sequence[int], shown: Collection[int] | None) -> list[int]:
+def _rows_in_view(view: View, rows: Sequence[int], visible: Collection[int] | None) -> list[int]:
     """Positions of the rows that a view shows; the coalition's mean stands before the clients."""
     if view in ("client", "external"):
         return [i for i, row in enumerate(rows) if model_of_row(row) is not None]
-    clients = [i for i, row in enumerate(rows) if row >= 0 and (shown is None or row in shown)]
+    clients = [i for i, row in enumerate(rows) if row >= 0 and (visible is None or row in visible)]
     if view == "server":
         return clients
     return [rows.index(COALITION), *clients] if COALITION in rows else []

@@ -51,14 +51,14 @@ class CopiedProbe(Probe):
 class SignalCall:
     """Calls a signal in one run.
 
-    ``who``: its name with its package; ``flat``: the engine's model, which the signal never gets;
+    ``name``: with its package; ``flat``: the engine's model, which the signal never gets;
     ``width``: (d,) of a vector signal from its first call on, () otherwise.
     """
 
     def __init__(
-        self, signal: Signal, who: str, flat: FlatModel, task: Task = DEFAULT_TASK
+        self, signal: Signal, name: str, flat: FlatModel, task: Task = DEFAULT_TASK
     ) -> None:
-        self.who, self.vector, self._task = who, bool(signal.vector), task
+        self.name, self.vector, self._task = name, bool(signal.vector), task
         self.width: tuple[int, ...] = ()
         self._signal, self._flat = signal, flat
         self._copy: nn.Module | None = None
@@ -83,7 +83,7 @@ class SignalCall:
             PhaseError: the defense that answers failed.
         """
         self._answer = answer
-        with at_work(f"signal {self.who}"), kept():
+        with at_work(f"signal {self.name}"), kept():
             chunks = zip(samples, logits, strict=True)
             values = torch.cat([self._chunk(update, x, y, z) for (x, y), z in chunks])
         self._require_finite(values, logits)
