@@ -74,6 +74,7 @@ class Data:
     """one value a channel, in units of 0..1"""
     std: tuple[float, ...] | None = None
     task: Task = DEFAULT_TASK
+    """loss, prediction and utility"""
 
     def __post_init__(self) -> None:
         for name, y in (("train_canary", self.train_y), ("holdout_canary", self.holdout_y)):
@@ -173,6 +174,7 @@ class Probe:
     target: Tensor | None = None
     """of these rows; None: ``y``"""
     task: Task = DEFAULT_TASK
+    """loss and prediction of the federation"""
 
     def losses(self) -> Tensor:
         """Loss [n] of each sample."""

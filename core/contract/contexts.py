@@ -183,6 +183,7 @@ class MemberContext(Randomness, LiveModel):
     several, the member's own); the live model stays unchanged
     """
     task: Task = DEFAULT_TASK
+    """loss and prediction of the federation"""
 
     def epochs(self) -> Iterator[int]:
         """Run the standard local training (with this defense's other phases), one local epoch at a

@@ -169,6 +169,7 @@ class Recorder:
     n_rounds: int = 1
     """audited rounds of the run"""
     task: Task = DEFAULT_TASK
+    """gives the rows of each sample, and the loss"""
 
     def __post_init__(self) -> None:
         self.failed: dict[str, str] = {}
