@@ -1,4 +1,4 @@
-"""Base class of defenses: methods are phases of ``phases.py``, whose defaults give plain FedAvg."""
+"""Base class of defenses: methods are phases of ``phases.py``, with plain FedAvg as default."""
 
 from __future__ import annotations
 
