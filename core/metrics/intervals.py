@@ -181,10 +181,10 @@ def combined_interval(values: Sequence[float], within_ses: Sequence[float]) -> I
     if (se < 0).any():
         raise ValueError("a standard error is negative")
     within = float(ndtri((1 + LEVEL) / 2) * np.sqrt(np.sum(se**2)) / len(v))
-    if len(v) < 2:
-        return Interval(float(v.mean()), within, len(v), between=False)
+    if len(v) == 1:
+        return Interval(float(v[0]), within, 1, between=False)
     t = t_interval(values)
-    return Interval(t.mean, max(t.half_width, within), t.n, between=True)
+    return replace(t, half_width=max(t.half_width, within))
 
 
 def exact_interval(hits: int, n: int) -> tuple[float, float]:

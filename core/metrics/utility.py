@@ -48,13 +48,16 @@ def delta_accuracy(
             f"{len(undefended)} undefended"
         )
     differences = [_difference(a, b) for a, b in zip(defended, undefended, strict=True)]
-    if len({len(d) for d in differences}) == 1:
-        se = _bootstrap_se(np.mean(differences, axis=0), rng, n)
-    else:
-        squares = sum(_bootstrap_se(d, rng, n) ** 2 for d in differences)
-        se = float(np.sqrt(squares) / len(differences))
     # combined_interval divides by sqrt(n): hand it the error a single run would have
-    return combined_interval(values, [se * np.sqrt(len(values))] * len(values))
+    error = _error_of_mean(differences, rng, n) * np.sqrt(len(values))
+    return combined_interval(values, [error] * len(values))
+
+
+def _error_of_mean(differences: Sequence[ndarray], rng: np.random.Generator, n: int) -> float:
+    if len({len(d) for d in differences}) == 1:
+        return _bootstrap_se(np.mean(differences, axis=0), rng, n)
+    squares = sum(_bootstrap_se(d, rng, n) ** 2 for d in differences)
+    return float(np.sqrt(squares) / len(differences))
 
 
 def _difference(defended: ndarray, undefended: ndarray) -> ndarray:

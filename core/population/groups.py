@@ -48,15 +48,15 @@ def make_groups(spec: Sequence[Mapping[str, Any]], clients: int, seed: int) -> G
     sizes = _sizes(names, [g.get("fraction") for g in spec], clients)
     of_client = np.repeat(np.arange(len(names)), sizes)
     draws = np.stack([numpy_rng(seed, "groups", client=k).random(2) for k in range(clients)])
-    rotation = _within([g.get("rotation") for g in spec], of_client, draws[:, 0])
-    brightness = _within([g.get("brightness") for g in spec], of_client, draws[:, 1])
+    rotation = _within(spec, "rotation", of_client, draws[:, 0])
+    brightness = _within(spec, "brightness", of_client, draws[:, 1])
     return Groups(names, of_client, rotation, brightness)
 
 
 def _within(
-    ranges: Sequence[Sequence[float] | None], of_client: ndarray, draws: ndarray
+    spec: Sequence[Mapping[str, Any]], kind: str, of_client: ndarray, draws: ndarray
 ) -> ndarray:
-    ends = np.array([r or (math.nan, math.nan) for r in ranges], dtype=np.float64)
+    ends = np.array([g.get(kind) or (math.nan, math.nan) for g in spec], dtype=np.float64)
     low, high = ends[of_client].T
     return low + (high - low) * draws
 
@@ -82,10 +82,7 @@ def deform(x: ndarray, client: ndarray, groups: Groups) -> ndarray:
     outside 0..1.
     """
     _require_images(x, groups)
-    client, clients = np.asarray(client), len(groups.of_client)
-    valid = client.shape == x.shape[:1] and ((client >= 0) & (client < clients)).all()
-    if not valid:
-        raise ValueError(f"client must hold one of 0..{clients - 1} per sample, {len(x)} of them")
+    _require_clients(x, client, len(groups.of_client))
     out, step = x.copy(), max(1, _CHUNK // max(1, math.prod(x.shape[1:])))
     for k in np.unique(client):
         rows = np.flatnonzero(client == k)
@@ -138,6 +135,11 @@ def _grid(degrees: float, height: int, width: int) -> ndarray:
     # y grows downwards, hence the signs
     pair = 2 * (cos * x - sin * y) / width, 2 * (sin * x + cos * y) / height
     return np.stack(pair, axis=-1)[None].astype(np.float32)
+
+
+def _require_clients(x: ndarray, client: ndarray, clients: int) -> None:
+    if client.shape != x.shape[:1] or not ((client >= 0) & (client < clients)).all():
+        raise ValueError(f"client must hold one of 0..{clients - 1} per sample, {len(x)} of them")
 
 
 def _require_images(x: ndarray, groups: Groups) -> None:

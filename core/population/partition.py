@@ -73,9 +73,7 @@ def group_bias(attribute: ndarray, clients: int, rng: Generator, bias: float) ->
     """
     label = np.unique(attribute, return_inverse=True)[1]
     groups = min(clients, int(label.max()) + 1)
-    home = label % groups
-    elsewhere = (home + rng.integers(1, max(groups, 2), len(label))) % groups
-    group = np.where(rng.random(len(label)) < bias, home, elsewhere)
+    group = _preferred(label % groups, groups, bias, rng)
     shards: Shards = [np.zeros(0, np.int64)] * clients
     for g in range(groups):
         serving = range(g, clients, groups)
@@ -83,6 +81,12 @@ def group_bias(attribute: ndarray, clients: int, rng: Generator, bias: float) ->
         for k, part in zip(serving, np.array_split(members, len(serving)), strict=True):
             shards[k] = np.sort(part)
     return shards
+
+
+def _preferred(home: ndarray, groups: int, bias: float, rng: Generator) -> ndarray:
+    """[n] group of each sample: its home [n] with probability ``bias``, else another one."""
+    elsewhere = (home + rng.integers(1, max(groups, 2), len(home))) % groups
+    return np.where(rng.random(len(home)) < bias, home, elsewhere)
 
 
 _RULES: dict[str, Callable[..., Shards]] = {

@@ -212,14 +212,16 @@ class Robustness(Signal):
         if not x.is_floating_point():
             dtype = str(x.dtype).removeprefix("torch.")
             raise ValueError(f"it perturbs floats and byte images; these samples are {dtype}")
-        model, y = probe.model, probe.y
         bits = ((x == 0) | (x == 1)).flatten(1).all(1)
         share = torch.zeros(len(x), device=x.device)
         for rows, perturbed in ((bits, self._flipped), (~bits, self._noised)):
             if bool(rows.any()):
-                right = [model(copy).argmax(1) == y[rows] for copy in perturbed(x[rows])]
-                share[rows] = torch.stack(right).float().mean(0)
+                share[rows] = self._share(probe, probe.y[rows], perturbed(x[rows]))
         return share
+
+    def _share(self, probe: Probe, y: Tensor, copies: Iterator[Tensor]) -> Tensor:
+        right = [probe.model(copy).argmax(1) == y for copy in copies]
+        return torch.stack(right).float().mean(0)
 
     def _noised(self, x: Tensor) -> Iterator[Tensor]:
         g = torch.Generator().manual_seed(_KEY)

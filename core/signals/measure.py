@@ -277,8 +277,11 @@ class Recorder:
         except SignalError as error:
             self.on_failure(error)
             self._drop(name, "before round 1", str(error))
-            return
-        shape = self.n_rounds, len(self.rows), len(self.y), *call.width
+        else:
+            self._require_room(name, call.width)
+
+    def _require_room(self, name: str, width: tuple[int, ...]) -> None:
+        shape = self.n_rounds, len(self.rows), len(self.y), *width
         if 4 * prod(shape) > MOST_BYTES:
             self._drop(name, "before round 1", _no_room(shape))
             self.refused[name] = self.failed[name]
