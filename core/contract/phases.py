@@ -68,19 +68,13 @@ _TABLE = (  # name, party, stage, combines, returns
 PHASES: dict[str, Phase] = {phase.name: phase for phase in _TABLE}
 
 
-def phases(
-    *,
-    party: Collection[Party] = (),
-    stage: Collection[Stage] = (),
-    combines: Collection[Combines] = (),
-) -> tuple[str, ...]:
-    """Names, in the table's order, of the phases of one of these parties, stages and ways to
-    combine; an empty argument: any.
+def phases(**columns: Collection[str]) -> tuple[str, ...]:
+    """Names, in the table's order, of the phases with one of the given values in each column, e.g.
+    ``phases(party=("member",), stage=("batch",))``.
     """
     names = []
     for name, row in PHASES.items():
-        wanted = (row.party, party), (row.stage, stage), (row.combines, combines)
-        if all(not allowed or value in allowed for value, allowed in wanted):
+        if all(getattr(row, column) in values for column, values in columns.items()):
             names.append(name)
     return tuple(names)
 
