@@ -44,6 +44,8 @@ class Task:
     """boards rank by the first"""
     views: int = 1
     """rows of a sample in an audit, adjacent"""
+    y_dtype = "float32"
+    least_outputs = 1
 
     def rows(
         self, x: Tensor, y: Tensor, purpose: Purpose, generator: Generator | None = None
@@ -52,7 +54,7 @@ class Task:
 
         One row a sample to ``train``, with draws from ``generator``; ``views`` rows a sample to
         ``audit``, and any fixed number to ``test``, both without draws, so that all models of all
-        rounds see the same.
+        rounds see the same. Rows of a sample depend on no other sample.
         """
         return x, y
 
@@ -84,7 +86,7 @@ class Task:
 class Classification(Task):
     """Classes by logits [B, C]; the target is labels [B] int64 or probabilities [B, C]."""
 
-    name = "classification"
+    name, y_dtype, least_outputs = "classification", "int64", 2
     utilities = (
         Utility(
             name="accuracy", values=lambda outputs, target, y: (outputs.argmax(1) == y).double()
