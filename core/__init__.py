@@ -55,11 +55,13 @@ if TYPE_CHECKING:
     from fedbench.core.contract.errors import Diverged, SkipCell, UserError
     from fedbench.core.contract.hooks import Component, hookimpl
     from fedbench.core.contract.samples import Batch, MemberData, Selection
+    from fedbench.core.contract.task import EVERY_TASK, Task, Utility
     from fedbench.core.numerics.flat import norm, norms
 
 _MODULES = (  # the first that has a name gives it: torch is imported by the last alone
     "contract.hooks",
     "contract.errors",
+    "contract.task",
     "contract.components",
     "contract.samples",
     "contract.contexts",
@@ -100,6 +102,9 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Dataset",
     "Data",
     "Model",
+    "Task",
+    "Utility",
+    "EVERY_TASK",
     "Signal",
     "Probe",
     "Analysis",

@@ -33,7 +33,6 @@ from fedbench.core.contract.section import (
     RowDifference,
     RowSummary,
     Section,
-    Strengths,
     Sweep,
 )
 
@@ -59,7 +58,6 @@ __all__ = [
     "RowSummary",
     "Section",
     "Shortfall",
-    "Strengths",
     "Style",
     "Sweep",
     "Table",

@@ -95,7 +95,7 @@ def test_pre_defense_signals_are_of_the_model_before_its_protection():
     setup = tiny_setup(Silence(), members=(0,), rounds=1, keep_unprotected=True)
     x, y = setup.clients[0].x, setup.clients[0].y
     signals = {"loss": Loss(), f"loss{PRE_DEFENSE}": Loss()}
-    recorder = Recorder(setup.flat, x, y, signals, False, range(4), ((0,),), [12] * 4)
+    recorder = Recorder(setup.flat, x, y, signals, False, [*range(4)], ((0,),), [12] * 4)
     for result in Training(setup).rounds():
         recorder.record(result)
     arrays = recorder.arrays()

@@ -166,7 +166,9 @@ def test_every_buffer_starts_each_client_as_received_and_integers_are_averaged_t
     setup = tiny_setup(module=Counting(), clients=uneven(), members=(), batch_size=4)
     x, y, sizes = torch.randn(5, 4), torch.arange(5) % 3, [10, 8, 6, 4]
     rows = [0, 1, 2, 3, GLOBAL, COALITION]
-    recorder = Recorder(setup.flat, x, y, {"loss": Loss()}, False, rows, ((0, 1),), sizes)
+    recorder = Recorder(
+        setup.flat, x, y, {"loss": Loss()}, False, rows, ((0, 1),), sizes, n_rounds=3
+    )
     rounds = slow_fedavg(setup, [(0, 1, 2, 3)] * 3, Counting)
     for result, states in zip(Training(setup).rounds(), rounds, strict=True):
         assert len({int(state["batches"]) for state in states[:4]}) == 3

@@ -197,14 +197,7 @@ def test_every_phase_is_a_method_and_a_phase_added_to_the_table_is_called_compos
         if callable(value) and not name.startswith("_")
     }
     assert methods - {"check", "remarks", "Params"} == set(PHASES)
-    seal = Phase(
-        name="seal",
-        party="member",
-        stage="upload",
-        combines="chained",
-        returns="same shape",
-        summary="the last thing",
-    )
+    seal = Phase("seal", "member", "upload", "chained", "same shape")
     monkeypatch.setattr(Defense, "seal", lambda self, update, ctx: update, raising=False)
     monkeypatch.setitem(PHASES, "seal", seal)
     assert needs_coalition(composed([Defense(), Sealed()]))

@@ -117,7 +117,7 @@ REFUSED = {
     "rate": (lambda: M.tpr_at_fpr(np.arange(3.0), MEMBER, fpr=0.0), "fpr"),
     "one value": (lambda: M.t_interval([1.0]), "at least 2"),
     "negative error": (lambda: M.combined_interval([0.5], [-0.1]), "negative"),
-    "hits": (lambda: M.exact_interval(5, 4), "0 <= hits <= of"),
+    "hits": (lambda: M.exact_interval(5, 4), "0 <= hits <= n"),
     "kind": (
         lambda: M.score_groups(np.arange(3.0), np.full(3, 3), MEMBER, RNG),
         "kind must be 0, 1, 2 or negative",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from fedbench.core.population.audit import (
     opaque_names,
     own_set,
     pool_of,
-    refuse_overlap,
 )
 from fedbench.core.population.partition import Outsiders, cut, cut_all, partition, whole
 from fedbench.core.run.checks import repeated_share
@@ -332,15 +330,6 @@ def test_the_samples_of_adversary_and_server_are_disjoint_from_the_audit():
     root = own_set(free, 8, "the rule's root set", seed=0)
     assert (root >= N).all() and not np.isin(root, pool).any() and len(set(root)) == 8
     assert len(free) + np.isin(np.arange(N, N + 60), pool).sum() == 60
-    refuse_overlap(root, N, audits)
-    for wrong, what in (
-        (pool[pool >= N][:2], "the audit in 2 samples"),
-        ([5], "the clients' data in 1 samples"),
-    ):
-        with pytest.raises(UserError, match=f"the root set overlaps {what}"):
-            refuse_overlap(
-                np.append(root, wrong), N, [replace(a, ids=a.ids[a.ids >= N]) for a in audits]
-            )
 
 
 def test_a_target_has_one_code():

@@ -179,7 +179,16 @@ def recorded(
     own = {name.replace("_at_", "@").replace("_", "-"): signal for name, signal in signals.items()}
     who = {name: f"'{name}' (mine 1.0)" for name in own}
     recorder = Recorder(
-        setup.flat, x, y, own, gradients, [0, 1, 2, 3, GLOBAL], ((0, 1),), [12] * 4, who=who
+        setup.flat,
+        x,
+        y,
+        own,
+        gradients,
+        [0, 1, 2, 3, GLOBAL],
+        ((0, 1),),
+        [12] * 4,
+        names=who,
+        n_rounds=2,
     )
     models = []
     for result in Training(setup).rounds():

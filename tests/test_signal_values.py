@@ -143,7 +143,7 @@ def recorded(views=("server", "client"), rounds=2, clients=4, **signals):
     made = {name: signal() for name, signal in signals.items()}
     rows = rows_of(set(views), clients, setup.members, coalitions=1)
     recorder = Recorder(
-        setup.flat, x, y, made, False, rows, (setup.members,), [12] * 4, rounds=rounds
+        setup.flat, x, y, made, False, rows, (setup.members,), [12] * 4, n_rounds=rounds
     )
     present = []
     for result in Training(setup).rounds():

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedbench.core.metrics import hypervolume
-from fedbench.core.report import RowSummary, Strengths, Table
+from fedbench.core.report import RowSummary, Table
 from fedbench.leaderboard.tables.attacks import attack_tables
 from fedbench.leaderboard.tables.ranking import ranking_table
 from fedbench.leaderboard.tables.tradeoffs import paired_table, pareto_table
+from fedbench.plugins.analyses.choice import Strengths
 from fedbench.plugins.analyses.strengths import Tuned
 
 MATCHED = "Tuned defenses at matched accuracy"

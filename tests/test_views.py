@@ -113,7 +113,15 @@ def test_global_views_look_at_each_candidate_through_its_clients_model():
     setup = tiny_setup(Picks(), members=(0, 1, 2, 3), n_models=2, rounds=2)
     federation = Training(setup)
     recorder = Recorder(
-        setup.flat, X, Y, {"loss": Loss()}, False, rows_of({"client"}, 4, (), 2), ((),), [12] * 4
+        setup.flat,
+        X,
+        Y,
+        {"loss": Loss()},
+        False,
+        rows_of({"client"}, 4, (), 2),
+        ((),),
+        [12] * 4,
+        n_rounds=2,
     )
     for result in federation.rounds():
         recorder.record(result)
@@ -147,7 +155,16 @@ def test_signals_are_measured_at_the_model_that_each_client_really_had():
         return one_backward_a_sample(setup.flat.module, X, Y)
 
     recorder = Recorder(
-        setup.flat, X, Y, signals, True, [0, 1, 2, 3, COALITION], ((0, 1),), sizes, one_start=False
+        setup.flat,
+        X,
+        Y,
+        signals,
+        True,
+        [0, 1, 2, 3, COALITION],
+        ((0, 1),),
+        sizes,
+        one_start=False,
+        n_rounds=4,
     )
     checked = 0
     for result in Training(setup).rounds():
@@ -180,7 +197,15 @@ def test_signals_are_measured_at_the_model_that_each_client_really_had():
 def test_absent_clients_have_no_numbers_and_a_mean_is_of_those_present():
     setup = tiny_setup(members=(0, 1), rounds=9, participation=0.25)
     recorder = Recorder(
-        setup.flat, X, Y, {"loss": Loss()}, True, [0, 1, 2, 3, COALITION], ((0, 1),), [12] * 4
+        setup.flat,
+        X,
+        Y,
+        {"loss": Loss()},
+        True,
+        [0, 1, 2, 3, COALITION],
+        ((0, 1),),
+        [12] * 4,
+        n_rounds=9,
     )
     present = []
     for result in Training(setup).rounds():

@@ -1,9 +1,9 @@
-"""The blocks that a board is made of, as data that any report can render."""
+"""Blocks of a board, as data that any report can render."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -12,17 +12,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Interval:
-    """``mean`` +- ``half_width`` over ``n`` values; ``between``: whether the spread between the
-    values was used.
-
-    ``ends``: (low, high) of one that is not symmetric; ``half_width`` is then half of its length.
-    """
+    """Interval ``mean`` +- ``half_width`` over ``n`` values."""
 
     mean: float
     half_width: float
     n: int
     between: bool
+    """whether the spread between the values was used"""
     ends: tuple[float, float] | None = None
+    """(low, high) of one that is not symmetric; ``half_width`` is then half of its length"""
 
     @property
     def low(self) -> float:
@@ -70,7 +68,7 @@ Text = Part | tuple[Part, ...]
 
 @dataclass(frozen=True)
 class Shortfall:
-    """``n`` of ``of`` seeds have the ``outcome`` (failed, skipped, ...) and no score."""
+    """Seeds without a score: ``n`` of ``of`` have the ``outcome`` (failed, skipped, ...)."""
 
     outcome: str
     n: int
@@ -79,70 +77,75 @@ class Shortfall:
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """A number in a table. ``mean``: None where it does not apply; ``half_width``: of its 95 %
-    interval, None or NaN if unknown; ``ends``: of an asymmetric interval, printed instead; ``n``:
-    number of values, if other than the section's; ``best``: best of its column; ``suffix``: text
-    after the number, e.g. its attack; ``outcomes``: seeds without a score.
-    """
+    """A number in a table."""
 
     mean: float | None
+    """None where it does not apply"""
     half_width: float | None = None
+    """of its 95 % interval, None or NaN if unknown"""
     ends: tuple[float, float] | None = None
+    """of an asymmetric interval, printed instead"""
     n: int | None = None
+    """number of values, if other than the section's"""
     best: bool = False
+    """best of its column"""
     suffix: Text = ()
+    """text after the number, e.g. its attack"""
     outcomes: tuple[Shortfall, ...] = ()
+    """seeds without a score"""
 
 
-def value(found: Interval | None, suffix: Text = ()) -> Value:
-    """An interval as a number of a table, without its width where that leaves out the variance of
-    training; None: it does not apply.
+def value(interval: Interval | None, suffix: Text = ()) -> Value:
+    """Convert an interval to a number of a table, without its width where that leaves out the
+    variance of training; None: it does not apply.
     """
-    if found is None:
+    if interval is None:
         return Value(mean=None)
-    if not found.between:
-        return Value(mean=found.mean, suffix=suffix)
-    return Value(mean=found.mean, half_width=found.half_width, ends=found.ends, suffix=suffix)
+    number = Value(mean=interval.mean, suffix=suffix)
+    if not interval.between:
+        return number
+    return replace(number, half_width=interval.half_width, ends=interval.ends)
 
 
 Content = Value | Text | None
-"""One cell of a table; None: it does not apply."""
+"""Cell of a table; None: it does not apply."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """``unit``: of the printed number, which is the value times ``scale``; ``direction``: which
-    values are better for the defender; ``digits``: decimals; ``signed``: print a plus; ``align``:
-    left for text, right for numbers.
-    """
+    """A column of a table; the printed number is the value times ``scale``."""
 
     name: Text
     unit: str = ""
     direction: Literal["lower", "higher", "none"] = "none"
+    """which values are better for the defender"""
     digits: int = 3
+    """decimals"""
     scale: float = 1.0
     signed: bool = False
+    """print a plus"""
     align: Literal["left", "right"] = "right"
+    """left for text, right for numbers"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """``title`` and, in the same sentence, a ``caption``; rows of one ``Content`` a column;
-    ``footnotes`` below. ``empty``: the text that a board shows instead of a table in which no cell
-    can hold a number.
-    """
+    """A table with footnotes below."""
 
     title: str
     caption: Text = ()
+    """in the same sentence as the title"""
     columns: tuple[Column, ...]
     rows: tuple[tuple[Content, ...], ...]
+    """one ``Content`` a column"""
     footnotes: tuple[Text, ...] = ()
     empty: Text = ()
+    """text that a board shows instead of a table in which no cell can hold a number"""
 
 
 @dataclass(frozen=True)
 class Heading:
-    """``level`` 1 is the report's title."""
+    """A heading; ``level`` 1 is the report's title."""
 
     level: int
     text: Text
@@ -164,21 +167,23 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure that is drawn if the report has figures. ``kind``: a word for file names; ``title``:
-    what it shows; ``draw``: from a :class:`Style` to a matplotlib figure.
-    """
+    """A figure that is drawn if the report has figures."""
 
     kind: str
+    """word for file names"""
     title: str
     draw: Callable[[Style], Canvas]
+    """to a matplotlib figure"""
 
 
 @dataclass(frozen=True)
 class Image:
-    """A drawn figure: ``files`` name -> content, the first is shown; ``alt``: its description."""
+    """A drawn figure."""
 
     alt: Text
+    """description"""
     files: Mapping[str, bytes] = field(hash=False)
+    """name -> content, the first is shown"""
 
 
 @dataclass(frozen=True)
@@ -204,11 +209,11 @@ Block = Heading | Note | Bullets | Table | Figure | Image | Numbers | Fold
 
 
 def opened(blocks: Iterable[Block]) -> list[Block]:
-    """The blocks in their order, with every fold replaced by its blocks."""
-    found: list[Block] = []
+    """Blocks in their order, with every fold replaced by its blocks."""
+    flat: list[Block] = []
     for block in blocks:
-        found += opened(block.blocks) if isinstance(block, Fold) else [block]
-    return found
+        flat += opened(block.blocks) if isinstance(block, Fold) else [block]
+    return flat
 
 
 class Style(Protocol):

@@ -1,6 +1,4 @@
-"""Base classes of components: typed parameters, and the interfaces of data sets, models, signals
-and reports.
-"""
+"""Base classes of components: typed parameters; data sets, models, signals and reports."""
 
 from __future__ import annotations
 
@@ -10,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy import ndarray
 from pydantic import BaseModel, ConfigDict
 
+from fedbench.core.contract.task import CLASSIFICATION, DEFAULT_TASK, Task
+
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
+    from torch import Tensor, nn
 
 
 class Params(BaseModel):
@@ -51,32 +51,35 @@ class Configured:
 class Data:
     """Three disjoint splits and the facts about them.
 
-    ``*_x``: [n, *input_shape] float32, integer tokens, or uint8 images [n, channels, height, width]
-    with ``mean`` and ``std`` (one value a channel, in units of 0..1): those stay uint8 on the
-    device and are normalised there. ``*_y``: [n] int64 class ids from 0 to ``n_classes`` - 1.
     ``train`` is divided among the clients; ``test`` measures utility and nothing else; ``holdout``
     has the distribution of ``train`` (label noise included) and is never trained on: the audit's
-    outside non-members. ``*_canary``: [n] bool, deliberately mislabelled samples; all False where
-    the dataset plants none.
+    outside non-members. ``*_x``: [n, *input_shape] float32, integer tokens, or uint8 images [n,
+    channels, height, width] with ``mean`` and ``std``: those stay uint8 on the device and are
+    normalised there. ``*_y``: [n] targets of the task; in classification int64 class ids from 0 to
+    ``n_classes`` - 1.
     """
 
-    train_x: np.ndarray
-    train_y: np.ndarray
-    test_x: np.ndarray
-    test_y: np.ndarray
-    holdout_x: np.ndarray
-    holdout_y: np.ndarray
+    train_x: ndarray
+    train_y: ndarray
+    test_x: ndarray
+    test_y: ndarray
+    holdout_x: ndarray
+    holdout_y: ndarray
     n_classes: int
-    train_canary: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
-    holdout_canary: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    """classes or, in another task, width of the model's outputs"""
+    train_canary: ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    """[n] bool, deliberately mislabelled samples; all False where the dataset plants none"""
+    holdout_canary: ndarray = field(default_factory=lambda: np.zeros(0, bool))
     mean: tuple[float, ...] | None = None
+    """one value a channel, in units of 0..1"""
     std: tuple[float, ...] | None = None
+    task: Task = DEFAULT_TASK
+    """loss, prediction and utility"""
 
     def __post_init__(self) -> None:
-        for split in ("train", "holdout"):
-            if len(getattr(self, f"{split}_canary")) == 0:
-                none = np.zeros(len(getattr(self, f"{split}_y")), bool)
-                object.__setattr__(self, f"{split}_canary", none)
+        for name, y in (("train_canary", self.train_y), ("holdout_canary", self.holdout_y)):
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.zeros(len(y), bool))
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -86,13 +89,14 @@ class Data:
     def digest(self) -> str:
         """Hex sha256 of every array, so that a record names the data it was computed on."""
         h = hashlib.sha256()
-        for name in ("train", "test", "holdout"):
-            for part in ("x", "y"):
-                a = np.ascontiguousarray(getattr(self, f"{name}_{part}"))
-                h.update(f"{name}_{part}:{a.dtype}:{a.shape};".encode())
-                h.update(a.tobytes())
+        for name in ("train_x", "train_y", "test_x", "test_y", "holdout_x", "holdout_y"):
+            a = np.ascontiguousarray(getattr(self, name))
+            h.update(f"{name}:{a.dtype}:{a.shape};".encode())
+            h.update(a.tobytes())
         h.update(self.train_canary.tobytes() + self.holdout_canary.tobytes())
         h.update(f"{self.mean}{self.std}".encode() if self.mean else b"")
+        if self.task.name != DEFAULT_TASK.name:
+            h.update(self.task.name.encode())
         return h.hexdigest()
 
 
@@ -105,18 +109,18 @@ class Dataset(Configured):
     default_model: str = "mlp"
     licence: str = "unknown"
     citation: str = ""
-    home: str = ""  # where the data come from, a URL
-    size_mb: float | None = None  # of the download; 0: nothing to download, None: yours
+    home: str = ""
+    """URL of the data's origin"""
+    size_mb: float | None = None
+    """of the download; 0: nothing to download, None: your own files"""
 
     @classmethod
     def here(cls) -> str | bool:
-        """Whether the data can be used on this machine without a download; a string says in which
-        form.
-        """
+        """Whether the data can be used here without a download; a string: in which form."""
         return True
 
     def load(self, seed: int) -> Data:
-        """The splits for ``seed``; the same seed gives the same bits on every machine."""
+        """Splits for ``seed``; the same seed gives the same bits on every machine."""
         raise NotImplementedError(f"{type(self).__name__} does not implement load(seed)")
 
 
@@ -135,7 +139,7 @@ class Model(Configured):
     """
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-        """A fresh module: [B, *input_shape] -> logits [B, n_classes].
+        """Fresh module: [B, *input_shape] -> logits [B, n_classes].
 
         The engine seeds torch's generator before the call, so ordinary initialisers are
         reproducible. Raises ``UserError`` when the architecture does not fit the input.
@@ -150,23 +154,35 @@ class Model(Configured):
 
 @dataclass(frozen=True)
 class Probe:
-    """One model in front of one batch of candidates.
+    """Model in front of one batch of candidates.
 
-    ``model``: in eval mode, with the uploaded parameters; ``update``: [P] uploaded minus received
-    parameters; ``x``: [n, *input]; ``y``: [n]; ``logits``: [n, C] of ``model`` on ``x``. Where a
-    defense answers the queries of a global model, ``logits`` and the output of ``model`` without
-    gradients are its answers. Gradients are disabled. All fields are copies, made anew for each
-    batch.
+    Where a defense answers the queries of a global model, ``logits`` and the output of ``model``
+    without gradients are its answers. Gradients are disabled. All fields are copies, made anew for
+    each batch.
     """
 
     model: nn.Module
-    update: torch.Tensor
-    x: torch.Tensor
-    y: torch.Tensor
-    logits: torch.Tensor
+    """in eval mode, with the uploaded parameters"""
+    update: Tensor
+    """[P] uploaded minus received parameters"""
+    x: Tensor
+    """[n, *input]"""
+    y: Tensor
+    """[n]"""
+    logits: Tensor
+    """[n, C] of ``model`` on ``x``; of another task its outputs on the rows of an audit"""
+    target: Tensor | None = None
+    """of these rows; None: ``y``"""
+    task: Task = DEFAULT_TASK
+    """loss and prediction of the federation"""
 
-    def normalise(self, x: torch.Tensor) -> torch.Tensor:
-        """[n, *input]: byte images as normalised floats, anything else unchanged.
+    def losses(self) -> Tensor:
+        """Loss [n] of each sample."""
+        target = self.y if self.target is None else self.target
+        return self.task.sample_losses(self.logits, target)
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Byte images as normalised floats [n, *input], anything else unchanged.
 
         The model gives the same output for both, so a signal may perturb the floats. A probe made
         by hand has no normalisation.
@@ -175,21 +191,19 @@ class Probe:
 
 
 class Signal(Configured):
-    """Base of a signal plugin.
-
-    ``vector``: whether it measures a vector of a sample instead of one number.
-    """
+    """Base of a signal plugin."""
 
     vector: bool = False
+    """whether it measures a vector of a sample instead of one number"""
+    tasks: frozenset[str] = CLASSIFICATION
+    """tasks that it serves; a cell that needs it in another one is skipped"""
 
-    def measure(self, probe: Probe) -> torch.Tensor:
-        """[n] float32 on the device of ``probe.y``, finite wherever the logits are; un-augmented
-        inputs, eval mode.
+    def measure(self, probe: Probe) -> Tensor:
+        """Values [n] float32 on the device of ``probe.y``, finite wherever the logits are; of a
+        ``vector`` signal [n, d], d >= 1 the same in every call of a run.
 
-        Of a ``vector`` signal [n, d], d >= 1 the same in every call of a run.
-
-        If it raises or returns anything else, it is not called again in this run; the cells that
-        need it fail with the reason.
+        Called in eval mode on un-augmented inputs. If it raises or returns anything else, it is not
+        called again in this run; the cells that need it fail with the reason.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement measure(probe)")
 
@@ -199,30 +213,32 @@ class Signal(Configured):
 
 @dataclass(frozen=True)
 class Summary:
-    """A table for a terminal: plain text, not escaped for any markup. ``headers``: one a column;
-    ``rows``: one text a column.
+    """A table for a terminal: plain text, not escaped for any markup.
 
-    ``headings``: one a row; rows with the same heading are grouped below it, and long texts are
-    shortened in the middle to fit 100 columns or the terminal. ``notes``: lines below the table.
+    Long texts are shortened in the middle to fit 100 columns or the terminal.
     """
 
     headers: list[str]
+    """one a column"""
     rows: list[list[str]]
+    """one text a column"""
     headings: list[str] = field(default_factory=list)
+    """one a row; rows with the same heading are grouped below it"""
     notes: list[str] = field(default_factory=list)
+    """lines below the table"""
 
 
 class Report(Configured):
     """Base of a report plugin; ``fedbench leaderboard RESULTS --report NAME`` calls it."""
 
     def write(self, results: Path, plots: bool = True) -> Path:
-        """Write the report into ``results``/leaderboard, each file whole or not at all; the file to
-        open.
+        """Write the report into ``results``/leaderboard, each file whole or not at all; returns the
+        file to open.
 
         Raises ``UserError`` for records that cannot be used; then nothing is written.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement write(results, plots)")
 
     def summary(self, results: Path) -> Summary | None:
-        """A summary of at most one screen, printed after the report is written; None: no summary."""
+        """Summary of at most one screen, printed after the report is written; None: no summary."""
         return None

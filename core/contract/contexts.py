@@ -1,4 +1,4 @@
-"""The contexts of phases: what each party knows. Frozen; none holds the audit set, other clients'
+"""Contexts of phases: the knowledge of each party. Frozen; none holds the audit set, other clients'
 data or membership.
 """
 
@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from fedbench.core.contract.samples import Batch, LiveModel, MemberData
+from fedbench.core.contract.task import DEFAULT_TASK, Task
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
 
 class Randomness:
-    """Keyed randomness of one phase: ``key`` is an integer seed made from (seed, purpose, round,
-    client); ``device``: the device of the run's tensors.
+    """Keyed randomness of one phase.
 
     ``rng`` is a numpy generator for small draws, ``generator`` a torch CPU generator for tensors.
-    Draws are made on the CPU and moved, so every device sees the same numbers.
+    Draws are made on the CPU and moved, so every device sees the same numbers. ``key`` is an
+    integer seed made from (seed, purpose, round, client); ``device``: that of the run's tensors.
     """
 
     key: int
@@ -41,19 +42,19 @@ class Randomness:
 
         return torch.Generator().manual_seed(self.key & (2**63 - 1))
 
-    def randn(self, *shape: int) -> torch.Tensor:
+    def randn(self, *shape: int) -> Tensor:
         """Standard normal float32 of ``shape`` on the run's device."""
         import torch
 
         return torch.randn(*shape, generator=self.generator).to(self.device)
 
-    def randn_like(self, like: torch.Tensor) -> torch.Tensor:
+    def randn_like(self, like: Tensor) -> Tensor:
         """Standard normal of the shape and dtype of ``like``."""
         import torch
 
         return torch.randn(like.shape, generator=self.generator).to(like)
 
-    def randperm(self, n: int) -> torch.Tensor:
+    def randperm(self, n: int) -> Tensor:
         """A permutation of 0..n-1, [n] int64 on the run's device."""
         import torch
 
@@ -65,29 +66,28 @@ class Randomness:
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """Public facts about the federation, known to all parties before round 1.
-
-    ``clients``: how many there are; ``rounds``, ``local_epochs`` and ``batch_size`` of the
-    training; ``participation``: the share of the clients drawn in a round; ``n_classes``: C;
-    ``n_params``: P, the trainable parameters of the model. ``assumed_malicious``: number of
-    malicious clients that the server assumes, not the real number. ``thresholds``: whether each
-    client has an accuracy of membership inference that it tolerates. ``aggregation``: ``mean``, or
-    the class of the rule that takes its place at the server. ``weights``: of the mean: by ``size``
-    of the clients' data, ``equal``, or ``shuffled``, other clients' sizes (the released code's
-    quirk).
-    """
+    """Public facts about the federation, known to all parties before round 1."""
 
     clients: int
     rounds: int
     local_epochs: int
     batch_size: int
     participation: float
+    """share of the clients drawn in a round"""
     n_classes: int
+    """C"""
     n_params: int
+    """P, the trainable parameters of the model"""
     assumed_malicious: int = 0
+    """number of malicious clients that the server assumes, not the real number"""
     thresholds: bool = False
+    """whether each client has an accuracy of membership inference that it tolerates"""
     aggregation: str = "mean"
+    """``mean``, or the class of the rule that takes its place at the server"""
     weights: Literal["size", "equal", "shuffled"] = "size"
+    """of the mean: by ``size`` of the clients' data, ``equal``, or ``shuffled``, other clients'
+    sizes (the released code's quirk)
+    """
 
     @property
     def cohort(self) -> int:
@@ -97,95 +97,98 @@ class Federation:
 
 @dataclass(frozen=True, kw_only=True)
 class CoalitionContext(Randomness):
-    """What the coordinator of a coalition knows: public facts, its members and their data volumes,
-    nothing about other coalitions.
-
-    ``members``: ids of the coalition's clients; ``sizes``: how many samples each of them has to
-    train on; ``weights``: each member's aggregation weight, |D_k| (or 1, where the setting weighs
-    all alike) / sum over ALL clients; ``round`` counts from 1 and is 0 in ``begin``. ``present``:
-    the members that sent a row to ``coordinate`` (all of them in ``begin``). ``memory`` persists
-    over the run and is private.
-    """
+    """Knowledge of the coordinator of a coalition, which knows nothing about other coalitions."""
 
     key: int
     device: torch.device
     federation: Federation
     members: tuple[int, ...]
+    """ids of the coalition's clients"""
     present: tuple[int, ...]
+    """members that sent a row to ``coordinate`` (all of them in ``begin``)"""
     sizes: tuple[int, ...]
+    """training samples of each member"""
     weights: tuple[float, ...]
+    """each member's aggregation weight, |D_k| (or 1, where the setting weighs all alike) / sum over
+    ALL clients
+    """
     round: int
+    """counts from 1 and is 0 in ``begin``"""
     memory: dict[str, Any] = field(default_factory=dict)
+    """persists over the run and is private"""
 
 
 class LocalTraining(Protocol):
-    """The standard local training of one member in one round, as the engine runs it for the context
-    of ``local_train``.
-    """
+    """The engine's standard local training of one member in one round."""
 
     def epochs(self) -> Iterator[int]:
-        """As :meth:`MemberContext.epochs`."""
+        """See :meth:`MemberContext.epochs`."""
 
     def restart(self) -> None:
-        """As :meth:`MemberContext.restart`."""
+        """See :meth:`MemberContext.restart`."""
 
 
 class Tools(Protocol):
-    """Computations that the engine provides to a member, so that the contract imports no engine
-    code.
-    """
+    """Computations of the engine for a member."""
 
-    def normalise(self, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def normalise(self, model: nn.Module, x: Tensor) -> Tensor:
         """[n, *input] float32 as ``model`` takes it."""
 
-    def per_sample_gradients(
-        self, model: nn.Module, x: torch.Tensor, y: torch.Tensor
-    ) -> torch.Tensor:
-        """[B, P] gradients of each sample's cross-entropy."""
+    def per_sample_gradients(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """[B, P] gradients of each sample's loss."""
 
     def clipped_gradient(
-        self, model: nn.Module, x: torch.Tensor, y: torch.Tensor, bound: float, views: int = 1
-    ) -> torch.Tensor:
+        self, model: nn.Module, x: Tensor, y: Tensor, bound: float, views: int = 1
+    ) -> Tensor:
         """[P] sum of each sample's clipped gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemberContext(Randomness, LiveModel):
-    """What one coalition member knows in one round: its own data, the model it received, its own
+    """Knowledge of one coalition member in one round: its own data, the model it received, its own
     memory.
-
-    ``client``: its id; ``data``: its own samples, as ``prepare`` left them. ``round`` counts from 1
-    and is 0 in ``prepare``. ``epoch`` is the member's local epoch counted from 0 over ALL its
-    rounds (``(round - 1) * local_epochs + e``). ``model`` is the live module being trained,
-    ``params`` its parameters as one live [P] vector (write to it in place; in another phase or
-    round it may hold another client's), ``start`` [P] the global parameters received this round.
-    ``memory`` persists over rounds and is private to this member. ``privacy_threshold``: the
-    accuracy of membership inference that this member tolerates (0.5..1), where the setting gives
-    its clients one. ``ask_global``: in ``after_round`` alone, x -> [n, C], logits in eval mode of
-    the new global model (of several, the member's own); the live model stays unchanged. ``tools``
-    and ``training``: the engine's part of the methods below.
     """
 
     key: int
     device: torch.device
     federation: Federation
     client: int
+    """id"""
     round: int
+    """counts from 1 and is 0 in ``prepare``"""
     epoch: int
+    """local epoch counted from 0 over ALL the member's rounds: (round - 1) * local_epochs + e"""
     data: MemberData
+    """its own samples, as ``prepare`` left them"""
     model: nn.Module
-    params: torch.Tensor
-    start: torch.Tensor
+    """live module being trained"""
+    params: Tensor
+    """its parameters as one live [P] vector: write to it in place; in another phase or round it may
+    hold another client's
+    """
+    start: Tensor
+    """[P] global parameters received this round"""
     memory: dict[str, Any]
+    """persists over rounds and is private to this member"""
     tools: Tools
+    """the engine's part of the methods"""
     training: LocalTraining | None = None
+    """the engine's part of the methods of ``local_train``"""
     privacy_threshold: float | None = None
-    ask_global: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """accuracy of membership inference that this member tolerates (0.5..1), where the setting gives
+    its clients one
+    """
+    ask_global: Callable[[Tensor], Tensor] | None = None
+    """in ``after_round`` alone: x -> [n, C], logits in eval mode of the new global model (of
+    several, the member's own); the live model stays unchanged
+    """
+    task: Task = DEFAULT_TASK
+    """loss and prediction of the federation"""
 
     def epochs(self) -> Iterator[int]:
-        """The standard local training (with this defense's other phases), one local epoch at a
-        time: the number of the epoch, 0, 1, ..., after each; training stops when the iteration
-        does. In ``local_train`` only.
+        """Run the standard local training (with this defense's other phases), one local epoch at a
+        time; yields the number of the epoch, 0, 1, ..., after each. Training stops when the
+        iteration does. In ``local_train`` only.
 
         A second call continues after the last trained epoch. After the last epoch it begins another
         pass, with the present parameters and optimiser and new random draws.
@@ -204,90 +207,91 @@ class MemberContext(Randomness, LiveModel):
         """
         self._training("restart").restart()
 
-    def _training(self, asked: str) -> LocalTraining:
+    def _training(self, method: str) -> LocalTraining:
         if self.training is None:
-            raise RuntimeError(f"ctx.{asked}() is available in local_train only")
+            raise RuntimeError(f"ctx.{method}() is available in local_train only")
         return self.training
 
-    def normalise(self, x: torch.Tensor) -> torch.Tensor:
+    def normalise(self, x: Tensor) -> Tensor:
         """[n, *input] float32 as the model takes it: byte images normalised, anything else
         unchanged.
         """
         return self.tools.normalise(self.model, x)
 
-    def per_sample_gradients(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Gradients of the cross-entropy at the live parameters, [B, P], one row a sample."""
+    def per_sample_gradients(self, x: Tensor, y: Tensor) -> Tensor:
+        """Gradients [B, P] of each sample's loss at the live parameters."""
         return self.tools.per_sample_gradients(self.model, x, y)
 
-    def clipped_gradient(self, batch: Batch, bound: float, views: int = 1) -> torch.Tensor:
-        """[P]: the sum over the batch's samples of their cross-entropy gradient at the live
-        parameters, each scaled down to at most the L2 norm ``bound`` > 0; zero for an empty batch.
+    def clipped_gradient(self, batch: Batch, bound: float, views: int = 1) -> Tensor:
+        """Sum [P] over the batch's samples of their loss's gradient at the live parameters, each
+        scaled down to at most the L2 norm ``bound`` > 0; zero for an empty batch.
+
         About two plain steps, where ``per_sample_gradients`` takes three to nine. ``views`` > 1:
         the batch holds so many adjacent rows of each sample, and the mean of their gradients is
         clipped. Soft targets, where the batch has some, are used instead of ``y``.
         """
-        return self.tools.clipped_gradient(
-            self.model, batch.x, batch.y if batch.soft is None else batch.soft, bound, views
-        )
+        return self.tools.clipped_gradient(self.model, batch.x, batch.target, bound, views)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One trainable tensor of the model: elements ``start`` to ``stop`` of a flat vector [P], of
-    this ``shape``; ``name``: as torch calls it.
-    """
+    """Trainable tensor of the model as a part of a flat vector [P]."""
 
     name: str
+    """torch's name"""
     start: int
+    """first element"""
     stop: int
+    """end of its elements"""
     shape: tuple[int, ...]
 
-    def of(self, rows: torch.Tensor) -> torch.Tensor:
-        """[..., *shape]: this tensor's part of ``rows`` [..., P]."""
+    def of(self, rows: Tensor) -> Tensor:
+        """Part [..., *shape] of ``rows`` [..., P] that is this tensor's."""
         return rows[..., self.start : self.stop].reshape(*rows.shape[:-1], *self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerContext(Randomness):
-    """What the server knows when it aggregates: this round's global parameters and who sent which
-    row.
-
-    ``round`` counts from 1; ``params``: [P] the global model. ``participants``: client id of each
-    row of the update matrix. ``assumed_malicious``: number of malicious rows that the server
-    assumes (the federation's, less the rows that it has rejected as not finite). ``memory``
-    persists over rounds. ``model_index`` names the global model (0 unless several). ``layers``:
-    where each tensor lies in the flat vector; the last weight and bias are the output layer's.
-    ``root``: the server's own small sample of the data's distribution, disjoint from training, test
-    and audit, of as many samples as the rule's ``root_samples``. ``input_shape``: of one sample.
-    ``logits(params, x)``: [n, C] of any parameters [P], in eval mode. ``train(params, x, y,
-    epochs)``: [P] after so many epochs of the federation's own recipe over the server's data from
-    ``params``, shuffled by ``ctx.generator``.
-    """
+    """Knowledge of the server when it aggregates."""
 
     key: int
     device: torch.device
     federation: Federation
     round: int
-    params: torch.Tensor
+    """counts from 1"""
+    params: Tensor
+    """[P] the global model"""
     participants: tuple[int, ...]
+    """client id of each row of the update matrix"""
     memory: dict[str, Any]
+    """persists over rounds"""
     model_index: int = 0
+    """of the global model, 0 unless several"""
     assumed_malicious: int = 0
+    """number of malicious rows that the server assumes: the federation's, less the rows that it has
+    rejected as not finite
+    """
     layers: tuple[Layer, ...] = ()
+    """tensors in the flat vector; the last weight and bias are the output layer's"""
     input_shape: tuple[int, ...] = ()
+    """of one sample"""
     root: MemberData | None = None
-    logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
-    train: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor] | None = None
+    """the server's own ``root_samples`` of the data's distribution, disjoint from training, test
+    and audit
+    """
+    logits: Callable[[Tensor, Tensor], Tensor] | None = None
+    """(params [P], x) -> [n, C], in eval mode"""
+    train: Callable[[Tensor, Tensor, Tensor, int], Tensor] | None = None
+    """(params [P], x, y, epochs) -> [P], by the federation's own recipe, shuffled by
+    ``ctx.generator``
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerContext(Randomness):
-    """What the coalition knows when a global model is queried: public facts, and the memories of
-    its parties.
+    """Knowledge of the coalition when a global model is queried: public facts, and the memories of
+    its parties, to be read.
 
-    ``round``: the round that the model came of, from 1. ``model_index`` names it (0 unless
-    several); ``members``: who defends, ``served``: the members that this model serves.
-    ``coalition``, and ``of_member`` (client -> its own): the memories of these parties, to be read.
     ``key`` is the same for every sample of a round, and secret.
     """
 
@@ -295,22 +299,29 @@ class AnswerContext(Randomness):
     device: torch.device
     federation: Federation
     members: tuple[int, ...]
+    """clients that defend"""
     served: tuple[int, ...]
+    """members that this model serves"""
     round: int
+    """round that the model came of, from 1"""
     coalition: Mapping[str, Any]
+    """memory of the coalition"""
     of_member: Mapping[int, Mapping[str, Any]]
+    """client -> its memory"""
     model_index: int = 0
+    """of the global model, 0 unless several"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportContext:
-    """What there is to report from: the public facts (``federation``), the coalition (``members``),
-    and the memories of its defense's parties, as they are after the last round: ``coalition``;
-    ``of_member``: client -> its own; ``of_server``: global model -> the rule's.
-    """
+    """Material of a report: public facts, and the memories of all parties after the last round."""
 
     federation: Federation
     members: tuple[int, ...]
+    """the coalition"""
     coalition: Mapping[str, Any]
+    """its memory"""
     of_member: Mapping[int, Mapping[str, Any]]
+    """client -> its memory"""
     of_server: Mapping[int, Mapping[str, Any]]
+    """global model -> the rule's memory"""

@@ -1,4 +1,4 @@
-"""Base class of defenses. Each method is a phase of ``phases.py``; the defaults give plain FedAvg."""
+"""Base class of defenses: methods are phases of ``phases.py``, with plain FedAvg as default."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from fedbench.core.contract.contexts import (
     ReportContext,
     ServerContext,
 )
-from fedbench.core.contract.phases import phase, phases
+from fedbench.core.contract.phases import PHASES, phase, phases
 from fedbench.core.contract.samples import Batch, MemberData, Selection
+from fedbench.core.contract.task import CLASSIFICATION, EVERY_TASK, Task, unserved
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 FactValue = bool | int | float | str | list[int] | list[float] | list[str]  # what a fact may be
 LONGEST_FACT = 1000  # elements or characters
@@ -32,8 +33,10 @@ def is_fact(value: object) -> bool:
     these types.
     """
     if isinstance(value, list):
-        alike = len({type(v) for v in value}) <= 1 and len(value) <= LONGEST_FACT
-        return alike and all(type(v) in (int, float, str) and is_fact(v) for v in value)
+        types = {type(v) for v in value}
+        if len(types) > 1 or len(value) > LONGEST_FACT or not types <= {int, float, str}:
+            return False
+        return all(map(is_fact, value))
     if type(value) is str:
         return len(value) <= LONGEST_FACT
     if type(value) is int:
@@ -48,18 +51,28 @@ class Defense(Configured):
     coalition's plan on ``self``.
     """
 
-    # how many global models the server keeps (``assign`` picks among them); 0: one for every client
     n_models: int = 1
-    least_members: int = 1  # smallest coalition that it accepts
-    # initial models are redrawn until each is picked by this share of the members
+    """global models that the server keeps (``assign`` picks among them); 0: one for every client"""
+    least_members: int = 1
+    """smallest coalition that it accepts"""
     least_share: float = 0.0
-    parts: tuple[Defense, ...] = ()  # of a composite: the defenses that it applies
-    # how many samples of its own the server needs in ``aggregate`` (``ctx.root``)
+    """initial models are redrawn until each is picked by this share of the members"""
+    parts: tuple[Defense, ...] = ()
+    """of a composite: the defenses that it applies"""
     root_samples: int = 0
-    # phases that use a member's data beyond each example by itself; None: not declared
+    """samples of its own that the server needs in ``aggregate`` (``ctx.root``)"""
     private: Collection[str] | None = None
-    # phases in which private data may be used, as the noise behind this one's epsilon hides it
+    """phases that use a member's data beyond each example by itself; None: not declared"""
     covers: Collection[str] = ()
+    """phases in which private data may be used, as the noise behind this one's epsilon hides it"""
+
+    @property
+    def tasks(self) -> frozenset[str]:
+        """Tasks that it serves; every one, if it acts on updates alone."""
+        of_updates = *phases(stage=("upload", "rows", "server")), "report"
+        if any(overrides(self, name) for name in PHASES if name not in of_updates):
+            return CLASSIFICATION
+        return EVERY_TASK
 
     def check(self, federation: Federation) -> None:
         """Raise ``UserError`` for a federation that this defense does not support. Called before
@@ -77,57 +90,51 @@ class Defense(Configured):
         """Plan once, before round 1, from public facts only."""
 
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
-        """One-time change of a member's own data (``ctx.round`` is 0): soft labels, a held-out
-        part.
-        """
+        """Change a member's own data once (``ctx.round`` is 0): soft labels, a held-out part."""
         return data
 
-    def assign(self, models: torch.Tensor, ctx: MemberContext) -> int:
-        """Pick one of the global models [s, P] for this round; called only when ``n_models`` > 1."""
+    def assign(self, models: Tensor, ctx: MemberContext) -> int:
+        """Pick one of the global models [s, P] for this round, when ``n_models`` > 1."""
         return 0
 
     def select(self, ctx: MemberContext) -> Selection | None:
-        """Which of the member's samples to train on this round; None: all that are not held out."""
+        """Choose the member's samples of this round; None: all that are not held out."""
         return None
 
     def transform(self, batch: Batch, ctx: MemberContext) -> Batch:
         """Change a batch before the forward pass."""
         return batch
 
-    def loss(self, logits: torch.Tensor, batch: Batch, ctx: MemberContext) -> torch.Tensor:
-        """Scalar training loss of a batch; ``logits``: [B, C]. Default: mean cross-entropy (soft
+    def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
+        """Scalar training loss of a batch; ``logits``: [B, C]. Default: the task's mean loss (soft
         targets honoured).
         """
-        from torch.nn.functional import cross_entropy
+        return ctx.task.loss(logits, batch.target)
 
-        return cross_entropy(logits, batch.y if batch.soft is None else batch.soft)
-
-    def local_step(self, batch: Batch, ctx: MemberContext) -> torch.Tensor | None:
+    def local_step(self, batch: Batch, ctx: MemberContext) -> Tensor | None:
         """Gradient [P] to hand to the optimiser for this (transformed) batch; None: backward
         through ``loss``.
         """
         return None
 
     def local_train(self, ctx: MemberContext) -> None:
-        """The member's whole local training; call ``ctx.train()`` for the standard loop, write
+        """Do the member's whole local training: call ``ctx.train()`` for the standard loop, write
         ``ctx.params``.
         """
         ctx.train()
 
-    def protect(self, update: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
+    def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         """Change the member's own update [P] (local minus received parameters) before upload."""
         return update
 
-    def coordinate(self, updates: torch.Tensor, ctx: CoalitionContext) -> torch.Tensor:
+    def coordinate(self, updates: Tensor, ctx: CoalitionContext) -> Tensor:
         """Change the present members' updates [d, P] together (rows in the order of
         ``ctx.present``).
         """
         return updates
 
-    def aggregate(
-        self, updates: torch.Tensor, weights: torch.Tensor, ctx: ServerContext
-    ) -> torch.Tensor:
-        """Server: updates [n, P] and weights [n] (summing to 1) -> the global step [P]. Default:
+    def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
+        """Combine updates [n, P] by weights [n] (summing to 1) into the global step [P]. Default:
         FedAvg.
         """
         return weights @ updates
@@ -137,7 +144,7 @@ class Defense(Configured):
         protection; ``ctx.ask_global(x)`` gives logits of the new global model.
         """
 
-    def answer(self, logits: torch.Tensor, ctx: AnswerContext) -> torch.Tensor:
+    def answer(self, logits: Tensor, ctx: AnswerContext) -> Tensor:
         """Answer to a query of a global model: its logits [n, C] on a chunk of samples -> the
         answered logits [n, C].
 
@@ -160,50 +167,54 @@ class Defense(Configured):
 
 
 def overrides(defense: Defense, name: str) -> bool:
-    """Whether ``defense`` overrides the phase ``name``, in its class or by an attribute. Raises
+    """Whether ``defense`` overrides the phase ``name``, in its class or by an attribute.
     ``LookupError`` for an unknown phase.
     """
-    row = phase(name)
+    phase(name)
     if defense.parts:
-        return any(overrides(part, row.name) for part in defense.parts)
-    return row.name in vars(defense) or getattr(type(defense), row.name) is not getattr(
-        Defense, row.name
-    )
+        return any(overrides(part, name) for part in defense.parts)
+    return name in vars(defense) or getattr(type(defense), name) is not getattr(Defense, name)
 
 
 def acting(defense: Defense, name: str) -> list[Defense]:
-    """The defenses that override the phase ``name``: the defense itself, or the innermost parts of
-    a composite.
-    """
+    """Innermost parts that override the phase ``name``."""
     return [part for part in innermost(defense) if overrides(part, name)]
 
 
 def innermost(defense: Defense) -> list[Defense]:
-    """The innermost parts of a composite, in order; of another defense itself."""
-    return (
-        [part for own in defense.parts for part in innermost(own)] if defense.parts else [defense]
-    )
+    """Innermost parts of a composite, in order; of another defense itself."""
+    if not defense.parts:
+        return [defense]
+    parts: list[Defense] = []
+    for part in defense.parts:
+        parts += innermost(part)
+    return parts
+
+
+def unserved_by(defense: Defense, task: Task) -> str:
+    """Reason why a part of ``defense`` does not serve ``task``; empty if all do."""
+    reasons = (unserved(task, part.tasks, type(part).__name__) for part in innermost(defense))
+    return next(filter(None, reasons), "")
 
 
 def voids(part: Defense, covered: Collection[str]) -> str:
-    """Why ``part`` voids an epsilon that another defense reports, with noise that covers the phases
-    ``covered``; empty if not.
+    """Reason why ``part`` voids an epsilon that another defense reports, with noise that covers the
+    phases ``covered``; empty if it does not.
 
     A class declares its own ``private``, as a subclass may do more than its base; without it
     nothing is known of a defense that overrides a phase with access to a member's data.
     """
     name, declared = type(part).__name__, vars(type(part)).get("private")
-    acts = any(overrides(part, phase) for phase in (*phases(party=("member",)), "answer"))
-    if acts and declared is None:
-        return f"{name} does not declare where it uses private data"
-    where = ", ".join(phase for phase in declared or () if phase not in covered)
-    return f"{name} uses private data outside the noise, in {where}" if where else ""
+    if declared is None:
+        acts = any(overrides(part, phase) for phase in (*phases(party=("member",)), "answer"))
+        return f"{name} does not declare where it uses private data" if acts else ""
+    uncovered = ", ".join(phase for phase in declared if phase not in covered)
+    return f"{name} uses private data outside the noise, in {uncovered}" if uncovered else ""
 
 
 def needs_coalition(defense: Defense) -> bool:
     """Whether clients act in it. If not (a server rule, or no defense), one run serves every
     coalition.
     """
-    return defense.n_models != 1 or any(
-        overrides(defense, name) for name in phases(party=("coalition", "member"))
-    )
+    names = phases(party=("coalition", "member"))
+    return defense.n_models != 1 or any(overrides(defense, name) for name in names)

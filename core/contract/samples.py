@@ -1,4 +1,4 @@
-"""A client's own samples and the live model that it trains: what a defense's member phases work on."""
+"""Samples of a client, and the live model that it trains."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.task import Task
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
 class MemberData:
-    """One client's own training data.
+    """Training data of one client; build a changed copy with ``dataclasses.replace``."""
 
-    ``x``: [n, *input], byte images as stored (``ctx.normalise`` gives floats); ``y``: [n] int64.
-    ``soft``: None or [n, C] target probabilities, used instead of ``y`` by the default loss.
-    ``held_out``: [n] bool, samples this member keeps out of training: the federation's validation
-    part, where its setting has one, and what a ``prepare`` adds to it. They leave the audit lists,
-    since they are neither members nor non-members. Build a changed copy with
-    ``dataclasses.replace``.
+    x: Tensor
+    """[n, *input], byte images as stored (``ctx.normalise`` gives floats)"""
+    y: Tensor
+    """[n] int64"""
+    soft: Tensor | None = None
+    """[n, ...] target that the default loss uses instead of ``y``, e.g. class probabilities"""
+    held_out: Tensor | None = None
+    """[n] bool, samples kept out of training: the federation's validation part, where its setting
+    has one, and what a ``prepare`` adds to it. They leave the audit lists, since they are neither
+    members nor non-members.
     """
 
-    x: torch.Tensor
-    y: torch.Tensor
-    soft: torch.Tensor | None = None
-    held_out: torch.Tensor | None = None
-
     @property
-    def trainable(self) -> torch.Tensor:
+    def trainable(self) -> Tensor:
         """[m] int64 positions of the samples that are not held out."""
         import torch
 
@@ -43,47 +42,51 @@ class MemberData:
 
 @dataclass(frozen=True)
 class Batch:
-    """One training batch: ``x`` [B, *input] normalised floats, ``y`` [B] int64. ``index``: [B]
-    positions in the member's data.
+    """Training batch."""
 
-    ``flag``: None or [B] from ``select``. ``soft``: None or [B, C] target probabilities, used
-    instead of ``y`` by the default loss.
-    """
+    x: Tensor
+    """[B, *input] normalised floats"""
+    y: Tensor
+    """[B] int64"""
+    index: Tensor
+    """[B] positions in the member's data"""
+    soft: Tensor | None = None
+    """[B, ...] target that the default loss uses instead of ``y``, e.g. class probabilities"""
+    flag: Tensor | None = None
+    """[B] from ``select``"""
 
-    x: torch.Tensor
-    y: torch.Tensor
-    index: torch.Tensor
-    soft: torch.Tensor | None = None
-    flag: torch.Tensor | None = None
+    @property
+    def target(self) -> Tensor:
+        """Target of the default loss."""
+        return self.y if self.soft is None else self.soft
 
-    def hard_labels(self, who: str) -> torch.Tensor:
-        """``y``, for a defense that is defined for hard labels only. Raises ``UserError`` if the
-        batch has soft targets.
+    def hard_labels(self, defense: str) -> Tensor:
+        """Labels ``y``, for a defense that is defined for hard labels only. Raises ``UserError`` if
+        the batch has soft targets.
         """
         if self.soft is not None:
             raise UserError(
-                f"{who} works on hard labels: it cannot follow a defense that makes soft targets "
-                "(mixup, instahide)"
+                f"{defense} works on hard labels: it cannot follow a defense that makes soft "
+                "targets (mixup, instahide)"
             )
         return self.y
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What ``select`` returns: ``index`` [m] int64 positions to train on; ``flag`` None or [m]
-    per-sample flags.
+    """Result of ``select``."""
 
-    ``batches``: train on only so many of each local epoch's shuffled batches; None: on all.
-    ``poisson``: an epoch is ceil(m / B) batches, B the federation's batch size, and each of them
-    holds every selected sample independently with probability B / m. Such a batch may be empty:
-    ``transform`` is then not called, ``local_step`` is, and if that returns None the batch is
-    skipped.
-    """
-
-    index: torch.Tensor
-    flag: torch.Tensor | None = None
+    index: Tensor
+    """[m] int64 positions to train on"""
+    flag: Tensor | None = None
+    """[m] per-sample flags"""
     batches: int | None = None
+    """train on only so many of each local epoch's shuffled batches; None: on all"""
     poisson: bool = False
+    """an epoch is ceil(m / B) batches, B the federation's batch size, and each of them holds every
+    selected sample independently with probability B / m. Such a batch may be empty: ``transform``
+    is then not called, ``local_step`` is, and if that returns None the batch is skipped.
+    """
 
 
 # --- the live model -------------------------------------------------------------------------------
@@ -96,67 +99,57 @@ _CHUNK = 1024  # samples
 class Snapshot:
     """Copies of a model's parameters and buffers, for ``ctx.restore``."""
 
-    params: torch.Tensor
-    buffers: tuple[torch.Tensor, ...]
+    params: Tensor
+    buffers: tuple[Tensor, ...]
 
 
 class LiveModel:
-    """The live module ``model`` with its parameters as one live [P] vector ``params``.
+    """Live module ``model`` with its parameters as one live [P] vector ``params``.
 
     No method draws random numbers; each leaves the module's mode unchanged.
     """
 
     model: nn.Module
-    params: torch.Tensor
+    params: Tensor
+    task: Task
 
-    def logits(self, x: torch.Tensor) -> torch.Tensor:
+    def logits(self, x: Tensor) -> Tensor:
         """Logits [n, C] of the live model in eval mode, without gradients, in chunks."""
         import torch
 
-        with _evaluating(self.model), torch.no_grad():
-            return torch.cat(
-                [self.model(x[i : i + _CHUNK]) for i in range(0, max(1, len(x)), _CHUNK)]
-            )
+        with evaluating(self.model), torch.no_grad():
+            return torch.cat([self.model(part) for part in x.split(_CHUNK)])
 
-    def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy [n] of the live model in eval mode, without gradients.
+    def losses(self, x: Tensor, y: Tensor) -> Tensor:
+        """Loss [n] of the live model in eval mode, without gradients.
 
-        ``y``: [n] int64 labels, or [n, C] target probabilities."""
+        ``y``: [n] int64 labels, or another target [n, ...] such as class probabilities.
+        """
         import torch
-        from torch.nn.functional import cross_entropy
 
-        def of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            logits = self.model(x)
-            return cross_entropy(
-                logits, y.to(logits) if y.is_floating_point() else y, reduction="none"
-            )
+        losses = [self.params.new_zeros(0)]
+        with evaluating(self.model), torch.no_grad():
+            for start in range(0, len(x), _CHUNK):
+                chunk = slice(start, start + _CHUNK)
+                losses.append(self.task.losses(self.model(x[chunk]), y[chunk]))
+        return torch.cat(losses)
 
-        with _evaluating(self.model), torch.no_grad():
-            parts = [of(x[i : i + _CHUNK], y[i : i + _CHUNK]) for i in range(0, len(x), _CHUNK)]
-            return torch.cat(parts) if parts else self.params.new_zeros(0)
-
-    def gradient(self, loss: torch.Tensor) -> torch.Tensor:
-        """[P]: gradient of a scalar ``loss`` with respect to the live parameters, in the order of
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Gradient [P] of a scalar ``loss`` with respect to the live parameters, in the order of
         ``params``; zero for an unused parameter. Frees the graph.
         """
         import torch
 
         trained = [p for p in self.model.parameters() if p.requires_grad]
-        found = torch.autograd.grad(loss, trained, allow_unused=True)
-        return torch.cat(
-            [
-                (torch.zeros_like(p) if g is None else g).reshape(-1)
-                for p, g in zip(trained, found, strict=True)
-            ]
-        )
+        pairs = zip(trained, torch.autograd.grad(loss, trained, allow_unused=True), strict=True)
+        return torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for p, g in pairs])
 
     def snapshot(self) -> Snapshot:
         """Copies of the live parameters and buffers (running statistics), for ``restore``; without
         the optimiser's state.
         """
-        return Snapshot(
-            self.params.detach().clone(), tuple(b.detach().clone() for b in self.model.buffers())
-        )
+        buffers = tuple(b.detach().clone() for b in self.model.buffers())
+        return Snapshot(self.params.detach().clone(), buffers)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Set the live parameters and buffers to those of ``snapshot``. The optimiser keeps its
@@ -166,12 +159,13 @@ class LiveModel:
 
         with torch.no_grad():
             self.params.copy_(snapshot.params)
-            for live, kept in zip(self.model.buffers(), snapshot.buffers, strict=True):
-                live.copy_(kept)
+            for live, copy in zip(self.model.buffers(), snapshot.buffers, strict=True):
+                live.copy_(copy)
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside; afterwards the mode from before."""
     was_training = model.training
     model.eval()
     try:

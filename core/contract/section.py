@@ -1,21 +1,18 @@
-"""What an analysis reads of one section of a board: a row per defense, an entry per attack, numbers
-over seeds and targets.
-"""
+"""Section of a board as analyses read it: a row per defense, an entry per attack."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core.contract.analysis import Findings
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from fedbench.core.contract.analysis import Findings
     from fedbench.core.contract.attack import Group
     from fedbench.core.contract.board import Interval
     from fedbench.core.contract.defense import FactValue
@@ -23,16 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClientGroup:
-    """A group of clients of the setting: its name and how many ``clients`` there are, in
-    consecutive blocks of ids.
-    """
+    """A group of so many clients of the setting, with consecutive ids."""
 
     name: str
     clients: int
 
 
 class AuditedRound(Protocol):
-    """One audited round of a run; ``clusters``, ``moved`` and ``group_accuracy`` where the run has
+    """Audited round of a run; ``clusters``, ``moved`` and ``group_accuracy`` where the run has
     several models or groups.
     """
 
@@ -49,13 +44,13 @@ class AuditedRound(Protocol):
 
 
 class Entry(Protocol):
-    """One defense against one attack, over seeds and targets."""
+    """A defense against an attack, over seeds and targets."""
 
     @property
     def attack(self) -> str: ...
     @property
     def complete(self) -> bool:
-        """Every seed and every target of the section has a score."""
+        """Whether every seed and every target of the section has a score."""
 
     def interval(self, metric: str, group: Group = "mix") -> Interval | None:
         """Mean of a metric over seeds x targets with its 95 % interval; None where it does not
@@ -63,19 +58,19 @@ class Entry(Protocol):
         """
 
     def attack_accuracy(self, best: bool = False) -> Interval | None:
-        """(TPR + TNR) / 2 of what the attack decides in the last round, or in the labelled best
-        one; fractions.
+        """(TPR + TNR) / 2 of the attack's decisions in the last round, or in the labelled best one;
+        fractions.
         """
 
     def of_group(self, groups: Sequence[ClientGroup], g: int) -> Entry:
-        """The same with the targets of the g-th group alone."""
+        """Entry of the targets of the g-th group alone."""
 
     def findings(self, label: str, seed: int) -> Findings | None:
         """Findings of the analysis in this cell; None without scores or findings."""
 
 
 class Row(Protocol):
-    """One defense of a section."""
+    """A defense of a section."""
 
     @property
     def label(self) -> str: ...
@@ -91,7 +86,7 @@ class Row(Protocol):
 
     @property
     def entries(self) -> Mapping[str, Entry]:
-        """By attack."""
+        """Entries by attack."""
 
     @property
     def accuracy(self) -> Interval | None:
@@ -115,9 +110,9 @@ class Sweep:
 
     family: str
     labels: tuple[str, ...]
-    points: Mapping[str, np.ndarray]
+    points: Mapping[str, ndarray]
     """attack -> [n, 2]"""
-    undefended: Mapping[str, np.ndarray]
+    undefended: Mapping[str, ndarray]
     """attack -> [k, 2], the undefended point or nothing"""
     hypervolumes: Mapping[str, float]
     """attack -> area between the front (undefended point included) and (1, 1); larger = better
@@ -127,7 +122,7 @@ class Sweep:
 
 @dataclass(frozen=True, kw_only=True)
 class RowSummary:
-    """Leakage and cost of the row ``label`` as in the ranking; None: not available."""
+    """Leakage and cost of a row as in the ranking; None: not available."""
 
     label: str
     complete: bool
@@ -190,7 +185,7 @@ class Section(Protocol):
     def seeds(self) -> tuple[int, ...]: ...
     @property
     def tuning(self) -> Section | None:
-        """The same rows on the tuning seeds, which no other table counts; None without any."""
+        """Section of these rows on the tuning seeds, which no other table counts."""
 
     @property
     def where(self) -> str:
@@ -209,7 +204,7 @@ class Section(Protocol):
         """The attacks that say "member" by a threshold of their own."""
 
     def families(self) -> Mapping[str, tuple[str, ...]]:
-        """Name of every defense -> labels of its strengths (one or more), by name; without floors."""
+        """Name of every defense -> labels of its strengths, by name; without floors."""
 
     def summary(self, label: str) -> RowSummary | None:
         """Leakage and cost of the row of that label; None without such a row."""
@@ -221,7 +216,7 @@ class Section(Protocol):
         """Every defense with at least ``least`` strengths, by name."""
 
     def differences(self, pairs: Sequence[tuple[str, str]]) -> Sequence[RowDifference]:
-        """One per pair of labels that both have a row in this section."""
+        """Difference of each pair of labels that both have a row in this section."""
 
 
 # --- losses over the rounds -----------------------------------------------------------------------
@@ -229,148 +224,59 @@ class Section(Protocol):
 
 @dataclass(frozen=True)
 class Courses:
-    """The courses of a loss over ``rounds`` [R], of the defense ``label`` and one ``part`` of the
-    samples (``PARTS``).
-
-    ``sides``: name (``SIDES``) -> [S, R], means over clients, a row a seed.
-    """
+    """Courses of a loss over the rounds, of one defense and one part of the samples."""
 
     # inside: trained on by other clients; outside: by none
     SIDES: ClassVar = ("members", "inside", "outside")
     PARTS: ClassVar = ("clean", "canary")
 
     label: str
+    """the defense"""
     part: str
-    rounds: np.ndarray
-    sides: dict[str, np.ndarray]
+    """of ``PARTS``"""
+    rounds: ndarray
+    """[R]"""
+    sides: dict[str, ndarray]
+    """side -> [S, R], means over clients, a row a seed"""
 
     @classmethod
     def of(cls, section: Section, label: str, defenses: tuple[str, ...] = ()) -> list[Courses]:
-        """From the findings of the analysis ``label`` for every row, or for ``defenses``; means
-        over the defending clients.
+        """Courses from the findings of the analysis ``label`` for every row, or for ``defenses``;
+        means over the clients that defend in any row, over all clients if none does.
         """
-        shown = [row for row in section.rows if not defenses or row.label in defenses]
-        every = {
-            row.label: [f for s in section.seeds if (f := row.findings(label, s)) is not None]
-            for row in section.rows
-        }
-        if not any(every.values()):
+        by_row: dict[str, list[Mapping[str, ndarray]]] = {}
+        for row in section.rows:
+            findings = [row.findings(label, seed) for seed in section.seeds]
+            by_row[row.label] = [f.arrays for f in findings if f is not None]
+        defends = [arrays["defends"] for seeds in by_row.values() for arrays in seeds]
+        if not defends:
             return []
-        clients = _about([f for found in every.values() for f in found])
-        out = []
-        for row in shown:
-            for part in cls.PARTS:
-                found = [f.arrays for f in every[row.label] if f"{part} members" in f.arrays]
-                if found and len({len(f["rounds"]) for f in found}) == 1:
-                    rounds = found[0]["rounds"]
-                    sides = {
-                        side: np.array(
-                            [
-                                cls.over_clients(
-                                    f[f"{part} {side}"].reshape(len(rounds), -1), clients
-                                )
-                                for f in found
-                            ]
-                        )
-                        for side in cls.SIDES
-                    }
-                    out.append(cls(row.label, part, rounds, sides))
-        return out
-
-    @staticmethod
-    def over_clients(course: np.ndarray, clients: np.ndarray) -> np.ndarray:
-        """[R] the mean of [R, K] over ``clients``; NaN where all are absent."""
-        mine = course[:, clients]
-        there = ~np.isnan(mine)
-        n = there.sum(axis=1)
-        return np.where(n > 0, np.where(there, mine, 0.0).sum(axis=1) / np.maximum(n, 1), np.nan)
-
-
-def _about(found: list[Findings]) -> np.ndarray:
-    """[K] bool: the clients that defend in any row; all clients if none does."""
-    defends = np.array([f.arrays["defends"] for f in found]).reshape(len(found), -1).any(axis=0)
-    return np.asarray(defends if defends.any() else ~defends)
-
-
-# --- choice of strengths --------------------------------------------------------------------------
-
-
-_ROUNDING = 1e-9  # tolerance: a mean equal to the limit must not fall below it by rounding
-
-
-@dataclass(frozen=True, kw_only=True)
-class Strengths:
-    """The strengths of one ``family`` on the tuning seeds, and the labels of two of them,
-    ``matched`` and ``best``; None where none qualifies.
-    """
-
-    family: str
-    strengths: tuple[RowSummary, ...]
-    matched: str | None
-    best: str | None
+        clients = np.array(defends).any(axis=0)
+        if not clients.any():
+            clients = ~clients
+        courses = []
+        for row_label, part in product(by_row, cls.PARTS):
+            if not defenses or row_label in defenses:
+                seeds = [a for a in by_row[row_label] if f"{part} members" in a]
+                if len({len(arrays["rounds"]) for arrays in seeds}) == 1:
+                    courses.append(cls._of_seeds(row_label, part, seeds, clients))
+        return courses
 
     @classmethod
-    def chosen(cls, tuning: Section, within: float) -> list[Strengths]:
-        """One per family, chosen on the section ``tuning`` alone; ``within``: points of accuracy
-        that a matched strength may lose.
-
-        ``matched``: the lowest worst-case AUC among the strengths with a mean delta-accuracy of at
-        least ``-within`` points. ``best``: the largest :meth:`area`. A strength qualifies if all
-        its cells have scores on the tuning seeds; ties go to the more accurate one, then to the
-        first label.
-        """
-        return [
-            cls._of_family(name, labels, tuning, within)
-            for name, labels in tuning.families().items()
-        ]
-
-    @classmethod
-    def unknown(cls, family: str) -> Strengths:
-        """Of a defense without a run of a tuning seed."""
-        return cls(family=family, strengths=(), matched=None, best=None)
-
-    @classmethod
-    def _of_family(
-        cls, name: str, labels: tuple[str, ...], tuning: Section, within: float
-    ) -> Strengths:
-        strengths = tuple(s for label in sorted(labels) if (s := tuning.summary(label)) is not None)
-        known = [
-            s for s in strengths if s.complete and s.worst is not None and s.accuracy is not None
-        ]
-        near = [
-            s
-            for s in known
-            if s.delta_accuracy is not None and 100 * s.delta_accuracy.mean >= -within - _ROUNDING
-        ]
-        matched = min(
-            near, key=lambda s: (cls.advantage(s), -cls.accuracy(s), s.label), default=None
-        )
-        best = min(known, key=lambda s: (-cls.area(s), -cls.accuracy(s), s.label), default=None)
-        return cls(
-            family=name,
-            strengths=strengths,
-            matched=matched.label if matched else None,
-            best=best.label if best else None,
-        )
+    def _of_seeds(
+        cls, label: str, part: str, seeds: list[Mapping[str, ndarray]], clients: ndarray
+    ) -> Courses:
+        rounds, sides = seeds[0]["rounds"], dict[str, ndarray]()
+        for side in cls.SIDES:
+            courses = [arrays[f"{part} {side}"].reshape(len(rounds), -1) for arrays in seeds]
+            sides[side] = np.array([cls.over_clients(course, clients) for course in courses])
+        return cls(label, part, rounds, sides)
 
     @staticmethod
-    def advantage(row: RowSummary) -> float:
-        """2 AUC - 1 of the worst case, cut to [0, 1]."""
-        assert row.worst is not None
-        return min(1.0, max(0.0, 2 * row.worst.mean - 1))
-
-    @staticmethod
-    def accuracy(row: RowSummary) -> float:
-        """Mean test accuracy, a fraction."""
-        assert row.accuracy is not None
-        return row.accuracy.mean
-
-    @staticmethod
-    def area(row: RowSummary) -> float:
-        """(1 - advantage) x accuracy: the hypervolume of the one point (advantage, test error) with
-        the reference (1, 1).
-
-        FedMIA's measure of a front (CVPR 2025, appendix, definition 1), for a front of one point:
-        it needs no weight between privacy and utility.
-        """
-        return (1 - Strengths.advantage(row)) * Strengths.accuracy(row)
+    def over_clients(course: ndarray, clients: ndarray) -> ndarray:
+        """[R] mean of [R, K] over ``clients``; NaN where all are absent."""
+        values = course[:, clients]
+        present = ~np.isnan(values)
+        n = present.sum(axis=1)
+        means = np.where(present, values, 0.0).sum(axis=1) / np.maximum(n, 1)
+        return np.where(n > 0, means, np.nan)

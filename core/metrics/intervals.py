@@ -1,15 +1,15 @@
-"""The uncertainty of a metric: bootstrap over the candidates, and 95 % intervals of a mean over
-runs.
-"""
+"""Uncertainty of a metric: bootstrap over candidates, and 95 % intervals of a mean over runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
+from numpy.random import Generator
 from scipy.special import betaincinv, ndtri, stdtrit
 
 from fedbench.core.contract.board import Interval
@@ -32,19 +32,19 @@ class SharedDraws:
 
     def __init__(self, room: int = ROOM) -> None:
         self._room = room
-        self._drawn: dict[tuple[object, ...], tuple[tuple[np.ndarray, ...], dict[str, Any]]] = {}
+        self._cached: dict[tuple[object, ...], tuple[tuple[ndarray, ...], dict[str, Any]]] = {}
 
     def draw(
         self,
-        rng: np.random.Generator,
+        rng: Generator,
         sizes: tuple[object, ...],
-        make: Callable[[], tuple[np.ndarray, ...]],
-    ) -> tuple[np.ndarray, ...]:
-        """What ``make`` draws from ``rng``; ``sizes``: everything else that it depends on."""
-        key = (repr(rng.bit_generator.state), *sizes)
-        if key in self._drawn:
-            arrays, after = self._drawn[key]
-            rng.bit_generator.state = after
+        make: Callable[[], tuple[ndarray, ...]],
+    ) -> tuple[ndarray, ...]:
+        """Arrays that ``make`` draws from ``rng``; ``sizes``: all else that they depend on."""
+        bits = rng.bit_generator
+        key = (repr(bits.state), *sizes)
+        if key in self._cached:
+            arrays, bits.state = self._cached[key]
             return arrays
         arrays = make()
         needed = sum(a.nbytes for a in arrays)
@@ -52,7 +52,7 @@ class SharedDraws:
             self._room -= needed
             for a in arrays:
                 a.setflags(write=False)
-            self._drawn[key] = arrays, dict(rng.bit_generator.state)
+            self._cached[key] = arrays, dict(bits.state)
         return arrays
 
 
@@ -71,91 +71,83 @@ class BootstrapResult:
     """
 
     auc_se: float
-    auc: np.ndarray
+    auc: ndarray
     tf01_se: float | None = None
-    tf01: np.ndarray | None = None
+    tf01: ndarray | None = None
 
 
 def bootstrap(
-    scores: np.ndarray,
-    member: np.ndarray,
-    rng: np.random.Generator,
+    scores: ndarray,
+    member: ndarray,
+    rng: Generator,
     n: int = 200,
-    kept: SharedDraws | None = None,
+    draws: SharedDraws | None = None,
 ) -> BootstrapResult:
     """Stratified bootstrap of AUC and TF01 with ``n`` replicates (Efron & Tibshirani 1993, ch. 6).
 
-    A resample is how often it holds each candidate, so that a replicate costs one pass over the
-    candidates, no sort, and the resamples do not depend on the scores: ``kept`` holds them for the
-    other attacks on the same candidates.
+    A resample counts how often it holds each candidate: a replicate costs one pass and no sort, and
+    resamples do not depend on the scores. ``draws`` holds them for other attacks on the same
+    candidates.
     """
     if n < 2:
         raise ValueError(f"a bootstrap needs at least 2 replicates, got {n}")
     scores, member = checked(scores, member)
-    auc, tf01 = _replicates(scores, member, (kept or SharedDraws(0)), rng, n)
-    if tf01 is None:
-        return BootstrapResult(auc_se=_se(auc), auc=auc)
-    return BootstrapResult(auc_se=_se(auc), auc=auc, tf01_se=_se(tf01), tf01=tf01)
-
-
-def _replicates(
-    scores: np.ndarray, member: np.ndarray, kept: SharedDraws, rng: np.random.Generator, n: int
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """AUC [n] and TF01 [n] in percent on ``n`` resamples: of each resampled member, how many
-    non-members are below it, and whether few enough are not.
-    """
-    mine, others = scores[member], scores[~member]
-    allowed = allowed_false_positives(len(others), TF01_FPR)
-    order = np.argsort(others, kind="stable")
-    ascending = others[order]
-    left, right = (
-        np.searchsorted(ascending, mine, "left"),
-        np.searchsorted(ascending, mine, "right"),
-    )
     auc, tf01 = np.empty(n), np.empty(n)
-    for rows, chosen, other in _resamples(len(mine), len(others), kept, rng, n):
+    replicates = _Replicates(scores[member], scores[~member])
+    for rows, members, nonmembers in _resamples(member, draws or SharedDraws(0), rng, n):
+        auc[rows], tf01[rows] = replicates.of(members, nonmembers)
+    result = BootstrapResult(auc_se=float(auc.std(ddof=1)), auc=auc)
+    if np.sum(~member) < TF01_MIN_NONMEMBERS:
+        return result
+    return replace(result, tf01_se=float(tf01.std(ddof=1)), tf01=tf01)
+
+
+class _Replicates:
+    """Metrics of resamples, from how many non-members lie below each member."""
+
+    def __init__(self, members: ndarray, nonmembers: ndarray) -> None:
+        self._pairs = len(members) * len(nonmembers)
+        self._order = np.argsort(nonmembers, kind="stable")
+        ascending = nonmembers[self._order]
+        self._left = np.searchsorted(ascending, members, "left")
+        self._right = np.searchsorted(ascending, members, "right")
+
+    def of(self, members: ndarray, nonmembers: ndarray) -> tuple[ndarray, ndarray]:
+        """AUC [b] and TF01 [b] in percent, from counts [b, P] and [b, N]."""
+        b, n = nonmembers.shape
         # [b, k]: resampled non-members among the k lowest
-        below = np.zeros((len(other), len(others) + 1), np.int32)
-        np.cumsum(other.take(order, axis=1), axis=1, out=below[:, 1:])
-        under, upto = below.take(left, axis=1), below.take(right, axis=1)
-        auc[rows] = np.einsum("bm,bm->b", chosen, 0.5 * (under + upto)) / (len(mine) * len(others))
-        tf01[rows] = 100 * (
-            np.where(len(others) - under <= allowed, chosen, 0).sum(axis=1) / len(mine)
-        )
-    return auc, tf01 if len(others) >= TF01_MIN_NONMEMBERS else None
+        lowest = np.zeros((b, n + 1), np.int32)
+        np.cumsum(nonmembers.take(self._order, axis=1), axis=1, out=lowest[:, 1:])
+        below, upto = lowest.take(self._left, axis=1), lowest.take(self._right, axis=1)
+        auc = np.einsum("bm,bm->b", members, 0.5 * (below + upto)) / self._pairs
+        called = n - below <= allowed_false_positives(n, TF01_FPR)
+        tf01 = 100 * (np.where(called, members, 0).sum(axis=1) / members.shape[1])
+        return auc, tf01
 
 
 def _resamples(
-    n_members: int, n_nonmembers: int, kept: SharedDraws, rng: np.random.Generator, n: int
-) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    member: ndarray, draws: SharedDraws, rng: Generator, n: int
+) -> Iterator[tuple[slice, ndarray, ndarray]]:
     """Chunks (rows, members [b, P], non-members [b, N]): how often each candidate is in each
     resample of its class.
     """
-    size = max(1, CHUNK // (n_members + n_nonmembers))
-    for start in range(0, n, size):
-        b = min(size, n - start)
-        draw = partial(_both, rng, b, n_members, n_nonmembers)
-        chosen, other = kept.draw(rng, (b, n_members, n_nonmembers), draw)
-        yield slice(start, start + b), chosen, other
+    sizes = int(member.sum()), int((~member).sum())
+    step = max(1, CHUNK // len(member))
+    for start in range(0, n, step):
+        b = min(step, n - start)
+        members, nonmembers = draws.draw(rng, (b, *sizes), partial(_both_classes, rng, b, sizes))
+        yield slice(start, start + b), members, nonmembers
 
 
-def _both(
-    rng: np.random.Generator, b: int, n_members: int, n_nonmembers: int
-) -> tuple[np.ndarray, ...]:
-    return _drawn(rng, b, n_members), _drawn(rng, b, n_nonmembers)
+def _both_classes(rng: Generator, b: int, sizes: tuple[int, int]) -> tuple[ndarray, ...]:
+    return tuple(_resample_counts(rng, b, size) for size in sizes)
 
 
-def _drawn(rng: np.random.Generator, b: int, m: int) -> np.ndarray:
-    """[b, m]: ``b`` times ``m`` of ``m`` with replacement, as counts in the smallest whole numbers
-    that hold them.
-    """
+def _resample_counts(rng: Generator, b: int, m: int) -> ndarray:
+    """[b, m] counts of ``b`` times ``m`` of ``m`` with replacement, in the smallest integers."""
     flat = rng.integers(0, m, (b, m)) + m * np.arange(b)[:, None]
     counts = np.bincount(flat.ravel(), minlength=b * m).reshape(b, m)
     return counts.astype(np.min_scalar_type(counts.max()))
-
-
-def _se(replicates: np.ndarray) -> float:
-    return float(replicates.std(ddof=1))
 
 
 # --- intervals of a mean over runs ----------------------------------------------------------------
@@ -169,22 +161,17 @@ def t_interval(values: Sequence[float]) -> Interval:
     v = _finite(values, "values")
     if len(v) < 2:
         raise ValueError(f"a t interval needs at least 2 values, got {len(v)}")
-    half = _student(len(v) - 1) * v.std(ddof=1) / np.sqrt(len(v))
+    quantile = float(stdtrit(len(v) - 1, (1 + LEVEL) / 2))
+    half = quantile * v.std(ddof=1) / np.sqrt(len(v))
     return Interval(float(v.mean()), float(half), len(v), between=True)
 
 
-@cache
-def _student(freedom: int) -> float:
-    return float(stdtrit(freedom, (1 + LEVEL) / 2))
-
-
 def combined_interval(values: Sequence[float], within_ses: Sequence[float]) -> Interval:
-    """Interval of the mean over seeds x targets, with the within-run standard errors of the same
-    values.
+    """Interval of the mean over seeds x targets.
 
-    With at least 2 values: the t interval, never narrower than the within-run one; of a single
-    value: the within-run one and ``between`` False. Within: the mean of n independent values has
-    the error sqrt(sum se^2) / n.
+    With at least 2 values: the t interval, never narrower than the within-run one; with a single
+    value: the within-run one and ``between`` False. The mean of n independent values has the
+    within-run error sqrt(sum se^2) / n.
     """
     v, se = _finite(values, "values"), _finite(within_ses, "within_ses")
     if len(v) != len(se) or len(v) == 0:
@@ -194,24 +181,27 @@ def combined_interval(values: Sequence[float], within_ses: Sequence[float]) -> I
     if (se < 0).any():
         raise ValueError("a standard error is negative")
     within = float(ndtri((1 + LEVEL) / 2) * np.sqrt(np.sum(se**2)) / len(v))
-    if len(v) < 2:
-        return Interval(float(v.mean()), within, len(v), between=False)
+    if len(v) == 1:
+        return Interval(float(v[0]), within, 1, between=False)
     t = t_interval(values)
-    return Interval(t.mean, max(t.half_width, within), t.n, between=True)
+    return replace(t, half_width=max(t.half_width, within))
 
 
-def exact_interval(hits: int, of: int) -> tuple[float, float]:
-    """(low, high) of a share, 95 %, of which ``hits`` of ``of`` were counted; never too narrow
-    (Clopper & Pearson, 1934).
+def exact_interval(hits: int, n: int) -> tuple[float, float]:
+    """95 % interval (low, high) of the share ``hits / n``, never too narrow (Clopper & Pearson,
+    1934).
     """
-    if not 0 <= hits <= of or of < 1:
-        raise ValueError(f"expected 0 <= hits <= of and of >= 1, got {hits} of {of}")
-    tail = (1 - LEVEL) / 2
-    low = 0.0 if hits == 0 else float(betaincinv(hits, of - hits + 1, tail))
-    return low, 1.0 if hits == of else float(betaincinv(hits + 1, of - hits, 1 - tail))
+    if not 0 <= hits <= n or n < 1:
+        raise ValueError(f"expected 0 <= hits <= n and n >= 1, got {hits} of {n}")
+    tail, low, high = (1 - LEVEL) / 2, 0.0, 1.0
+    if hits > 0:
+        low = float(betaincinv(hits, n - hits + 1, tail))
+    if hits < n:
+        high = float(betaincinv(hits + 1, n - hits, 1 - tail))
+    return low, high
 
 
-def _finite(values: Sequence[float], name: str) -> np.ndarray:
+def _finite(values: Sequence[float], name: str) -> ndarray:
     v = np.asarray(values, dtype=np.float64)
     if v.ndim != 1 or not np.isfinite(v).all():
         raise ValueError(f"{name} must be a vector of finite numbers, got {values!r}")

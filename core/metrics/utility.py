@@ -1,4 +1,4 @@
-"""What a defense costs: accuracy differences, and privacy against utility."""
+"""Cost of a defense: differences of utility (in classification accuracy), and fronts."""
 
 from __future__ import annotations
 
@@ -6,39 +6,41 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core.contract.board import Interval
 from fedbench.core.metrics.intervals import combined_interval
 
-ROUNDS = 3  # audited ones, the last, that an accuracy is the mean of: a single round may be far off
+ROUNDS = 3  # last audited rounds in the accuracy of a run: a single one may be far off
 
 
 def run_accuracy(by_round: Sequence[float]) -> float:
-    """Test accuracy of a run: the mean over its last three audited rounds, over all where it has
-    fewer.
+    """Utility of a run: mean over its last three audited rounds.
 
-    ``by_round``: test accuracy of the global model after each audited round, at least one.
+    ``by_round``: utility of the global model after each audited round, at least one.
     """
     return fmean(by_round[-ROUNDS:])
 
 
 def delta_accuracy(
     values: Sequence[float],
-    defended: Sequence[np.ndarray],
-    undefended: Sequence[np.ndarray],
+    defended: Sequence[ndarray],
+    undefended: Sequence[ndarray],
     rng: np.random.Generator,
     n: int = 1000,
 ) -> Interval:
-    """Mean over seeds of accuracy(defended) - accuracy(undefended), a fraction, with its 95 %
-    interval.
+    """Mean over seeds of utility(defended) - utility(undefended), with its 95 % interval.
 
-    ``values``: the difference of the two runs' :func:`run_accuracy`, one a seed. One [n_test] bool
-    array a seed on each side: which test samples the final models classify correctly, in the same
-    order. With two seeds and more it is Student's t over the values, which has the variance of
-    training in it, never narrower than the within-run part. That is estimated from the last round
-    alone, the only one of which records have the answers: a paired bootstrap over test samples with
-    ``n`` replicates. Seeds may share one test set, so a sample is drawn for all seeds at once
-    (right for distinct test sets too); sets of unequal size are drawn apart.
+    Student's t over ``values``, never narrower than the within-run part: a paired bootstrap over
+    the test samples of the last round. Seeds may share one test set, so that a sample is drawn for
+    all seeds at once (right for distinct test sets too); sets of unequal size are drawn separately.
+
+    Args:
+        values: difference of the two runs' :func:`run_accuracy`, one a seed.
+        defended: [n_test] a seed, utility of the final model on the test samples: in
+            classification whether each is right.
+        undefended: in the same order.
+        n: replicates.
     """
     if not len(values) == len(defended) == len(undefended) > 0:
         raise ValueError(
@@ -46,30 +48,29 @@ def delta_accuracy(
             f"{len(undefended)} undefended"
         )
     differences = [_difference(a, b) for a, b in zip(defended, undefended, strict=True)]
-    if len({len(d) for d in differences}) == 1:
-        se = _bootstrap_se(np.mean(differences, axis=0), rng, n)
-    else:
-        se = float(
-            np.sqrt(sum(_bootstrap_se(d, rng, n) ** 2 for d in differences)) / len(differences)
-        )
     # combined_interval divides by sqrt(n): hand it the error a single run would have
-    return combined_interval(values, [se * np.sqrt(len(values))] * len(values))
+    error = _error_of_mean(differences, rng, n) * np.sqrt(len(values))
+    return combined_interval(values, [error] * len(values))
 
 
-def _difference(defended: np.ndarray, undefended: np.ndarray) -> np.ndarray:
+def _error_of_mean(differences: Sequence[ndarray], rng: np.random.Generator, n: int) -> float:
+    if len({len(d) for d in differences}) == 1:
+        return _bootstrap_se(np.mean(differences, axis=0), rng, n)
+    squares = sum(_bootstrap_se(d, rng, n) ** 2 for d in differences)
+    return float(np.sqrt(squares) / len(differences))
+
+
+def _difference(defended: ndarray, undefended: ndarray) -> ndarray:
     a, b = np.asarray(defended), np.asarray(undefended)
-    if a.dtype != bool or b.dtype != bool or a.ndim != 1 or a.shape != b.shape or len(a) == 0:
+    if a.ndim != 1 or a.shape != b.shape or not len(a):
         raise ValueError(
-            f"two bool vectors over the same test samples are needed, got {a.shape} and {b.shape}"
+            f"two vectors over the same test samples are needed, got {a.shape} and {b.shape}"
         )
-    difference: np.ndarray = a.astype(np.float64) - b
-    return difference
+    return np.asarray(a.astype(np.float64) - b)
 
 
-def _bootstrap_se(difference: np.ndarray, rng: np.random.Generator, n: int) -> float:
-    """Standard error of the mean: resampling counts of the few distinct values is resampling the
-    samples.
-    """
+def _bootstrap_se(difference: ndarray, rng: np.random.Generator, n: int) -> float:
+    """Standard error of the mean, by resampling the counts of the few distinct values."""
     values, counts = np.unique(difference, return_counts=True)
     drawn = rng.multinomial(len(difference), counts / len(difference), size=n)
     return float((drawn @ values / len(difference)).std(ddof=1))
@@ -78,20 +79,16 @@ def _bootstrap_se(difference: np.ndarray, rng: np.random.Generator, n: int) -> f
 # --- privacy against utility ----------------------------------------------------------------------
 
 
-def pareto_front(points: np.ndarray) -> np.ndarray:
-    """[n] bool for points [n, 2], lower is better in both: True where no other point is as good and
-    once better.
-    """
+def pareto_front(points: ndarray) -> ndarray:
+    """[n] bool for points [n, 2], lower is better: no other point is as good and once better."""
     p = _checked(points)
     no_worse = (p[:, None] <= p[None]).all(axis=2)
     better = (p[:, None] < p[None]).any(axis=2)
-    best: np.ndarray = np.logical_not(np.any(no_worse & better, axis=0))
-    return best
+    return np.asarray(~np.any(no_worse & better, axis=0))
 
 
-def hypervolume(points: np.ndarray) -> float:
-    """Area dominated between the points [n, 2] and (1, 1); larger = better defense. Exact 2-D
-    sweep.
+def hypervolume(points: ndarray) -> float:
+    """Area dominated between the points [n, 2] and (1, 1); larger = better defense.
 
     FedMIA (Zhu et al., CVPR 2025, appendix, definition 1): a point is (privacy loss, utility loss),
     e.g. (TF01 as a fraction, test error), with the reference (1, 1). Points beyond it add nothing.
@@ -106,7 +103,7 @@ def hypervolume(points: np.ndarray) -> float:
     return float(area)
 
 
-def _checked(points: np.ndarray) -> np.ndarray:
+def _checked(points: ndarray) -> ndarray:
     p = np.asarray(points, dtype=np.float64)
     if p.size == 0:
         return p.reshape(0, 2)

@@ -1,6 +1,4 @@
-"""Targets and their audit sets: for one (seed, target) one ordered list of candidates, whatever the
-attack, round or defense.
-"""
+"""Targets and their audit sets: one ordered list of candidates for each (seed, target)."""
 
 from __future__ import annotations
 
@@ -10,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+from numpy import ndarray
+from numpy.random import Generator
 
 from fedbench.core.contract.attack import EXCLUDED, IFL, MEMBER, OFL
 from fedbench.core.contract.errors import UserError
@@ -23,25 +23,24 @@ _EVERYBODY, _FIRST_GROUP = -3, -10
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """``index``: which client, or which group in the setting's order; 0 for everybody (all honest
-    clients together).
-    """
+    """Client, group of clients, or all honest clients together."""
 
     kind: Kind
     index: int = 0
+    """of the client or, in the setting's order, of the group; 0 for everybody"""
 
     @property
     def code(self) -> int:
-        """Code in records, array names and keys of random draws: a client's id, -3, or -10, -11,
-        ... for groups.
+        """Code in records, array names and keys of random draws: a client's id, -3 for everybody,
+        or -10, -11, ... for groups.
         """
-        return {"client": self.index, "everybody": _EVERYBODY, "group": _FIRST_GROUP - self.index}[
-            self.kind
-        ]
+        if self.kind == "group":
+            return _FIRST_GROUP - self.index
+        return _EVERYBODY if self.kind == "everybody" else self.index
 
     @classmethod
     def of(cls, code: int) -> Target:
-        """The target of a code; raises ``ValueError`` for an unknown code."""
+        """Target of a code; ``ValueError`` for an unknown one."""
         if code >= 0:
             return client(code)
         if code == _EVERYBODY:
@@ -52,30 +51,28 @@ class Target:
 
     @property
     def client(self) -> int | None:
-        """The target's client; None for a target of many clients."""
+        """Index of the client; None for a target of many clients."""
         return self.index if self.kind == "client" else None
 
     def words(self, groups: Sequence[str] = ()) -> str:
-        """A description; ``groups``: the names of the setting's groups."""
-        if self.kind == "group":
-            return (
-                f"group '{groups[self.index]}'"
-                if self.index < len(groups)
-                else f"group {self.index}"
-            )
-        return "all honest clients" if self.kind == "everybody" else f"client {self.index}"
+        """Description; ``groups``: the names of the setting's groups."""
+        if self.kind == "everybody":
+            return "all honest clients"
+        if self.kind == "group" and self.index < len(groups):
+            return f"group '{groups[self.index]}'"
+        return f"{self.kind} {self.index}"
 
 
 EVERYBODY = Target(kind="everybody")
 
 
 def client(index: int) -> Target:
-    """One client."""
+    """Target of a single client."""
     return Target(kind="client", index=index)
 
 
 def group(index: int) -> Target:
-    """One group of clients."""
+    """Target of one group of clients."""
     return Target(kind="group", index=index)
 
 
@@ -84,19 +81,19 @@ def group(index: int) -> Target:
 
 @dataclass(frozen=True)
 class AuditSet:
-    """Candidates of one target. ``ids``: [n] positions in train ++ holdout; ``kind``: [n] MEMBER,
-    OFL, IFL or EXCLUDED; ``owner``: [n] the training client, -1 outside the federation; ``extra``:
-    [n] outside candidates beyond an equal share, who count among the outside ones and not in the
-    mix. The order is random.
-    """
+    """Candidates of one target, in random order."""
 
     target: Target
-    ids: np.ndarray
-    kind: np.ndarray
-    owner: np.ndarray
-    extra: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    ids: ndarray
+    """[n] positions in train ++ holdout"""
+    kind: ndarray
+    """[n] MEMBER, OFL, IFL or EXCLUDED"""
+    owner: ndarray
+    """[n] the training client, -1 outside the federation"""
+    extra: ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    """[n] outside candidates beyond an equal share, which are not in the mix; empty: none"""
 
-    def in_mix(self) -> np.ndarray:
+    def in_mix(self) -> ndarray:
         """[n] bool: members and the non-members in the mix of outside and inside ones."""
         return ~self.extra if len(self.extra) else np.ones(len(self.ids), bool)
 
@@ -108,85 +105,87 @@ class AuditSet:
         return h.hexdigest()
 
 
+Part = tuple[ndarray, int, ndarray | int]  # (ids [n], kind, owner)
+
+
 def audit_set(
     shards: Shards,
     outsiders: Outsiders,
     client: int,
     nonmembers: int,
     seed: int,
-    alike: np.ndarray | None = None,
+    peers: ndarray | None = None,
     *,
     outside: int | None = None,
     absent: bool = False,
 ) -> AuditSet:
-    """Candidates of one client: its training samples (``shards``), and ``nonmembers // K`` of
-    ``outsiders`` and of each other client.
-
-    ``alike``: [k] clients with images deformed as the client's are, where there are groups: the
-    owners of inside non-members. ``outside``: so many of the outsiders in place of an equal share;
-    those beyond it join the list that is there without them. ``absent``: the null of every attack:
-    as many members, but of the outsiders (at most half of them), against the rest of them. The
-    other clients' samples stay in the list as EXCLUDED, since a colluder learns from its own.
+    """Candidates of one client: its training samples, and ``nonmembers // K`` of ``outsiders`` and
+    of each other client.
 
     Shares are cut to what exists (FedMIA's and CoFedMID's 1:9 mix of outside and inside non-members
-    for K = 10; docs/methods/protocol.md#audit-sets). Raises ``UserError`` when there is no outsider
-    to draw.
+    for K = 10; docs/methods/protocol.md#audit-sets).
+
+    Args:
+        peers: [k] owners of inside non-members: clients with images deformed as the client's are;
+            None: all.
+        outside: number of outsiders in place of an equal share; those beyond it join the list that
+            is drawn without them.
+        absent: the null of every attack: as many members, but of the outsiders (at most half of
+            them), against the rest of them. Other clients' samples stay in the list as EXCLUDED,
+            since a colluder learns from its own.
+
+    Raises:
+        UserError: there is no outsider to draw.
     """
-    others = np.arange(len(shards)) if alike is None else alike
-    free = outsiders.ids
+    owners = np.arange(len(shards)) if peers is None else peers
     rng = numpy_rng(seed, "audit", client=client)
-    members, owner = shards[client], client
+    free, members, owner, inside = outsiders.ids, shards[client], client, IFL
     if absent:
-        taken = rng.choice(free, min(len(members), len(free) // 2), replace=False)
-        free, members, owner = np.setdiff1d(free, taken), taken, -1
-    share = min(nonmembers // len(others), len(free))
+        members = rng.choice(free, min(len(members), len(free) // 2), replace=False)
+        free, owner, inside = np.setdiff1d(free, members), -1, EXCLUDED
+    share = min(nonmembers // len(owners), len(free))
     n_outside = share if outside is None else min(outside, len(free))
     if n_outside < 1 or not len(members):
         raise UserError(
-            f"no outside non-members: audit.nonmembers = {nonmembers} over {len(others)} clients "
-            f"with {outsiders.where} of "
-            f"{len(free)} samples leaves none; raise audit.nonmembers, audit.outside or "
-            f"{outsiders.more}"
+            f"no outside non-members: audit.nonmembers = {nonmembers} over {len(owners)} clients "
+            f"with {outsiders.origin} of {len(free)} samples leaves none; raise audit.nonmembers, "
+            f"audit.outside or {outsiders.remedy}"
         )
     equal = rng.choice(free, share, replace=False)
-    parts = [(members, MEMBER, owner), (equal[:n_outside], OFL, -1)]
-    for k in others.tolist() if share else ():
-        if k != client:
-            drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
-            parts.append((drawn, EXCLUDED if absent else IFL, k))
-    order = rng.permutation(sum(len(ids) for ids, _, _ in parts))
-    mix = AuditSet(
-        target=Target(kind="client", index=client),
-        ids=np.concatenate([ids for ids, _, _ in parts])[order].astype(np.int64),
-        kind=np.concatenate([np.full(len(ids), kind) for ids, kind, _ in parts])[order],
-        owner=np.concatenate([np.full(len(ids), k) for ids, _, k in parts])[order],
-    )
+    parts: list[Part] = [(members, MEMBER, owner), (equal[:n_outside], OFL, -1)]
+    for k in owners[owners != client].tolist() if share else ():
+        drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
+        parts.append((drawn, inside, k))
+    mix = _shuffled(Target(kind="client", index=client), parts, rng)
     if n_outside <= share:
         return mix
-    wide = _joined_by(
-        mix, rng.choice(np.setdiff1d(free, equal), n_outside - share, replace=False), rng
-    )
+    more = rng.choice(np.setdiff1d(free, equal), n_outside - share, replace=False)
+    wide = _inserted(mix, more, rng)
     # without inside non-members there is no mix to keep
     return wide if share and not absent else replace(wide, extra=mix.extra)
 
 
-def _joined_by(mix: AuditSet, ids: np.ndarray, rng: np.random.Generator) -> AuditSet:
+def _shuffled(target: Target, parts: Sequence[Part], rng: Generator) -> AuditSet:
+    sizes = [len(ids) for ids, _, _ in parts]
+    order = rng.permutation(sum(sizes))
+    owners = [np.broadcast_to(owner, len(ids)) for ids, _, owner in parts]
+    return AuditSet(
+        target,
+        ids=np.concatenate([ids for ids, _, _ in parts])[order].astype(np.int64),
+        kind=np.repeat([kind for _, kind, _ in parts], sizes)[order],
+        owner=np.concatenate(owners)[order].astype(np.int64),
+    )
+
+
+def _inserted(mix: AuditSet, ids: ndarray, rng: Generator) -> AuditSet:
     """The list with outside candidates ``ids`` inserted at random places."""
     extra = np.zeros(len(mix.ids) + len(ids), bool)
     extra[rng.choice(len(extra), len(ids), replace=False)] = True
-
-    def joined(old: np.ndarray, new: np.ndarray | int) -> np.ndarray:
-        out = np.empty(len(extra), np.int64)
-        out[~extra], out[extra] = old, new
-        return out
-
-    return replace(
-        mix,
-        ids=joined(mix.ids, ids),
-        kind=joined(mix.kind, OFL),
-        owner=joined(mix.owner, -1),
-        extra=extra,
-    )
+    columns = {}
+    for name, values in {"ids": ids, "kind": OFL, "owner": -1}.items():
+        columns[name] = np.empty(len(extra), np.int64)
+        columns[name][~extra], columns[name][extra] = getattr(mix, name), values
+    return replace(mix, **columns, extra=extra)
 
 
 def attack_set(
@@ -199,16 +198,14 @@ def attack_set(
     *,
     absent: bool = False,
 ) -> AuditSet:
-    """``members`` drawn from all honest clients' samples together against ``nonmembers`` of the
-    ``outsiders``.
+    """``members`` of all honest clients' samples against ``nonmembers`` of the ``outsiders``.
 
     As in the poisoning papers: was this sample used by any honest client (FedPoisonMIA,
     docs/methods/protocol.md#audit-sets: 150 and 150)? Samples of the last ``malicious`` clients are
     left out. Raises ``UserError`` if there are too few.
     """
-    honest = np.arange(len(shards) - malicious)
-    rng = numpy_rng(seed, "attack set")
-    return _together(
+    honest, rng = np.arange(len(shards) - malicious), numpy_rng(seed, "attack set")
+    return _pooled(
         EVERYBODY, "all honest clients", shards, honest, outsiders, members, nonmembers, rng, absent
     )
 
@@ -218,136 +215,113 @@ def group_set(
     outsiders: Outsiders,
     group: int,
     name: str,
-    clients: np.ndarray,
+    clients: ndarray,
     members: int,
     nonmembers: int,
     seed: int,
     *,
     absent: bool = False,
 ) -> AuditSet:
-    """The same for one group's ``clients``; the ``outsiders`` are deformed as these clients' images
-    are, so that the deformation does not reveal members.
+    """Samples of one group's ``clients`` against ``outsiders``, deformed as these clients'
+    images are, so that the deformation does not reveal members.
     """
-    rng = numpy_rng(seed, "group set", client=group)
-    target = Target(kind="group", index=group)
-    return _together(
-        target, f"group '{name}'", shards, clients, outsiders, members, nonmembers, rng, absent
-    )
+    target, rng = Target(kind="group", index=group), numpy_rng(seed, "group set", client=group)
+    words = f"group '{name}'"
+    return _pooled(target, words, shards, clients, outsiders, members, nonmembers, rng, absent)
 
 
-def _together(
+def _pooled(
     target: Target,
-    who: str,
+    words: str,
     shards: Shards,
-    clients: np.ndarray,
+    clients: ndarray,
     outsiders: Outsiders,
     members: int,
     nonmembers: int,
-    rng: np.random.Generator,
+    rng: Generator,
     absent: bool,
 ) -> AuditSet:
     if not len(clients):
         raise UserError(
-            f"{who}: no client is left to ask about, all of them are malicious; use fewer or other "
-            "groups"
+            f"{words}: no client is left to ask about, all of them are malicious; use fewer or "
+            "other groups"
         )
-    outside = outsiders.ids
-    owner_of = np.concatenate([np.full(len(shards[k]), k) for k in clients])
-    every = np.concatenate([shards[k] for k in clients])
+    free, origin, raise_it = outsiders.ids, outsiders.origin, f"raise {outsiders.remedy}"
+    ids = np.concatenate([shards[k] for k in clients])
+    owner = np.concatenate([np.full(len(shards[k]), k) for k in clients])
+    sources = (f"{words} together", "load more data"), (origin, raise_it)
     if absent:
-        taken = rng.choice(outside, min(members, len(outside)), replace=False)
-        outside, every, owner_of = np.setdiff1d(outside, taken), taken, np.full(len(taken), -1)
-    there = outsiders.where
-    here, rest = (there, f"{there} beside the members") if absent else (f"{who} together", there)
-    own = (
-        "members",
-        members,
-        len(every),
-        here,
-        f"raise {outsiders.more}" if absent else "load more data",
-    )
-    sides = (own, ("nonmembers", nonmembers, len(outside), rest, f"raise {outsiders.more}"))
-    for what, wanted, found, where, more in sides:
-        if wanted > found:
-            raise UserError(
-                f"audit.{what} = {wanted}, but {where} has {found} samples: lower it, or {more}"
-            )
-    mine = rng.choice(len(every), members, replace=False)
-    chosen = rng.choice(outside, nonmembers, replace=False)
-    order = rng.permutation(members + nonmembers)
-    ids = np.concatenate([every[mine], chosen])[order].astype(np.int64)
-    kind = np.repeat([MEMBER, OFL], [members, nonmembers])[order].astype(np.int64)
-    owner = np.concatenate([owner_of[mine], np.full(nonmembers, -1)])[order].astype(np.int64)
-    return AuditSet(target, ids, kind, owner)
+        ids = rng.choice(free, min(members, len(free)), replace=False)
+        free, owner = np.setdiff1d(free, ids), np.full(len(ids), -1)
+        sources = (origin, raise_it), (f"{origin} beside the members", raise_it)
+    _require("members", members, len(ids), *sources[0])
+    _require("nonmembers", nonmembers, len(free), *sources[1])
+    inside = rng.choice(len(ids), members, replace=False)
+    outside = rng.choice(free, nonmembers, replace=False)
+    return _shuffled(target, [(ids[inside], MEMBER, owner[inside]), (outside, OFL, -1)], rng)
 
 
-def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> np.ndarray:
+def _require(option: str, wanted: int, available: int, origin: str, remedy: str) -> None:
+    if wanted > available:
+        raise UserError(
+            f"audit.{option} = {wanted}, but {origin} has {available} samples: lower it, or "
+            f"{remedy}"
+        )
+
+
+def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> ndarray:
     """[size] ids of the adversary's own samples, drawn from its clients' data. Raises ``UserError``
     beyond what they hold.
     """
-    own = np.concatenate(shards[len(shards) - malicious :])
-    if size > len(own):
+    owned = np.concatenate(shards[len(shards) - malicious :])
+    if size > len(owned):
         raise UserError(
-            f"adversary.mask_set = {size}, but its clients ({malicious}) hold {len(own)} samples: "
-            "lower it, or give the "
-            "adversary more clients"
+            f"adversary.mask_set = {size}, but its clients ({malicious}) hold {len(owned)} "
+            "samples: lower it, or give the adversary more clients"
         )
-    return np.sort(numpy_rng(seed, "mask set").choice(own, size, replace=False))
+    return np.sort(numpy_rng(seed, "mask set").choice(owned, size, replace=False))
 
 
-def free_holdout(n_train: int, n_holdout: int, audits: list[AuditSet]) -> np.ndarray:
+def free_holdout(n_train: int, n_holdout: int, audits: list[AuditSet]) -> ndarray:
     """Ids of the hold-out samples in no audit list."""
     return np.setdiff1d(np.arange(n_train, n_train + n_holdout), pool_of(audits))
 
 
-def own_set(free: np.ndarray, size: int, who: str, seed: int) -> np.ndarray:
-    """[size] ids out of ``free`` for the server's root set or the attacker's shadow models
-    (``who``: in words).
+def own_set(free: ndarray, size: int, owner: str, seed: int) -> ndarray:
+    """[size] ids out of ``free`` for the server's root set or the attacker's shadow models.
 
-    Raises ``UserError`` when fewer are left.
+    ``owner``: in words. Raises ``UserError`` when fewer are left.
     """
     if size > len(free):
         raise UserError(
-            f"{who} wants {size} samples, but only {len(free)} of the hold-out are free: lower "
+            f"{owner} wants {size} samples, but only {len(free)} of the hold-out are free: lower "
             "audit.nonmembers or that number, or raise the dataset's hold-out"
         )
-    return np.sort(numpy_rng(seed, who).choice(free, size, replace=False))
+    return np.sort(numpy_rng(seed, owner).choice(free, size, replace=False))
 
 
-def refuse_overlap(root: np.ndarray, n_train: int, audits: list[AuditSet]) -> None:
-    """Raise ``UserError`` if the server's root set shares a sample with the clients' data (ids
-    below ``n_train``) or an audit list: the rule would get leaked membership.
-    """
-    for what, ids in (("the clients' data", np.arange(n_train)), ("the audit", pool_of(audits))):
-        if both := np.intersect1d(root, ids).tolist():
-            raise UserError(
-                f"the root set overlaps {what} in {len(both)} samples (first id {both[0]}): refused"
-            )
-
-
-def shuffle_rng(seed: int, target: int) -> np.random.Generator:
+def shuffle_rng(seed: int, target: int) -> Generator:
     """Generator for shuffled memberships of a target's candidates, independent of attack, view and
     defense.
     """
     return numpy_rng(seed, "shuffled membership", client=target)
 
 
-def opaque_names(n: int, seed: int) -> np.ndarray:
-    """[n] the id of each sample of train ++ hold-out that attacks get: a keyed permutation of
-    0..n-1.
+def opaque_names(n: int, seed: int) -> ndarray:
+    """[n] ids of train ++ hold-out that attacks get: a keyed permutation of 0..n-1.
 
     Positions would reveal the hold-out, which comes after the training data.
     """
     return numpy_rng(seed, "opaque names").permutation(n)
 
 
-def pool_of(audits: list[AuditSet]) -> np.ndarray:
+def pool_of(audits: list[AuditSet]) -> ndarray:
     """Sorted ids of every sample that some target's audit needs: what the engine measures."""
     return np.unique(np.concatenate([a.ids for a in audits]))
 
 
 def split_digest(split: Split, audits: list[AuditSet]) -> str:
-    """Hex sha256 of who trains, validates and is tested on what, and of every audit list."""
+    """Hex sha256 of all parts and every audit list."""
     h = hashlib.sha256(split.digest().encode())
     for a in audits:
         h.update(a.digest().encode())

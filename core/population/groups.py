@@ -1,6 +1,4 @@
-"""Groups of clients with images deformed in their own way: majority and minority of the clustering
-papers.
-"""
+"""Groups of clients with deformed images: majority and minority of the clustering papers."""
 
 from __future__ import annotations
 
@@ -10,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.population.partition import largest_remainder
 
 _CHUNK = 4_000_000  # values deformed at once; bounds the float32 copies, changes no result
 _CLOSE = 1e-9  # fractions such as 0.7 + 0.3 are whole up to rounding
@@ -20,16 +20,15 @@ _CLOSE = 1e-9  # fractions such as 0.7 + 0.3 are whole up to rounding
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Who belongs to which group, and what deforms each client's images.
-
-    ``of_client``: [K] int, position in ``names``; ``rotation``: [K] degrees, counter-clockwise,
-    nan: none; ``brightness``: [K] factor, nan: none.
-    """
+    """Groups of clients, and the deformation of each client's images."""
 
     names: tuple[str, ...]
-    of_client: np.ndarray
-    rotation: np.ndarray
-    brightness: np.ndarray
+    of_client: ndarray
+    """[K] int, position in ``names``"""
+    rotation: ndarray
+    """[K] degrees, counter-clockwise, nan: none"""
+    brightness: ndarray
+    """[K] factor, nan: none"""
 
 
 def make_groups(spec: Sequence[Mapping[str, Any]], clients: int, seed: int) -> Groups:
@@ -46,18 +45,23 @@ def make_groups(spec: Sequence[Mapping[str, Any]], clients: int, seed: int) -> G
     per group.
     """
     names = tuple(str(g["name"]) for g in spec)
-    of_client = np.repeat(
-        np.arange(len(names)), _sizes(names, [g.get("fraction") for g in spec], clients)
-    )
+    sizes = _sizes(names, [g.get("fraction") for g in spec], clients)
+    of_client = np.repeat(np.arange(len(names)), sizes)
     draws = np.stack([numpy_rng(seed, "groups", client=k).random(2) for k in range(clients)])
-    rotation, brightness = (
-        _within([g.get(kind) for g in spec], of_client, draws[:, i])
-        for i, kind in enumerate(("rotation", "brightness"))
-    )
+    rotation = _within(spec, "rotation", of_client, draws[:, 0])
+    brightness = _within(spec, "brightness", of_client, draws[:, 1])
     return Groups(names, of_client, rotation, brightness)
 
 
-def thresholds(low: float, high: float, clients: int, seed: int) -> np.ndarray:
+def _within(
+    spec: Sequence[Mapping[str, Any]], kind: str, of_client: ndarray, draws: ndarray
+) -> ndarray:
+    ends = np.array([g.get(kind) or (math.nan, math.nan) for g in spec], dtype=np.float64)
+    low, high = ends[of_client].T
+    return low + (high - low) * draws
+
+
+def thresholds(low: float, high: float, clients: int, seed: int) -> ndarray:
     """[K] each client's own bound on the attack's accuracy, uniform in [low, high] (IFCA-MIR,
     section 5.2.2).
     """
@@ -65,7 +69,7 @@ def thresholds(low: float, high: float, clients: int, seed: int) -> np.ndarray:
     return low + (high - low) * np.array(draws, dtype=np.float64)
 
 
-def deform(x: np.ndarray, client: np.ndarray, groups: Groups) -> np.ndarray:
+def deform(x: ndarray, client: ndarray, groups: Groups) -> ndarray:
     """``x`` with each sample turned about its centre, then made brighter or darker, as its client's
     images are.
 
@@ -78,31 +82,31 @@ def deform(x: np.ndarray, client: np.ndarray, groups: Groups) -> np.ndarray:
     outside 0..1.
     """
     _require_images(x, groups)
-    client = np.asarray(client)
-    if client.shape != x.shape[:1] or (
-        len(client) and not 0 <= client.min() <= client.max() < len(groups.of_client)
-    ):
-        raise ValueError(
-            f"client must hold one of 0..{len(groups.of_client) - 1} per sample, {len(x)} of them"
-        )
-    out = x.copy()
-    order = np.argsort(client, kind="stable")
-    bounds = np.searchsorted(client[order], np.arange(len(groups.of_client) + 1))
-    step = max(1, _CHUNK // max(1, math.prod(x.shape[1:])))
+    _require_clients(x, client, len(groups.of_client))
+    out, step = x.copy(), max(1, _CHUNK // max(1, math.prod(x.shape[1:])))
     for k in np.unique(client):
-        mine = order[bounds[k] : bounds[k + 1]]
-        angle, factor = float(groups.rotation[k]), float(groups.brightness[k])
-        turned, lit = (
-            not math.isnan(angle) and angle % 360 != 0,
-            not math.isnan(factor) and factor != 1,
-        )
-        for rows in np.split(mine, range(step, len(mine), step)) if turned or lit else ():
-            values = rotate(x[rows], angle) if turned else x[rows].astype(np.float32)
-            out[rows] = _stored(values, factor if lit else 1.0, x.dtype)
+        rows = np.flatnonzero(client == k)
+        for chunk in np.split(rows, range(step, len(rows), step)):
+            out[chunk] = _deformed(x[chunk], float(groups.rotation[k]), float(groups.brightness[k]))
     return out
 
 
-def rotate(x: np.ndarray, degrees: float) -> np.ndarray:
+def _deformed(x: ndarray, angle: float, factor: float) -> ndarray:
+    """Images of one client."""
+    turned = not math.isnan(angle) and angle % 360 != 0
+    lit = not math.isnan(factor) and factor != 1
+    if not turned and not lit:
+        return x
+    values = rotate(x, angle) if turned else x.astype(np.float32)
+    most = 255 if x.dtype == np.uint8 else 1
+    if lit:
+        values = np.clip(values * np.float32(factor), 0, most)
+    if x.dtype == np.uint8:
+        values = np.clip(np.rint(values), 0, most)
+    return values.astype(x.dtype)
+
+
+def rotate(x: ndarray, degrees: float) -> ndarray:
     """``x`` [n, C, H, W] turned counter-clockwise about the centre of the image, as float32:
     bilinear, 0 outside.
     """
@@ -115,33 +119,30 @@ def rotate(x: np.ndarray, degrees: float) -> np.ndarray:
         np.ascontiguousarray(x, dtype=np.float32).reshape(1, n * c, height, width)
     )
     grid = torch.from_numpy(_grid(degrees, height, width))
-    found = grid_sample(planes, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    return found.numpy().reshape(x.shape)
+    turned = grid_sample(planes, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return turned.numpy().reshape(x.shape)
 
 
-def _grid(degrees: float, height: int, width: int) -> np.ndarray:
-    """[1, H, W, 2] where in the input, as (x, y) with the image at -1..1, each output pixel comes
-    from: R(-degrees) p.
+def _grid(degrees: float, height: int, width: int) -> ndarray:
+    """[1, H, W, 2] input position of each output pixel, R(-degrees) p, as (x, y) with the image at
+    -1..1.
     """
     radians = math.radians(degrees % 360)
     cos, sin = round(math.cos(radians), 15), round(math.sin(radians), 15)  # quarter turns are exact
-    rows, columns = np.meshgrid(
+    y, x = np.meshgrid(
         np.arange(height) - (height - 1) / 2, np.arange(width) - (width - 1) / 2, indexing="ij"
     )
-    # Rows grow downwards, hence the signs.
-    columns_in, rows_in = cos * columns - sin * rows, sin * columns + cos * rows
-    return np.stack([2 * columns_in / width, 2 * rows_in / height], axis=-1)[None].astype(
-        np.float32
-    )
+    # y grows downwards, hence the signs
+    pair = 2 * (cos * x - sin * y) / width, 2 * (sin * x + cos * y) / height
+    return np.stack(pair, axis=-1)[None].astype(np.float32)
 
 
-def _stored(values: np.ndarray, factor: float, dtype: np.dtype) -> np.ndarray:
-    if factor != 1:
-        values = np.clip(values * np.float32(factor), 0, 255 if dtype == np.uint8 else 1)
-    return np.clip(np.rint(values), 0, 255).astype(np.uint8) if dtype == np.uint8 else values
+def _require_clients(x: ndarray, client: ndarray, clients: int) -> None:
+    if client.shape != x.shape[:1] or not ((client >= 0) & (client < clients)).all():
+        raise ValueError(f"client must hold one of 0..{clients - 1} per sample, {len(x)} of them")
 
 
-def _require_images(x: np.ndarray, groups: Groups) -> None:
+def _require_images(x: ndarray, groups: Groups) -> None:
     if x.ndim != 4 or x.dtype not in (np.uint8, np.float32):
         raise UserError(
             f"groups deform images, and the samples are {list(x.shape[1:])} {x.dtype}: rotation "
@@ -159,28 +160,15 @@ def _require_images(x: np.ndarray, groups: Groups) -> None:
 
 
 def _sizes(names: Sequence[str], fractions: Sequence[float | None], clients: int) -> list[int]:
-    given = [f for f in fractions if f is not None]
-    rest, total = fractions.count(None), math.fsum(given)
-    if rest > 1:
-        raise UserError(
-            f"groups: {rest} groups have no fraction, and only one can take the rest: give the "
-            "others theirs"
-        )
-    if total > 1 + _CLOSE or (not rest and total < 1 - _CLOSE):
-        remedy = (
-            "lower them" if total > 1 else "raise them, or leave one out: that group takes the rest"
-        )
-        raise UserError(f"groups: the fractions sum to {total:g}, not 1; {remedy}")
+    rest = fractions.count(None)
+    if problem := _problem(rest, math.fsum(f for f in fractions if f is not None)):
+        raise UserError(f"groups: {problem}")
     exact = [round((f or 0) * clients, 9) for f in fractions]
     if rest:
         sizes = [math.floor(e + 0.5) for e in exact]
         sizes[fractions.index(None)] = clients - sum(sizes)
     else:
-        sizes = [math.floor(e) for e in exact]
-        # of equals, the first
-        largest = sorted(range(len(sizes)), key=lambda i: sizes[i] - exact[i])
-        for i in largest[: clients - sum(sizes)]:
-            sizes[i] += 1
+        sizes = largest_remainder(np.array(exact), clients).tolist()
     if min(sizes) < 1:
         sizes_text = ", ".join(f"{n} {max(s, 0)}" for n, s in zip(names, sizes, strict=True))
         raise UserError(
@@ -190,10 +178,12 @@ def _sizes(names: Sequence[str], fractions: Sequence[float | None], clients: int
     return sizes
 
 
-def _within(
-    ranges: Sequence[Sequence[float] | None], of_client: np.ndarray, draws: np.ndarray
-) -> np.ndarray:
-    low, high = np.array(
-        [(math.nan, math.nan) if r is None else r for r in ranges], dtype=np.float64
-    )[of_client].T
-    return low + (high - low) * draws
+def _problem(rest: int, total: float) -> str:
+    if rest > 1:
+        return f"{rest} groups have no fraction, and only one can take the rest: add fractions"
+    if total > 1 + _CLOSE:
+        return f"the fractions sum to {total:g}, not 1; lower them"
+    if not rest and total < 1 - _CLOSE:
+        remedy = "raise them, or leave one out: that group takes the rest"
+        return f"the fractions sum to {total:g}, not 1; {remedy}"
+    return ""

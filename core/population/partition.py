@@ -1,78 +1,79 @@
-"""Divide the training samples among the clients, and each client's into training, validation and
-test parts.
+"""Division of the training samples among the clients, and into each client's training, validation
+and test parts.
+
+A division may be skewed by an ``attribute`` [n] of the samples: in classification their labels.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy import ndarray
+from numpy.random import Generator
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.numerics.rng import numpy_rng
 
-Shards = list[np.ndarray]
+Shards = list[ndarray]
 
 
-def iid(y: np.ndarray, clients: int, rng: np.random.Generator) -> Shards:
+def iid(attribute: ndarray, clients: int, rng: Generator) -> Shards:
     """Equal shares of a random permutation (sizes differ by at most one)."""
-    return [np.sort(part) for part in np.array_split(rng.permutation(len(y)), clients)]
+    return [np.sort(part) for part in np.array_split(rng.permutation(len(attribute)), clients)]
 
 
-def dirichlet(y: np.ndarray, clients: int, rng: np.random.Generator, beta: float) -> Shards:
-    """For each class, client shares drawn from Dirichlet(beta * 1_K); beta = inf is an equal split
-    of every class.
+def dirichlet(attribute: ndarray, clients: int, rng: Generator, beta: float) -> Shards:
+    """For each class, client shares drawn from Dirichlet(beta * 1_K); beta = inf is an equal split.
 
     Source: Hsu et al., 2019, as FedMIA and CoFedMID use it. Cut points are rounded, so no remainder
     piles up on a client.
     """
-    parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
-    for c in np.unique(y):
-        members = rng.permutation(np.flatnonzero(y == c))
-        share = (
-            np.full(clients, 1 / clients)
-            if np.isinf(beta)
-            else rng.dirichlet(np.full(clients, beta))
-        )
-        cuts = np.round(np.cumsum(share)[:-1] * len(members)).astype(int)
-        for k, part in enumerate(np.split(members, cuts)):
-            parts[k].append(part)
-    return [np.sort(np.concatenate(p)) for p in parts]
+    parts = []
+    for value in np.unique(attribute):
+        members = rng.permutation(np.flatnonzero(attribute == value))
+        parts.append(_split(members, _shares(clients, rng, beta)))
+    return [np.sort(np.concatenate(of_client)) for of_client in zip(*parts, strict=True)]
 
 
-def dirichlet_sizes(y: np.ndarray, clients: int, rng: np.random.Generator, beta: float) -> Shards:
-    """One draw from Dirichlet(beta * 1_K) gives the clients' SIZES; who gets which sample is
-    random, so labels stay IID.
+def dirichlet_sizes(attribute: ndarray, clients: int, rng: Generator, beta: float) -> Shards:
+    """Client SIZES from one draw from Dirichlet(beta * 1_K); labels stay IID.
 
     Source: "Dirichlet non-IID" in MemberShield's released code (docs/methods/quirks.md#m2).
     """
-    share = (
-        np.full(clients, 1 / clients) if np.isinf(beta) else rng.dirichlet(np.full(clients, beta))
-    )
-    cuts = np.round(np.cumsum(share)[:-1] * len(y)).astype(int)
-    return [np.sort(part) for part in np.split(rng.permutation(len(y)), cuts)]
+    shares = _shares(clients, rng, beta)
+    return [np.sort(part) for part in _split(rng.permutation(len(attribute)), shares)]
 
 
-def group_bias(y: np.ndarray, clients: int, rng: np.random.Generator, bias: float) -> Shards:
-    """Label skew by groups of clients: a sample goes to its label's group with probability ``bias``
-    (q), to each other group with (1 - q) / (G - 1); a group's clients get equal random shares of
-    it.
+def _shares(clients: int, rng: Generator, beta: float) -> ndarray:
+    if np.isinf(beta):
+        return np.full(clients, 1 / clients)
+    return rng.dirichlet(np.full(clients, beta))
+
+
+def _split(ids: ndarray, shares: ndarray) -> list[ndarray]:
+    return np.split(ids, np.round(np.cumsum(shares)[:-1] * len(ids)).astype(int))
+
+
+def group_bias(attribute: ndarray, clients: int, rng: Generator, bias: float) -> Shards:
+    """Label skew by groups of clients.
+
+    A sample goes to its label's group with probability ``bias`` (q), to each other group with
+    (1 - q) / (G - 1); a group's clients get equal random shares of it.
 
     Source: Fang et al., USENIX Security 2020, section 4.1; FedPoisonMIA, section 6.1.6. There the L
-    classes make L groups. With fewer clients than classes some groups would have no client and
-    their samples no home, so there are G = min(clients, L) groups: label y belongs to group y mod
-    G, client k to group k mod G. For L <= clients that is the papers' rule; with 10 clients and 100
-    classes, each client is a group that prefers 10 classes. bias = 1/G is uniform; 1 sends each
-    class to one group only. Groups with one client fewer than others make larger shards.
+    classes make L groups. With fewer clients than classes some groups would have no client, hence G
+    = min(clients, L) groups: label y belongs to group y mod G, client k to group k mod G. For L <=
+    clients that is the papers' rule; with 10 clients and 100 classes, each client is a group that
+    prefers 10 classes. bias = 1/G is uniform; 1 sends each class to one group only. Groups with one
+    client fewer make larger shards.
     """
-    label = np.unique(y, return_inverse=True)[1]
+    label = np.unique(attribute, return_inverse=True)[1]
     groups = min(clients, int(label.max()) + 1)
-    own = label % groups
-    elsewhere = (own + rng.integers(1, max(groups, 2), len(y))) % groups
-    group = np.where(rng.random(len(y)) < bias, own, elsewhere)
+    group = _preferred(label % groups, groups, bias, rng)
     shards: Shards = [np.zeros(0, np.int64)] * clients
     for g in range(groups):
         serving = range(g, clients, groups)
@@ -82,28 +83,29 @@ def group_bias(y: np.ndarray, clients: int, rng: np.random.Generator, bias: floa
     return shards
 
 
+def _preferred(home: ndarray, groups: int, bias: float, rng: Generator) -> ndarray:
+    """[n] group of each sample: its home [n] with probability ``bias``, else another one."""
+    elsewhere = (home + rng.integers(1, max(groups, 2), len(home))) % groups
+    return np.where(rng.random(len(home)) < bias, home, elsewhere)
+
+
 _RULES: dict[str, Callable[..., Shards]] = {
     "iid": iid,
     "dirichlet": dirichlet,
     "dirichlet-sizes": dirichlet_sizes,
     "group-bias": group_bias,
 }
-_REMEDY = {
+# what to change in a rule when a client has too few samples
+_REMEDIES = {
+    "iid": "",
     "dirichlet": "a larger beta, ",
     "dirichlet-sizes": "a larger beta, ",
     "group-bias": "a smaller bias, ",
 }
 
 
-def remedy_of(name: str) -> str:
-    """What to change in the rule ``name`` when a client has too few samples, with a comma behind;
-    nothing for equal shares.
-    """
-    return _REMEDY.get(name, "")
-
-
 def partition(
-    y: np.ndarray,
+    attribute: ndarray,
     clients: int,
     seed: int,
     name: str = "iid",
@@ -111,33 +113,32 @@ def partition(
     min_samples: int = 1,
     bias: float = 0.5,
 ) -> Shards:
-    """Sorted sample positions of each client; disjoint, together all of ``y``.
+    """Sorted sample positions of each client; disjoint, together all.
 
-    ``beta`` is the concentration of dirichlet and dirichlet-sizes, ``bias`` (0..1) group-bias's
-    probability of a label's own group. Raises ``UserError`` when there are fewer samples than
-    clients, or a client ends below ``min_samples``, all its parts together.
+    Args:
+        beta: concentration of dirichlet and dirichlet-sizes.
+        bias: group-bias's probability (0..1) of a label's own group.
+
+    Raises:
+        UserError: fewer samples than clients, or a client with less than ``min_samples``, all its
+            parts together.
     """
-    if len(y) < clients:
+    if len(attribute) < clients:
         raise UserError(
-            f"{len(y)} training samples for {clients} clients: use fewer clients or more data"
+            f"{len(attribute)} training samples for {clients} clients: use fewer clients or more "
+            "data"
         )
-    rng = numpy_rng(seed, f"partition:{name}")
-    shards = _RULES[name](y, clients, rng, **_given(name, beta, bias))
-    short = [(k, len(s)) for k, s in enumerate(shards) if len(s) < min_samples]
+    skew = {"iid": (), "group-bias": (bias,)}.get(name, (beta,))
+    shards = _RULES[name](attribute, clients, numpy_rng(seed, f"partition:{name}"), *skew)
+    short = [k for k, shard in enumerate(shards) if len(shard) < min_samples]
     if short:
-        k, n = short[0]
+        k = short[0]
         raise UserError(
-            f"the {name} partition leaves client {k} with {n} samples (at least {min_samples} "
-            "wanted; "
-            f"{len(short)} of {clients} clients are short, seed {seed}): use "
-            f"{remedy_of(name)}fewer clients or more data"
+            f"the {name} partition leaves client {k} with {len(shards[k])} samples (at least "
+            f"{min_samples} wanted; {len(short)} of {clients} clients are short, seed {seed}): use "
+            f"{_REMEDIES[name]}fewer clients or more data"
         )
     return shards
-
-
-def _given(name: str, beta: float, bias: float) -> dict[str, float]:
-    """The parameter of a rule."""
-    return {"group-bias": {"bias": bias}, "iid": {}}.get(name, {"beta": beta})
 
 
 # --- training, validation and test parts of each client -------------------------------------------
@@ -145,56 +146,56 @@ def _given(name: str, beta: float, bias: float) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Outsiders:
-    """Samples that no client trains on, candidates of a target. ``ids``: positions in train ++
-    holdout; for messages, ``where``: where they come from, and ``more``: the setting to raise for
-    more of them.
-    """
+    """Samples that no client trains on, candidates of a target."""
 
-    ids: np.ndarray
-    where: str = "the hold-out"
-    more: str = "the dataset's hold-out"
+    ids: ndarray
+    """positions in train ++ holdout"""
+    origin: str = "the hold-out"
+    """in messages"""
+    remedy: str = "the dataset's hold-out"
+    """in messages: the setting to raise for more of them"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Who holds which of ``n_train`` training samples: [K] sorted positions of what each client
-    trains on (``train``), watches without training on it (``validation``) and keeps for its audit
-    (``test``). ``n_holdout``: hold-out samples, which follow.
+    """Sorted positions of each client's parts.
 
     The parts of all clients are disjoint, except that ``validation`` is ``test`` with
     ``validation_on: nonmembers``.
     """
 
     train: Shards
+    """trained on"""
     validation: Shards
+    """watched without training on it"""
     test: Shards
+    """kept for the client's audit"""
     n_train: int
     n_holdout: int
+    """hold-out samples, which follow the training samples"""
 
     @cached_property
     def has_test(self) -> bool:
-        """Whether the targets' own test parts stand in for the hold-out."""
+        """Whether the targets' own test parts replace the hold-out."""
         return any(len(ids) for ids in self.test)
 
-    def own(self, k: int) -> np.ndarray:
-        """[n] sorted positions of client ``k``'s own data as it gets them: what it trains on and
-        what it validates on.
-        """
+    def own(self, k: int) -> ndarray:
+        """[n] sorted positions of client ``k``'s training and validation parts."""
         return np.sort(np.concatenate([self.train[k], self.validation[k]]))
 
-    def validated(self) -> np.ndarray:
-        """Ids of the samples excluded from the audit: validation samples that are in no test part."""
+    def validated(self) -> ndarray:
+        """Ids of validation samples that are in no test part; the audit excludes them."""
         return np.setdiff1d(np.concatenate(self.validation), np.concatenate(self.test))
 
-    def trained_by(self) -> np.ndarray:
+    def trained_by(self) -> ndarray:
         """[n_train + n_holdout] the client that trains on a sample, -1 for none."""
         return self._client_of(self.train)
 
-    def tested_by(self) -> np.ndarray:
+    def tested_by(self) -> ndarray:
         """[n_train + n_holdout] the client that has a sample in its test part, -1 for none."""
         return self._client_of(self.test)
 
-    def home(self) -> np.ndarray:
+    def home(self) -> ndarray:
         """[n_train + n_holdout] the client that owns a sample; hold-out sample i looks like the
         images of client i mod K.
         """
@@ -202,54 +203,47 @@ class Split:
         home[self.n_train :] = np.arange(self.n_holdout) % len(self.train)
         return home
 
-    def _client_of(self, *parts: Shards) -> np.ndarray:
+    def _client_of(self, *parts: Shards) -> ndarray:
         client = np.full(self.n_train + self.n_holdout, -1)
         for part in parts:
             for k, ids in enumerate(part):
                 client[ids] = k
         return client
 
-    def outsiders(self, clients: np.ndarray, who: str) -> Outsiders:
-        """The outsiders of ``clients`` [k] (``who`` in messages): their test parts or, without any,
-        the hold-out samples i with i mod K among them, which have their images' deformation.
+    def outsiders(self, clients: ndarray, words: str) -> Outsiders:
+        """Outsiders of ``clients`` [k], ``words`` in messages.
+
+        Their test parts or, without any, the hold-out samples i with i mod K among them, which have
+        their images' deformation.
         """
         if self.has_test:
-            ids = np.sort(
-                np.concatenate([self.test[k] for k in clients] or [np.zeros(0, np.int64)])
-            )
-            return Outsiders(ids=ids, where=f"the test part of {who}", more="federation.test")
+            parts = [np.zeros(0, np.int64), *(self.test[k] for k in clients)]
+            ids = np.sort(np.concatenate(parts))
+            return Outsiders(ids=ids, origin=f"the test part of {words}", remedy="federation.test")
         free = np.flatnonzero(np.isin(np.arange(self.n_holdout) % len(self.train), clients))
-        everybody = len(clients) == len(self.train)
-        return Outsiders(
-            ids=self.n_train + free, where="the hold-out" if everybody else f"the hold-out of {who}"
-        )
+        outsiders = Outsiders(ids=self.n_train + free)
+        if len(clients) == len(self.train):
+            return outsiders
+        return replace(outsiders, origin=f"the hold-out of {words}")
 
     def digest(self) -> str:
-        """Hex sha256 of who holds what."""
+        """Hex sha256 of all parts."""
         h = hashlib.sha256()
-        for part in (self.train, self.validation, self.test):
-            for ids in part:
-                h.update(
-                    len(ids).to_bytes(8, "little")
-                    + np.ascontiguousarray(ids, dtype=np.int64).tobytes()
-                )
+        for ids in (*self.train, *self.validation, *self.test):
+            h.update(len(ids).to_bytes(8, "little"))
+            h.update(np.ascontiguousarray(ids, dtype=np.int64).tobytes())
         return h.hexdigest()
 
 
 def whole(shards: Shards, n_holdout: int) -> Split:
     """Clients that train on all they hold."""
     empty = [np.zeros(0, np.int64)] * len(shards)
-    return Split(
-        train=shards,
-        validation=empty,
-        test=empty,
-        n_train=sum(len(s) for s in shards),
-        n_holdout=n_holdout,
-    )
+    n_train = sum(len(s) for s in shards)
+    return Split(train=shards, validation=empty, test=empty, n_train=n_train, n_holdout=n_holdout)
 
 
 def cut_all(
-    y: np.ndarray,
+    attribute: ndarray,
     shards: Shards,
     n_holdout: int,
     seed: int,
@@ -259,59 +253,51 @@ def cut_all(
     on_test: bool = False,
     rule: str = "iid",
 ) -> Split:
-    """The shards of labels ``y`` cut by :func:`cut`. ``on_test``: the test part is the validation
-    part, too (released code).
+    """Cut each shard by :func:`cut`.
 
-    ``rule``: how the shards were made, for the remedy. Raises ``UserError`` for a client with an
-    empty part.
+    Args:
+        on_test: the test part is the validation part, too (released code).
+        rule: how the shards were made, for the remedy.
+
+    Raises:
+        UserError: a client has an empty part.
     """
+    split = whole(shards, n_holdout)
     if not validation and not test:
-        return whole(shards, n_holdout)
-    parts = [cut(y[s], validation, test, seed, k) for k, s in enumerate(shards)]
-    wanted = {"training": 1.0 - validation - test, "validation": validation, "test": test}
-    for i, (name, share) in enumerate(wanted.items()):
-        empty = [k for k, of_client in enumerate(parts) if share and not len(of_client[i])]
-        if empty:
+        return split
+    cuts = [cut(attribute[s], validation, test, seed, k) for k, s in enumerate(shards)]
+    shares = {"training": 1.0 - validation - test, "validation": validation, "test": test}
+    parts: list[Shards] = []
+    for i, (name, share) in enumerate(shares.items()):
+        parts.append([shard[positions[i]] for shard, positions in zip(shards, cuts, strict=True)])
+        empty = [k for k, ids in enumerate(parts[i]) if not len(ids)]
+        if share and empty:
             raise UserError(
-                _empty_part(empty, y[shards[empty[0]]], name, share, len(shards), seed, rule)
+                f"client {empty[0]} {_too_few(attribute[shards[empty[0]]], name, share)}; "
+                f"{len(empty)} of {len(shards)} clients, seed {seed}): use "
+                f"{'a larger share' if i else 'smaller shares'}, {_REMEDIES[rule]}fewer clients or "
+                "more data"
             )
-    train, validated, tested = (
-        [s[p[i]] for s, p in zip(shards, parts, strict=True)] for i in range(3)
-    )
-    return Split(
-        train=train,
-        validation=tested if on_test else validated,
-        test=tested,
-        n_train=sum(len(s) for s in shards),
-        n_holdout=n_holdout,
-    )
+    train, validated, tested = parts
+    return replace(split, train=train, validation=tested if on_test else validated, test=tested)
 
 
-def _empty_part(
-    empty: Sequence[int], y: np.ndarray, name: str, share: float, clients: int, seed: int, rule: str
-) -> str:
-    classes, counts = np.unique(y, return_counts=True)
-    alone = int((counts == 1).sum())
-    kept = f", {alone} of them with a single sample, which stays in training" if alone else ""
-    what = (
-        f"federation.{name}: {share:g}"
-        if name != "training"
-        else "what federation.validation and federation.test leave"
-    )
-    raise_it = "a larger share" if name != "training" else "smaller shares"
+def _too_few(attribute: ndarray, name: str, share: float) -> str:
+    classes, counts = np.unique(attribute, return_counts=True)
+    single, option = int((counts == 1).sum()), f"federation.{name}: {share:g}"
+    remark = f", {single} of them with a single sample, which stays in training" if single else ""
+    if name == "training":
+        option = "what federation.validation and federation.test leave"
     return (
-        f"client {empty[0]} has {len(y)} samples of {len(classes)} classes{kept}: its {name} part "
-        f"would be empty ({what}; "
-        f"{len(empty)} of {clients} clients, seed {seed}): use {raise_it}, {remedy_of(rule)}fewer "
-        "clients or more data"
+        f"has {len(attribute)} samples of {len(classes)} classes{remark}: its {name} part would be "
+        f"empty ({option}"
     )
 
 
 def cut(
-    y: np.ndarray, validation: float, test: float, seed: int, client: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sorted positions in ``y`` [n] of the (training, validation, test) part of a client with these
-    labels.
+    attribute: ndarray, validation: float, test: float, seed: int, client: int
+) -> tuple[ndarray, ndarray, ndarray]:
+    """Sorted positions of the (training, validation, test) part of a client's samples.
 
     The parts have their shares of the samples by largest remainder, of equals training first. Each
     has its share of every class, rounded down or up: the classes of the largest remainders are
@@ -319,55 +305,58 @@ def cut(
     training. Drawn by (seed, client), independent of other clients' samples.
     """
     rng = numpy_rng(seed, "parts", client=client)
-    classes, label = np.unique(y, return_inverse=True)
+    classes, label, counts = np.unique(attribute, return_inverse=True, return_counts=True)
     # decides between equal remainders: else the first classes would have all of them
     tie_order = rng.permutation(len(classes))
-    counts = np.bincount(label, minlength=len(classes)) if len(y) else np.zeros(0, np.int64)
-    many = np.where(counts > 1, counts, 0)
-    sizes = _totals(int(many.sum()), validation, test)
-    wish_v, wish_t = _exact(many * validation), _exact(many * test)
-    wish = _exact(many * (validation + test))
-    held = _rounded(wish, np.floor(wish), np.ceil(wish), sum(sizes), tie_order)
-    # whatever is held and not tested is validated on: the bounds leave both within one sample of
-    # their shares
-    least = np.maximum(np.floor(wish_t), held - np.ceil(wish_v))
-    most = np.minimum(np.ceil(wish_t), held - np.floor(wish_v))
-    tested = _rounded(wish_t, least, most, sizes[1], tie_order)
-    parts: tuple[list[np.ndarray], ...] = ([], [], [])
-    for c in range(len(classes)):
-        mine = rng.permutation(np.flatnonzero(label == c))
-        for part, ids in zip(
-            parts, np.split(mine, [counts[c] - held[c], counts[c] - tested[c]]), strict=True
-        ):
-            part.append(ids)
-    train, validated, test_part = (
-        np.sort(np.concatenate(p or [np.zeros(0, np.int64)])) for p in parts
-    )
+    out, tested = _taken_out(counts, validation, test, tie_order)
+    parts: list[list[ndarray]] = [[np.zeros(0, np.int64)] for _ in range(3)]
+    for c, count in enumerate(counts):
+        members = rng.permutation(np.flatnonzero(label == c))
+        pieces = np.split(members, [count - out[c], count - tested[c]])
+        for part, piece in zip(parts, pieces, strict=True):
+            part.append(piece)
+    train, validated, test_part = (np.sort(np.concatenate(part)) for part in parts)
     return train, validated, test_part
 
 
-def _exact(shares: np.ndarray) -> np.ndarray:
-    """Without the last digits: 10 times 0.1 + 0.2 is 3, and no more."""
+def _taken_out(
+    counts: ndarray, validation: float, test: float, tie_order: ndarray
+) -> tuple[ndarray, ndarray]:
+    """Samples of each class [C] that leave training, and those of them that are tested on."""
+    divisible = np.where(counts > 1, counts, 0)
+    n, exact = int(divisible.sum()), _exact(divisible * (validation + test))
+    exact_validation, exact_test = _exact(divisible * validation), _exact(divisible * test)
+    shares = np.array([1.0 - validation - test, test, validation])
+    _, n_test, n_validation = largest_remainder(_exact(n * shares), n).tolist()
+    out = _rounded(exact, np.floor(exact), np.ceil(exact), n_validation + n_test, tie_order)
+    # the rest is validated on: the bounds leave both within one sample of their shares
+    least = np.maximum(np.floor(exact_test), out - np.ceil(exact_validation))
+    most = np.minimum(np.ceil(exact_test), out - np.floor(exact_validation))
+    return out, _rounded(exact_test, least, most, n_test, tie_order)
+
+
+def _exact(shares: ndarray) -> ndarray:
+    """Drop the last digits: 10 times 0.1 + 0.2 is 3, and no more."""
     return np.round(shares, 9)
 
 
-def _totals(n: int, validation: float, test: float) -> tuple[int, int]:
-    """Sizes of the validation and the test part of ``n`` samples, by largest remainder."""
-    exact = _exact(n * np.array([1.0 - validation - test, test, validation]))
+def largest_remainder(exact: ndarray, total: int) -> ndarray:
+    """Integers with the sum ``total``: largest remainders are rounded up, the first of equals."""
     sizes = np.floor(exact).astype(int)
-    sizes[np.argsort(sizes - exact, kind="stable")[: n - int(sizes.sum())]] += 1
-    return int(sizes[2]), int(sizes[1])
+    sizes[np.argsort(sizes - exact, kind="stable")[: total - int(sizes.sum())]] += 1
+    return sizes
 
 
 def _rounded(
-    exact: np.ndarray, least: np.ndarray, most: np.ndarray, total: int, tie_order: np.ndarray
-) -> np.ndarray:
-    """[C] whole numbers from ``least`` to ``most`` (at most one more) that sum to ``total`` or as
-    near as can be; what exceeds ``least`` the most is rounded up first, of equals the first in
+    exact: ndarray, least: ndarray, most: ndarray, total: int, tie_order: ndarray
+) -> ndarray:
+    """[C] integers from ``least`` to ``most`` (at most one more) with a sum nearest to ``total``.
+
+    The one that exceeds ``least`` the most is rounded up first, of equals the first in
     ``tie_order`` [C].
     """
-    out = least.astype(int)
-    can = tie_order[(most > least)[tie_order]]
-    first = can[np.argsort((least - exact)[can], kind="stable")]
-    out[first[: max(0, total - int(out.sum()))]] += 1
-    return out
+    sizes = least.astype(int)
+    raisable = tie_order[(most > least)[tie_order]]
+    first = raisable[np.argsort((least - exact)[raisable], kind="stable")]
+    sizes[first[: max(0, total - int(sizes.sum()))]] += 1
+    return sizes

@@ -28,7 +28,6 @@ from fedbench.core.population.audit import (
     opaque_names,
     own_set,
     pool_of,
-    refuse_overlap,
 )
 from fedbench.core.population.groups import Groups, deform, make_groups, thresholds
 from fedbench.core.population.partition import Shards, Split, cut_all, partition
@@ -176,11 +175,10 @@ def make_scene(
     inside, who does so if ``poisoned``; ``root``: how many samples the server's rule wants.
     """
     clients, n_train, n_holdout = setting.federation.clients, len(data.train_y), len(data.holdout_y)
-    shards = partition(
-        data.train_y, clients, seed, **setting.partition.model_dump(exclude_none=True)
-    )
+    attribute = data.task.attribute(data.train_y)
+    shards = partition(attribute, clients, seed, **setting.partition.model_dump(exclude_none=True))
     split = cut_all(
-        data.train_y,
+        attribute,
         shards,
         n_holdout,
         seed,
@@ -216,7 +214,6 @@ def make_scene(
         free, setting.audit.shadow.samples if setting.audit.shadow else 0, "audit.shadow", seed
     )
     roots = own_set(np.setdiff1d(free, shadow), root, "the rule's root set", seed)
-    refuse_overlap(np.concatenate([roots, shadow]), n_train, audits)
     limits = (
         thresholds(setting.thresholds[0], setting.thresholds[1], clients, seed)
         if setting.thresholds

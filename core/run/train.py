@@ -125,10 +125,10 @@ def train(
         coalitions=job.coalitions or (job.averaged,),
         sizes=setup.weighing,
         one_start=len(setup.initial) == 1 and setup.config.max_delay == 0,
-        who={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
+        names={n: str(job.signals[n.removesuffix(PRE_DEFENSE)]) for n in forward}
         | {n: f"'{n}' ({DISTRIBUTION} {job.provenance.fedbench})" for n in GRADIENT_SIGNALS},
         on_failure=log_failure,
-        rounds=len(job.audited_rounds),
+        n_rounds=len(job.audited_rounds),
     )
     recorder.failed |= failed
     require_use(recorder.refused, (*attacks, *job.looks.values()))

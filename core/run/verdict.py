@@ -57,7 +57,7 @@ def verdict(
         rounds = _rounds(job, said, kind, code, trained.rounds)
         by_round = s[None] if said is None else said
         decision = _decision(job, answers.threshold, by_round, kind, code, trained.rounds)
-        largest = maximum(by_round, kind, shuffle_rng(job.seed, code), kept=kept)
+        largest = maximum(by_round, kind, shuffle_rng(job.seed, code), draws=kept)
         targets.append(
             TargetScores(
                 target=code,

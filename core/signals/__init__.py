@@ -1,6 +1,4 @@
-"""What a view measures in an audited round: logit signals, and gradient features without per-sample
-gradients.
-"""
+"""Signals that are measured in an audited round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The built-in signals: of the logits, of the gradient, and of perturbed copies of a sample."""
+"""The built-in signals: logits, gradients, and predictions on perturbed copies of a sample."""
 
 from __future__ import annotations
 
@@ -7,107 +7,105 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
+from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 
-from fedbench.core import Params, Probe, Signal
+from fedbench.core import EVERY_TASK, Params, Probe, Signal
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.signals.measure import GRADIENT_BYTES, chunk_of
 
 
 class Loss(Signal):
-    """Cross-entropy. Source: Yeom et al., CSF 2018."""
+    """Loss of the task, in classification cross-entropy. Source: Yeom et al., CSF 2018."""
 
-    def measure(self, probe: Probe) -> torch.Tensor:
-        return cross_entropy(probe.logits, probe.y, reduction="none").float()
+    tasks = EVERY_TASK
+
+    def measure(self, probe: Probe) -> Tensor:
+        return probe.losses().float()
 
 
 class Confidence(Signal):
     """Softmax probability of the label, p_y."""
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         return torch.exp(-cross_entropy(probe.logits, probe.y, reduction="none")).float()
 
 
 class LogitConfidence(Signal):
-    """ln(p_y / (1 - p_y)) = z_y - logsumexp of the other logits, in float64, stored as float32; no
-    prediction saturates.
+    """Log odds ln(p_y / (1 - p_y)) = z_y - logsumexp of the other logits, in float64.
 
-    Nothing is computed from p_y, which is 1 in float32 from a margin of 17 on, so that different
-    logits give different values. Source: Carlini et al. (LiRA), S&P 2022, the "logit scaling";
-    Chang et al. (FTA), USENIX Security 2024, who form ln p_y - ln(the other probabilities + 1e-45),
-    the same up to a margin of about 100.
+    Computed without p_y, which is 1 in float32 from a margin of 17 on. Source: Carlini et al.
+    (LiRA), S&P 2022, the "logit scaling"; Chang et al. (FTA), USENIX Security 2024, who form
+    ln p_y - ln(the other probabilities + 1e-45), the same up to a margin of about 100.
     """
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         logits, label = probe.logits.double(), probe.y[:, None]
-        return (
-            logits.gather(1, label).squeeze(1) - logits.scatter(1, label, -torch.inf).logsumexp(1)
-        ).float()
+        rest = logits.scatter(1, label, -torch.inf).logsumexp(1)
+        return (logits.gather(1, label).squeeze(1) - rest).float()
 
 
 class MaxProb(Signal):
     """Largest softmax probability. Source: Salem et al., NDSS 2019."""
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         return probe.logits.softmax(1).amax(1).float()
 
 
 class StdProb(Signal):
     """Population standard deviation of the softmax vector. Source: Salem et al., NDSS 2019."""
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         return probe.logits.softmax(1).std(1, correction=0).float()
 
 
 class Entropy(Signal):
     """-sum_i p_i ln p_i, in nats. Source: Salem et al., NDSS 2019."""
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         log_p = probe.logits.log_softmax(1)
         return -(log_p.exp() * log_p).sum(1).float()
 
 
 class Logits(Signal):
-    """The logits themselves, [n, C], as the model gives them: what an attack that learns reads."""
+    """Logits [n, C] as the model gives them, for attacks that learn."""
 
     vector = True
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         return probe.logits.float()
 
 
 class UniformLoss(Signal):
-    """Mean over the classes of -ln p_c = logsumexp(z) - mean(z): the cross-entropy of a label that
-    says nothing.
+    """Cross-entropy of a uniform label: mean over the classes of -ln p_c = logsumexp(z) - mean(z).
 
-    In float64, where no class saturates. Training on soft labels lowers it on members, beside the
-    loss of the label.
+    In float64, where no class saturates. Training on soft labels lowers it on members.
     """
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         logits = probe.logits.double()
         return (logits.logsumexp(1) - logits.mean(1)).float()
 
 
 class Margin(Signal):
-    """Logit margin z_y - max_{j != y} z_j: > 0 exactly where the label alone has the largest logit
-    (a tie gives 0).
+    """Logit margin z_y - max_{j != y} z_j, 0 for a tie.
 
     Source: the hinge score of Carlini et al. (LiRA), S&P 2022; its sign is the decision of Yeom et
     al., CSF 2018.
     """
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         logits, label = probe.logits.float(), probe.y[:, None]
         return logits.gather(1, label).squeeze(1) - logits.scatter(1, label, -torch.inf).amax(1)
 
 
 class ModifiedEntropy(Signal):
-    """-(1 - p_y) ln p_y - sum_{i != y} p_i ln(1 - p_i). Source: Song & Mittal, USENIX Security
-    2021.
+    """Entropy that includes the label, -(1 - p_y) ln p_y - sum_{i != y} p_i ln(1 - p_i).
+
+    Source: Song & Mittal, USENIX Security 2021.
     """
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         log_p = probe.logits.log_softmax(1)
         log_q = _log_complement(log_p)
         label = probe.y[:, None]
@@ -116,76 +114,70 @@ class ModifiedEntropy(Signal):
         return -(right + wrong).float()
 
 
-def _log_complement(log_p: torch.Tensor) -> torch.Tensor:
-    """ln(1 - p), [n, C], finite for finite logits: only the top class can have p near 1; it is
-    summed from the rest.
-    """
+def _log_complement(log_p: Tensor) -> Tensor:
+    """ln(1 - p) [n, C], finite for finite logits: that of the top class is summed from the rest."""
     top = log_p.argmax(1, keepdim=True)
-    of_top = log_p.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
-    return torch.log1p(-log_p.exp().scatter(1, top, 0.0)).scatter(1, top, of_top)
+    rest = log_p.scatter(1, top, -torch.inf).logsumexp(1, keepdim=True)
+    return torch.log1p(-log_p.exp().scatter(1, top, 0.0)).scatter(1, top, rest)
 
 
-# --- of the gradient ------------------------------------------------------------------------------
+# --- gradients ------------------------------------------------------------------------------------
 
 
-class _OfTheEngine(Signal):
-    """``Recorder`` (measure.py) computes it from one pass over the samples, at the model that the
-    client received.
+class _GradientSignal(Signal):
+    """A signal that ``Recorder`` (measure.py) computes for all clients in one pass, at the model
+    that each received.
     """
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         raise NotImplementedError(
             "the engine measures this signal for all clients at once; name it in an attack's "
             "`needs`"
         )
 
 
-class GradDot(_OfTheEngine):
-    """<g_i, I_k>: the sample's gradient and received minus uploaded parameters. Source: Li et al.,
-    ICLR 2023.
+class GradDot(_GradientSignal):
+    """Product <g_i, I_k> of a sample's gradient with received minus uploaded parameters.
+
+    Source: Li et al., ICLR 2023.
     """
 
 
-class GradSq(_OfTheEngine):
-    """|g_i|^2. Source: Nasr et al., CCS 2018."""
+class GradSq(_GradientSignal):
+    """Squared norm |g_i|^2. Source: Nasr et al., CCS 2018."""
 
 
-class UpdateSq(_OfTheEngine):
-    """|I_k|^2, the same for every sample."""
+class UpdateSq(_GradientSignal):
+    """Squared norm |I_k|^2, for all samples of a client."""
 
 
 class UploadGradSq(Signal):
-    """Squared length of the gradient of the sample's cross-entropy at the UPLOADED model, over all
-    trainable parameters.
+    """Squared norm of a sample's gradient at the UPLOADED model, over all trainable parameters.
 
-    It tells how well that model has learnt the sample; ``grad-sq`` is at the model that the client
-    received, where it had not yet trained in the round. Source: Nasr et al., S&P 2019 (gradient
-    norms of the attacked model itself).
+    ``grad-sq`` is at the model that the client received. Source: Nasr et al., S&P 2019.
     """
 
-    def measure(self, probe: Probe) -> torch.Tensor:
-        none = probe.update.new_zeros(0, len(probe.update))
-        return gradient_features(
-            probe.model, probe.x, probe.y, none, chunk_of(probe.x, GRADIENT_BYTES)
-        ).sq.float()
+    def measure(self, probe: Probe) -> Tensor:
+        x, no_updates = probe.x, probe.update.new_zeros(0, len(probe.update))
+        chunk = chunk_of(x, GRADIENT_BYTES)
+        return gradient_features(probe.model, x, probe.y, no_updates, chunk).sq.float()
 
 
-# --- of perturbed copies --------------------------------------------------------------------------
+# --- perturbed copies -----------------------------------------------------------------------------
 
 
-_KEY = 2021  # of the draws: the same for every sample, row and round
-Draws = list[torch.Tensor]
+_KEY = 2021  # of the draws, for every sample, row and round
 
 
 class Robustness(Signal):
-    """Share of perturbed copies of the sample that the model still gives its label, in [0, 1].
+    """Share of perturbed copies of a sample that the model still gives its label, in [0, 1].
 
-    Reads the predicted class and nothing else of the model. The copies: Gaussian noise on the input
-    as the model takes it (byte images are normalised first); of images [C, H, W] shifted and
-    mirrored ones too; of a sample with features 0 and 1 alone flipped bits in place of noise. The
-    draws are fixed, so that a sample's value depends on no other sample. Source: Choquette-Choo et
-    al. (ICML 2021), "Label-only membership inference attacks": noise, data augmentation, and
-    Bernoulli noise for binary features.
+    Reads nothing but predicted classes. Copies have Gaussian noise on the normalised input; images
+    [C, H, W] are also shifted and mirrored; features that are all 0 or 1 have flipped bits in place
+    of noise. The draws are fixed, so that a sample's value depends on no other sample.
+
+    Source: Choquette-Choo et al. (ICML 2021), "Label-only membership inference attacks": noise,
+    data augmentation, and Bernoulli noise for binary features.
     """
 
     class Params(Params):
@@ -215,28 +207,23 @@ class Robustness(Signal):
             description="whether a shifted copy of an image is mirrored with probability one half",
         )
 
-    def measure(self, probe: Probe) -> torch.Tensor:
+    def measure(self, probe: Probe) -> Tensor:
         x = probe.normalise(probe.x)
         if not x.is_floating_point():
-            raise ValueError(
-                f"it perturbs floats and byte images; these samples are {x.dtype}".replace(
-                    "torch.", ""
-                )
-            )
+            dtype = str(x.dtype).removeprefix("torch.")
+            raise ValueError(f"it perturbs floats and byte images; these samples are {dtype}")
         bits = ((x == 0) | (x == 1)).flatten(1).all(1)
         share = torch.zeros(len(x), device=x.device)
-        for mine, copies in ((bits, self._flipped), (~bits, self._noised)):
-            if bool(mine.any()):
-                share[mine] = self._share(probe, mine, copies(x[mine]))
+        for rows, perturbed in ((bits, self._flipped), (~bits, self._noised)):
+            if bool(rows.any()):
+                share[rows] = self._share(probe, probe.y[rows], perturbed(x[rows]))
         return share
 
-    def _share(
-        self, probe: Probe, mine: torch.Tensor, copies: Iterator[torch.Tensor]
-    ) -> torch.Tensor:
-        right = [probe.model(x).argmax(1) == probe.y[mine] for x in copies]
+    def _share(self, probe: Probe, y: Tensor, copies: Iterator[Tensor]) -> Tensor:
+        right = [probe.model(copy).argmax(1) == y for copy in copies]
         return torch.stack(right).float().mean(0)
 
-    def _noised(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+    def _noised(self, x: Tensor) -> Iterator[Tensor]:
         g = torch.Generator().manual_seed(_KEY)
         for level in self.params.levels:
             for _ in range(self.params.copies):
@@ -244,18 +231,22 @@ class Robustness(Signal):
         if x.dim() == 4 and (self.params.shift or self.params.mirror):
             yield from self._moved(x, g)
 
-    def _moved(self, x: torch.Tensor, g: torch.Generator) -> Iterator[torch.Tensor]:
-        """Images of which the border is repeated where nothing is known."""
-        s, (h, w) = self.params.shift, x.shape[2:]
-        wide = pad(x, (s, s, s, s), mode="replicate") if s else x
+    def _moved(self, x: Tensor, g: torch.Generator) -> Iterator[Tensor]:
+        """Shifted and mirrored images; the border is repeated outside the image."""
+        shift, (height, width) = self.params.shift, x.shape[2:]
+        wide = x
+        if shift:
+            wide = pad(x, (shift,) * 4, mode="replicate")
         for _ in range(self.params.copies):
-            top, left, turned = (
-                int(torch.randint(0, n, (), generator=g)) for n in (2 * s + 1, 2 * s + 1, 2)
+            top, left, mirrored = (
+                int(torch.randint(0, n, (), generator=g)) for n in (2 * shift + 1, 2 * shift + 1, 2)
             )
-            moved = wide[:, :, top : top + h, left : left + w]
-            yield moved.flip(3) if turned and self.params.mirror else moved
+            moved = wide[:, :, top : top + height, left : left + width]
+            if mirrored and self.params.mirror:
+                moved = moved.flip(3)
+            yield moved
 
-    def _flipped(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+    def _flipped(self, x: Tensor) -> Iterator[Tensor]:
         g = torch.Generator().manual_seed(_KEY)
         for rate in self.params.rates:
             for _ in range(self.params.copies):

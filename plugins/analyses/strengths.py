@@ -22,7 +22,6 @@ from fedbench.core.report import (
     RowDifference,
     RowSummary,
     Section,
-    Strengths,
     Style,
     Sweep,
     Table,
@@ -31,6 +30,7 @@ from fedbench.core.report import (
     Words,
     value,
 )
+from fedbench.plugins.analyses.choice import Strengths
 from fedbench.plugins.analyses.common import framed, grid, numbers, stroke, table, words
 
 if TYPE_CHECKING:

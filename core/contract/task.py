@@ -1,0 +1,124 @@
+"""Tasks: how a model's outputs are trained, and what they are worth. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from numpy import ndarray
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+EVERY_TASK = frozenset({"*"})
+CLASSIFICATION = frozenset({"classification"})
+
+Purpose = Literal["train", "audit", "test"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utility:
+    """A measure of what a model is worth, one number a test sample."""
+
+    name: str
+    values: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """(outputs and target of the rows of ``test``, y [n]) -> [n]"""
+    unit: str = ""
+    low: float = 0.0
+    """smallest possible value"""
+    high: float = 1.0
+    direction: Literal["lower", "higher"] = "higher"
+    """which values are better"""
+
+
+class Task:
+    """Base of a task, which a data set names. Classes take no arguments.
+
+    A model sees rows: the samples themselves or, where ``rows`` says so, several of each sample,
+    such as a noised image for each of some times. A loss compares outputs with the ``target``.
+    """
+
+    name: str
+    utilities: tuple[Utility, ...]
+    """boards rank by the first"""
+    views: int = 1
+    """rows of a sample in an audit, adjacent"""
+    y_dtype = "float32"
+    least_outputs = 1
+
+    def rows(
+        self, x: Tensor, y: Tensor, purpose: Purpose, generator: Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Model inputs and target of samples ``x``, ``y``: by default these.
+
+        One row a sample to ``train``, with draws from ``generator``; ``views`` rows a sample to
+        ``audit``, and any fixed number to ``test``, both without draws, so that all models of all
+        rounds see the same. Rows of a sample depend on no other sample.
+        """
+        return x, y
+
+    def losses(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """Loss [B] of each row."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement losses")
+
+    def loss(
+        self, outputs: Tensor, target: Tensor, reduction: Literal["mean", "sum"] = "mean"
+    ) -> Tensor:
+        """Scalar loss of a batch."""
+        losses = self.losses(outputs, target)
+        return losses.mean() if reduction == "mean" else losses.sum()
+
+    def sample_losses(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """Loss [n] of each sample, the mean over its ``views``."""
+        losses = self.losses(outputs, target)
+        return losses if self.views == 1 else losses.unflatten(0, (-1, self.views)).mean(1)
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        """Prediction of each row."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement predict")
+
+    def attribute(self, y: ndarray) -> ndarray:
+        """[n] int: the attribute by which a skewed division divides samples; by default ``y``."""
+        return y
+
+
+class Classification(Task):
+    """Classes by logits [B, C]; the target is labels [B] int64 or probabilities [B, C]."""
+
+    name, y_dtype, least_outputs = "classification", "int64", 2
+    utilities = (
+        Utility(
+            name="accuracy", values=lambda outputs, target, y: (outputs.argmax(1) == y).double()
+        ),
+    )
+
+    def losses(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """Cross-entropy [B]."""
+        from torch.nn.functional import cross_entropy
+
+        if target.is_floating_point():
+            target = target.to(outputs)
+        return cross_entropy(outputs, target, reduction="none")
+
+    def loss(
+        self, outputs: Tensor, target: Tensor, reduction: Literal["mean", "sum"] = "mean"
+    ) -> Tensor:
+        """Mean or summed cross-entropy."""
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(outputs, target, reduction=reduction)
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        """Class of the largest logit."""
+        return outputs.argmax(1)
+
+
+DEFAULT_TASK = Classification()
+
+
+def unserved(task: Task, tasks: frozenset[str], component: str) -> str:
+    """Reason why a component that serves ``tasks`` does not serve ``task``; empty if it does."""
+    if tasks & {task.name, *EVERY_TASK}:
+        return ""
+    return f"{component} serves {', '.join(sorted(tasks))}, and the data's task is {task.name}"
