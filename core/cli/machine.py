@@ -1,6 +1,4 @@
-"""`fedbench doctor`, `completion` and `clean`: what this machine has, completion of a shell, and
-caches.
-"""
+"""`fedbench doctor`, `completion` and `clean`: facts of this machine, shells and caches."""
 
 from __future__ import annotations
 
@@ -46,8 +44,11 @@ def doctor(ctx: click.Context) -> None:
     rows = [
         ("python", f"{platform.python_version()} ({sys.executable})"),
         ("platform", platform.platform()),
+        *_versions(problems),
+        *_devices(problems),
+        *_data_folder(problems),
+        *_plugins(),
     ]
-    rows += [*_versions(problems), *_devices(problems), *_data_folder(problems), *_plugins()]
     show_table(("what", "found"), rows)
     for problem in problems:
         say(f"PROBLEM {problem}")
@@ -56,8 +57,9 @@ def doctor(ctx: click.Context) -> None:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use; where the system does not say, all of them. A container's
-    CPU quota is rounded up.
+    """Return the number of cores that this process may use; a container's CPU quota is rounded up.
+
+    Where the system does not say, all cores count.
     """
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -66,8 +68,9 @@ def usable_cores() -> int:
 
 
 def cpu_quota(groups: Path, cores: float) -> float:
-    """CPU seconds a second that control groups (version 2, else 1) allow; ``cores`` where there is
-    no limit.
+    """Return the CPU seconds a second that control groups (version 2, else 1) allow.
+
+    Without a limit they are ``cores``.
     """
     for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
         try:
@@ -92,23 +95,12 @@ def _devices(problems: list[str]) -> Iterator[Row]:
     yield "cores", f"{usable_cores()} usable of {os.cpu_count()}"
     try:
         import torch
-    except (ImportError, OSError) as exc:  # OSError: a shared library of torch is missing
-        yield "torch", f"cannot be imported: {exc}"
-        problems.append(f"torch cannot be imported: {exc}")
+    except (ImportError, OSError) as error:  # OSError: a shared library of torch is missing
+        problems.append(f"torch cannot be imported: {error}")
         return
-    yield (
-        "threads",
-        f"{torch.get_num_threads()} in an operation, {torch.get_num_interop_threads()} between",
-    )
-    if not torch.cuda.is_available():
-        yield (
-            "cuda",
-            "none (torch is built "
-            f"{f'for CUDA {torch.version.cuda}' if torch.version.cuda else 'without'})",
-        )
-        yield "device", "cpu"
-        return
-    yield "cuda", f"{torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+    threads, between = torch.get_num_threads(), torch.get_num_interop_threads()
+    yield "threads", f"{threads} in an operation, {between} between"
+    yield "cuda", f"torch is built for {torch.version.cuda or 'CPU alone'}"
     for i in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(i)
         yield f"device cuda:{i}", f"{facts.name}, {facts.total_memory / 2**30:.1f} GiB"
@@ -116,36 +108,32 @@ def _devices(problems: list[str]) -> Iterator[Row]:
 
 def _data_folder(problems: list[str]) -> Iterator[Row]:
     folder = data_folder()
-    source = (
-        "$FEDBENCH_DATA"
-        if os.environ.get("FEDBENCH_DATA")
-        else "default; set FEDBENCH_DATA to change it"
-    )
+    source = "default; set FEDBENCH_DATA to change it"
+    if os.environ.get("FEDBENCH_DATA"):
+        source = "$FEDBENCH_DATA"
     yield "data folder", f"{folder} ({source})"
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         problems.append(
             f"the data folder {folder} cannot be written: set FEDBENCH_DATA to a folder of yours"
         )
-    yield (
-        "data",
-        f"{sum(1 for _ in folder.iterdir())} files and folders"
-        if folder.is_dir()
-        else "the folder does not exist yet",
-    )
+    if folder.is_dir():
+        yield "data", f"{len(list(folder.iterdir()))} files and folders"
 
 
 def _plugins() -> Iterator[Row]:
     from fedbench.core.registry.components import Registry
 
     registry = Registry.discover()
+    broken, clashes = registry.broken, registry.clashes
     yield (
         "plugins",
-        f"{len(registry.plugins)} found, {len(registry.broken)} broken, {len(registry.clashes)} "
-        "clashes",
+        f"{len(registry.plugins)} found, {len(broken)} broken, {len(clashes)} clashes",
     )
-    yield from (("broken plugin", f"{plugin}: {plugin.reason}") for plugin in registry.broken)
-    yield from (("clash", str(clash)) for clash in registry.clashes)
+    for plugin in broken:
+        yield "broken plugin", f"{plugin}: {plugin.reason}"
+    for clash in clashes:
+        yield "clash", str(clash)
 
 
 # -- completion ------------------------------------------------------------------------------------
@@ -163,16 +151,13 @@ VARIABLE = "_FEDBENCH_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL complete fedbench's commands, options, suites, plugins and
-    results folders.
-    """
+    """Print the script that makes SHELL complete fedbench's commands, options and suites."""
     from click.shell_completion import get_completion_class
 
-    made = get_completion_class(shell)
-    assert made is not None  # one of the choices, all of which click has
-    # not `source()`: of bash it starts a shell to look at its version, and prints what it thinks of
-    # it
-    script = made(ctx.find_root().command, {}, "fedbench", VARIABLE)
+    script_class = get_completion_class(shell)
+    assert script_class is not None  # one of the choices, all of which click has
+    # not `source()`: for bash it starts a shell to look at its version, and prints an opinion
+    script = script_class(ctx.find_root().command, {}, "fedbench", VARIABLE)
     say((script.source_template % script.source_vars()).strip())
 
 
@@ -196,18 +181,14 @@ def clean(results: Path, dry_run: bool) -> None:
 
     store = opened(results)
     with store.lock():
-        places = [store.root, *sorted(store.root.glob(f"{IMPORTED}/*"))]
-        files = [
-            f
-            for place in places
-            for kind in ("cache/*.npz", "logs/*.log")
-            for f in sorted(place.glob(kind))
-        ]
-        size = sum(f.stat().st_size for f in files)
+        files = []
+        for folder in [store.root, *store.root.glob(f"{IMPORTED}/*")]:
+            files += [*folder.glob("cache/*.npz"), *folder.glob("logs/*.log")]
+        size = sum(file.stat().st_size for file in files)
         if not dry_run:
-            for f in files:
-                f.unlink()
+            for file in files:
+                file.unlink()
             store.sweep()
     verb = "would delete" if dry_run else "deleted"
-    kept = len(list(store.records.glob("*.json")))
-    say(f"{verb} {len(files)} cached runs and logs, {size / 2**20:.1f} MiB; {kept} records stay")
+    n_records, mib = len(list(store.records.glob("*.json"))), size / 2**20
+    say(f"{verb} {len(files)} cached runs and logs, {mib:.1f} MiB; {n_records} records stay")
