@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -206,39 +205,38 @@ class Labelled:
 
 
 def class_folders(root: Path, names: Sequence[str] | None = None, at_least: int = 1) -> Labelled:
-    """Return the images below ``root/<class>/``, sorted by class, then by path.
+    """The images below ``root/<class>/``, sorted by class, then by path; hidden and other files do
+    not count.
 
-    Hidden and other files do not count.
-
-    Args:
-        names: the classes wanted (default: every folder found).
-
-    Raises:
-        UserError: for no class folder, an unknown class, and a class with fewer than ``at_least``
-            images.
+    ``names`` are the classes wanted (default: every folder found). Raises ``UserError`` for no
+    class folder, an unknown class, and a class with fewer than ``at_least`` images.
     """
-    folders = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
-    if not folders:
+    found = sorted(p.name for p in _entries(root) if p.is_dir() and not p.name.startswith("."))
+    if not found:
         raise UserError(
             f"{root}: no class folders; expected {root}/<class>/<image>{{{','.join(SUFFIXES)}}}"
         )
-    classes = folders if names is None else sorted(names)
-    if unknown := sorted(set(folders) - set(classes)):
+    unknown = sorted(set(found) - set(names)) if names is not None else []
+    if unknown:
         raise UserError(
-            f"{root / unknown[0]}: an unknown class; the classes are {', '.join(classes)}; remove "
-            "the folder"
+            f"{root / unknown[0]}: an unknown class; the classes are {', '.join(names or ())}; "
+            "remove the folder"
         )
-    groups = [_images_below(str(root / name)) for name in classes]
-    problems = [
-        f"{root / name}: {len(group)} images, at least {at_least} needed; add images or remove the "
-        f"class (files read: {', '.join(SUFFIXES)})"
-        for name, group in zip(classes, groups, strict=True)
-        if len(group) < at_least
+    wanted = sorted(names) if names is not None else found
+    groups = [_images_below(str(root / name)) if name in found else [] for name in wanted]
+    short = [
+        f"{root / n}: {_count(g)}" for n, g in zip(wanted, groups, strict=True) if len(g) < at_least
     ]
-    if problems:
-        raise UserError(*problems[:_MOST_PROBLEMS])
-    y = np.repeat(np.arange(len(classes)), list(map(len, groups))).astype(np.int64)
-    return Labelled(list(chain(*groups)), y, classes)
+    if short:
+        raise UserError(
+            *(
+                f"{s}, at least {at_least} needed; add images or remove the class"
+                f"{'' if 'no image' not in s else ' (files read: ' + ', '.join(SUFFIXES) + ')'}"
+                for s in short[:_MOST_PROBLEMS]
+            )
+        )
+    y = np.repeat(np.arange(len(wanted)), [len(g) for g in groups]).astype(np.int64)
+    return Labelled([f for g in groups for f in g], y, wanted)
 
 
 def decode_images(
@@ -357,10 +355,22 @@ def _room(n: int, shape: tuple[int, ...], file: str | Path) -> np.ndarray:
     return np.empty((n, *shape), np.uint8)
 
 
+def _entries(root: Path) -> list[Path]:
+    try:
+        return list(root.iterdir())
+    except OSError as error:
+        raise UserError(f"{root}: cannot be read as a folder ({error.strerror})") from error
+
+
 def _images_below(folder: str) -> list[str]:
-    paths = []
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            if name.lower().endswith(SUFFIXES) and not name.startswith("."):
-                paths.append(os.path.join(parent, name))
-    return sorted(paths)
+    found = [
+        os.path.join(at, name)
+        for at, _, names in os.walk(folder)
+        for name in names
+        if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+    ]
+    return sorted(found)
+
+
+def _count(group: list[str]) -> str:
+    return {0: "no image", 1: "a single image"}.get(len(group), f"{len(group)} images")
