@@ -15,6 +15,7 @@ import click
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.output import opened, say
 from fedbench.core.contract.errors import UserError
+from fedbench.core.registry.components import Registry
 
 if TYPE_CHECKING:
     from fedbench.core.store.reading import LoadedRecord
@@ -63,8 +64,6 @@ def command(
     gives with this attack; they lie beside the earlier ones, and are `claimed` where these are.
     Code, data and versions must be those of the records.
     """
-    from fedbench.core.registry.components import Registry
-
     registry = Registry.discover()
     for name in attacks:
         registry.get("attack", name)

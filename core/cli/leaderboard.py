@@ -16,6 +16,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.process.ask import ask_each, long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work
+from fedbench.core.registry.components import Registry
 
 if TYPE_CHECKING:
     from fedbench.core.registry.component import RegisteredComponent
@@ -98,8 +99,6 @@ def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, RegisteredComp
     Raises:
         UserError: for one that no package or several provide, or that cannot be made.
     """
-    from fedbench.core.registry.components import Registry
-
     registry = Registry.discover()
     reports = {name: registry.get("report", name) for name in names}
     for report in reports.values():

@@ -15,6 +15,7 @@ import click
 from fedbench.core.cli.options import examples, results_argument
 from fedbench.core.cli.output import opened, say, show_table
 from fedbench.core.contract.hooks import DISTRIBUTION
+from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit.download import data_folder
 
 _PACKAGES = (
@@ -122,8 +123,6 @@ def _data_folder(problems: list[str]) -> Iterator[Row]:
 
 
 def _plugins() -> Iterator[Row]:
-    from fedbench.core.registry.components import Registry
-
     registry = Registry.discover()
     broken, clashes = registry.broken, registry.clashes
     yield (

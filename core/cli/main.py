@@ -87,20 +87,6 @@ Exit status: 0 success, 1 a cell failed, 2 a mistake in the command or suite,
 """
 
 
-# a folder that cannot be read or written: for the user to fix, not a defect of fedbench
-_OF_THE_MACHINE = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.ENOTDIR,
-    errno.ENOENT,
-    errno.EIO,
-}
-
-
 @cache
 def commands() -> dict[str, str]:
     """Return name -> "module:attribute" of every command, in the order of the help.
@@ -182,7 +168,8 @@ class LazyGroup(click.Group):
                 "fedbench ... > FILE",
             )
         except OSError as error:
-            if error.errno not in _OF_THE_MACHINE:
+            # a file that cannot be read or written, or a full disk, is for the user to fix
+            if error.filename is None and error.errno != errno.ENOSPC:
                 raise
             messages = (f"{error.filename or 'a file'}: {error.strerror}",)
         for message in messages:

@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 from fedbench.core.cli.output import QUIET
 from fedbench.core.contract.errors import UserError
 from fedbench.core.words import DEBUG
+from fedbench.suites import shipped_suites
 
 ONLY = ("setting", "coalition", "defense", "attack", "seed")
 
@@ -21,8 +22,6 @@ def _complete_suite(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Return names of shipped suites; the shell completes files where none matches."""
-    from fedbench.suites import shipped_suites
-
     names = [name for name in shipped_suites() if name.startswith(incomplete)]
     return list(map(CompletionItem, names)) or [CompletionItem(incomplete, type="file")]
 

@@ -14,13 +14,15 @@ import click
 from fedbench.core.cli.options import examples, json_option
 from fedbench.core.cli.output import say, say_json, show_table
 from fedbench.core.contract.hooks import DISTRIBUTION
-from fedbench.core.process.ask import plugin_limits
+from fedbench.core.process.ask import ask_each, plugin_limits
 from fedbench.core.process.channel import at_work
+from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import PLURAL
 from fedbench.core.words import one_line
+from fedbench.suites import shipped_suites, title_of
 
 if TYPE_CHECKING:
-    from fedbench.core.registry.components import PluginStatus, RegisteredComponent, Registry
+    from fedbench.core.registry.components import PluginStatus, RegisteredComponent
 
 _KINDS = {plural: kind for kind, plural in PLURAL.items()}
 _PARAM_COLUMNS = ("name", "type", "default", "range", "description")
@@ -44,8 +46,6 @@ def list_(what: str | None, params: bool, as_json: bool) -> None:
     """
     if what == "suites" and params:
         raise click.UsageError("suites have no parameters: leave out --params")
-    from fedbench.core.registry.components import Registry
-
     registry = Registry.discover()
     names = [what] if what else [*_KINDS, "suites"]
     if params and not what:
@@ -68,8 +68,6 @@ def list_(what: str | None, params: bool, as_json: bool) -> None:
 
 
 def _suite_entries() -> list[dict[str, Any]]:
-    from fedbench.suites import shipped_suites, title_of
-
     return [
         {"name": name, "title": title_of(path), "path": str(path)}
         for name, path in shipped_suites().items()
@@ -83,7 +81,6 @@ def _entries(registry: Registry, kind: str, params: bool, facts: bool) -> list[d
         params: also its parameters, which imports it in a separate process.
         facts: also what only the class of a dataset knows, which imports it, too.
     """
-    from fedbench.core.process.ask import ask_each
 
     def ask(registered: RegisteredComponent) -> dict[str, Any]:
         answer = _facts(registered) if facts else {}
@@ -197,8 +194,6 @@ def plugins(as_json: bool) -> None:
     plugin's class is imported, made or asked, with 30 and 5 times as many where it loads data or
     writes a report.
     """
-    from fedbench.core.registry.components import Registry
-
     registry = Registry.discover()
     if as_json:
         statuses = [_status(plugin) for plugin in registry.plugins]
@@ -260,7 +255,6 @@ def new(kind: str, name: str, into: Path) -> None:
     licence note in the name of git's user, and a CI workflow. All of it works as written. An
     existing folder is never touched.
     """
-    from fedbench.core.registry.components import Registry
     from fedbench.core.scaffold import (
         author_of_git,
         names_of,

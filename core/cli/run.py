@@ -24,6 +24,7 @@ from fedbench.core.cli.options import (
 )
 from fedbench.core.cli.output import cause, clipped, counted, quiet, say, show_table
 from fedbench.core.contract.errors import UserError
+from fedbench.core.registry.components import Registry
 from fedbench.core.registry.discovery import of_leaderboard
 
 if TYPE_CHECKING:
@@ -290,7 +291,6 @@ def build_plan(
         UserError: with every mistake found.
     """
     from fedbench.core.process.ask import ask
-    from fedbench.core.registry.components import Registry
     from fedbench.core.run.plan import plan_json, plan_of, settings_asked
     from fedbench.core.spec.resolve import load_and_check
 

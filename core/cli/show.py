@@ -1,4 +1,4 @@
-"""`fedbench show`: one record, or a cell's history."""
+"""`fedbench show`: one record, or a line for each of several."""
 
 from __future__ import annotations
 
@@ -23,19 +23,13 @@ if TYPE_CHECKING:
         "fedbench show results/partial_defense                      every record",
         "fedbench show results/partial_defense cofedmid--fedmia-ii  all with the text in their "
         "name",
-        "fedbench show results/partial_defense 4f21c0 --history     a key's first letters will do",
-        "fedbench show results/partial_defense 4f21c0 --json        of several, an array",
+        "fedbench show results/partial_defense 4f21c0 --json        a key's first letters will do",
     )
 )
 @results_argument
 @click.argument("cell", required=False)
-@click.option(
-    "--history",
-    is_flag=True,
-    help="The cell's rounds: accuracy and training loss of the global model.",
-)
 @json_option
-def command(results: Path, cell: str | None, history: bool, as_json: bool) -> None:
+def command(results: Path, cell: str | None, as_json: bool) -> None:
     """Show the record of CELL (part of its name, or of its key) in RESULTS; of several, a line
     each.
     """
@@ -45,16 +39,6 @@ def command(results: Path, cell: str | None, history: bool, as_json: bool) -> No
         say_json(documents if len(documents) > 1 else documents[0])
     elif len(records) == 1:
         _print(records[0])
-        if history:
-            rows = [
-                (row.round, f"{row.accuracy:.4f}", _number(row.train_loss))
-                for row in records[0].record.history
-            ]
-            show_table(("round", "test accuracy", "training loss"), rows)
-    elif history:
-        raise UserError(
-            f"--history shows one cell, but {len(records)} contain '{cell or ''}': name one of them"
-        )
     else:
         _list(records)
 

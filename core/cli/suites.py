@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fedbench.core.cli.options import (
-    ONLY,
     debug_and_quiet,
     examples,
     json_option,
     overrides_option,
-    parse_only,
     suites_argument,
 )
 from fedbench.core.cli.output import say, say_json
 from fedbench.core.contract.errors import UserError
-from fedbench.core.process.ask import ask_apart, plugin_limits
+from fedbench.core.process.ask import Ended, ask_apart, ask_each, plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.component import is_here
+from fedbench.core.registry.components import Registry
 from fedbench.core.words import explain
 
 if TYPE_CHECKING:
-    from fedbench.core.registry.components import RegisteredComponent, Registry
+    from fedbench.core.registry.component import RegisteredComponent
     from fedbench.core.registry.use import ComponentUse
     from fedbench.core.spec.load import LoadedSuite
     from fedbench.core.spec.resolve import Resolved
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
         "fedbench validate my_suite.yaml",
         "fedbench validate suites/*.yaml",
         "fedbench validate partial_defense --set settings.0.federation.rounds=5",
-        "fedbench validate papers/fedmia_table1 --only setting=cifar100-alexnet",
     )
 )
 @suites_argument
@@ -49,20 +46,12 @@ if TYPE_CHECKING:
     help="Also load the data: partitions, audit sets, whether the model fits. All that `run` would "
     "refuse.",
 )
-@click.option(
-    "--only",
-    multiple=True,
-    metavar="KIND=NAME,...",
-    help="Load no data but that of settings with such a part, as `fedbench run --only` would: "
-    f"{', '.join(ONLY)}.",
-)
 @json_option
 @debug_and_quiet
 def validate(
     suites: tuple[str, ...],
     overrides: tuple[str, ...],
     data: bool,
-    only: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Check suites without running them.
@@ -71,16 +60,13 @@ def validate(
     components and their parameters, coalitions, and then what needs the data, for every setting
     with data on this machine. All mistakes are printed at once, one a line, with the place.
     """
-    from fedbench.core.process.ask import Ended, ask_each
-    from fedbench.core.registry.components import Registry
 
-    parts = parse_only(only)
     registry = Registry.discover()
     if data:
         import fedbench.core.run.planner  # noqa: F401 - imported once, not in every process
 
     def check(suite: str) -> dict[str, Any]:
-        return _facts(suite, registry, overrides, data, parts)
+        return _facts(suite, registry, overrides, data)
 
     reports: list[dict[str, Any]] = []
     # in a separate process: plugins may print, hang or leave
@@ -110,17 +96,12 @@ def validate(
 
 
 def _facts(
-    suite: str,
-    registry: Registry,
-    overrides: tuple[str, ...],
-    data: bool,
-    only: Mapping[str, set[str]],
+    suite: str, registry: Registry, overrides: tuple[str, ...], data: bool
 ) -> dict[str, Any]:
     """Check a suite; return its facts as JSON values.
 
     Args:
-        data: also make the plan of the settings in which something of ``only`` runs.
-        only: kind -> names.
+        data: also make its plan.
 
     Raises:
         UserError: with every mistake.
@@ -129,9 +110,9 @@ def _facts(
     from fedbench.core.spec.resolve import load_and_check
 
     loaded, resolved = load_and_check(suite, registry, overrides)
-    notes = [*_groups(resolved), *misspelt_in(resolved)]
+    notes = misspelt_in(resolved)
     if data:
-        notes += _plan_notes(loaded, resolved, registry, only)
+        notes += _plan_notes(loaded, resolved, registry)
     return {
         "suite": str(loaded.path),
         "settings": len(loaded.spec.settings),
@@ -143,15 +124,11 @@ def _facts(
     }
 
 
-def _plan_notes(
-    loaded: LoadedSuite, resolved: Resolved, registry: Registry, only: Mapping[str, set[str]]
-) -> list[str]:
+def _plan_notes(loaded: LoadedSuite, resolved: Resolved, registry: Registry) -> list[str]:
     """Plan the settings with data on this machine, and return notes; nothing is downloaded."""
-    from fedbench.core.run.plan import settings_asked
     from fedbench.core.run.planner import make_plan
 
-    names = settings_asked(resolved, only)
-    settings = [s for s in resolved.settings if names is None or s.spec.name in names]
+    settings = resolved.settings
     try:
         here = {setting.spec.name for setting in settings if _is_here(setting.dataset)}
     except UserError as error:
@@ -168,17 +145,6 @@ def _plan_notes(
 def _is_here(dataset: ComponentUse) -> bool:
     party = f"dataset {dataset}"
     return bool(ask_apart(party, [dataset.distribution], lambda: is_here(dataset.load(), party)))
-
-
-def _groups(resolved: Resolved) -> Iterator[str]:
-    """Yield the members of each group, of coalitions with several groups."""
-    from fedbench.core.spec.setting import groups_of
-
-    for setting in resolved.settings:
-        for coalition in setting.coalitions:
-            if groups := groups_of(coalition):
-                members = " and ".join(str(list(group)) for group in groups)
-                yield f"coalition '{coalition.name}': {members}"
 
 
 # -- schema ----------------------------------------------------------------------------------------
@@ -203,7 +169,6 @@ def schema(output: Path | None, built_in: bool) -> None:
     underlines mistakes. It is no substitute for `fedbench validate`, which also knows what fields
     have to do with each other, and the data.
     """
-    from fedbench.core.registry.components import Registry
     from fedbench.core.store.files import write_atomically
 
     text = schema_text(Registry.discover(), built_in)
@@ -220,7 +185,6 @@ def schema_text(registry: Registry, built_in: bool) -> str:
     Components with parameters that cannot be described are named on standard error, and not
     checked.
     """
-    from fedbench.core.process.ask import ask_each
     from fedbench.core.spec.schema import KINDS, suite_schema
     from fedbench.core.spec.suite import SuiteSpec
 

@@ -1,4 +1,4 @@
-"""Parts of every suite file: the base class of its types, and how it names a component."""
+"""Parts of suite files: the base class of their types, and uses of components."""
 
 from __future__ import annotations
 
@@ -101,8 +101,6 @@ class Use(SpecModel):
 class MethodUse(Use):
     """A defense or an attack; ``grid`` makes one row of every combination of the listed values."""
 
-    short_forms = ({"type": "string"}, {"type": "array"})
-
     label: Annotated[str, AfterValidator(all_shown)] | None = Field(
         None,
         pattern=LABEL_PATTERN,
@@ -115,28 +113,8 @@ class MethodUse(Use):
     then: list[Use] = Field(
         default_factory=list,
         max_length=10,
-        description="defenses applied after this one; a list of uses in place of a mapping says "
-        "the same",
+        description="defenses applied after this one",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_list(cls, value: Any) -> Any:
-        """``[a, {name: b}]`` is a followed by b, one row; the first of a list may not also have
-        ``then``.
-        """
-        if not isinstance(value, list) or not value:
-            return value
-        first, *following = value
-        if isinstance(first, str):
-            first = {"name": first}
-        if not isinstance(first, dict):
-            return first
-        if "then" in first:
-            raise mistake(
-                "the first of a list has a `then` of its own: put what it says into the list"
-            )
-        return {**first, "then": following}
 
     @model_validator(mode="after")
     def _grid_fits(self) -> MethodUse:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.kinds import PLURAL
-from fedbench.core.spec import bounds, messages
+from fedbench.core.spec import messages
 from fedbench.core.spec.base import MethodUse, Use
 from fedbench.core.spec.document import Document, Loc, Problem, override, read
 from fedbench.core.spec.setting import Coalition, Setting, coalition_problem, no_client
@@ -63,13 +62,8 @@ def items_of(data: Any, key: str) -> list[Any]:
 
 
 def uses_of(data: Any, kind: str) -> list[tuple[Loc, MethodUse]]:
-    """Return the valid uses of a kind; none where they make more rows than a list may have."""
-    uses = list(valid_items(data, PLURAL[kind], MethodUse))
-    return uses if _n_rows(uses) <= bounds.ROWS_OF_LIST else []
-
-
-def _n_rows(uses: Iterable[tuple[Loc, MethodUse]]) -> int:
-    return sum(use.n_rows for _, use in uses)
+    """Return the uses of a kind that are valid by themselves."""
+    return list(valid_items(data, PLURAL[kind], MethodUse))
 
 
 def valid_items(data: Any, key: str, model: type[Model]) -> Iterator[tuple[Loc, Model]]:
@@ -112,17 +106,10 @@ def _names(document: Document, kind: str, names: Iterable[tuple[Loc, str]]) -> I
 
 
 def _labels(document: Document, kind: str) -> Iterator[Problem]:
-    n_rows = _n_rows(valid_items(document.data, PLURAL[kind], MethodUse))
-    if n_rows > bounds.ROWS_OF_LIST:
-        yield Problem(
-            (PLURAL[kind],),
-            f"{n_rows:,} rows with all grids, at most {bounds.ROWS_OF_LIST:,} can be planned: "
-            "split the suite",
-        )
     labels = []
     for loc, use in uses_of(document.data, kind):
         labels += [(loc, point.label) for point in use.points()]
-    yield from _repeated(document, labels, _LABEL)
+    return _repeated(document, labels, _LABEL)
 
 
 def _audit(at: Loc, setting: Setting) -> Iterator[Problem]:
@@ -214,14 +201,9 @@ def find_suite(ref: str | Path) -> Path:
     """
     shipped = shipped_suites()
     path = Path(ref)
-    if path.suffix in SUFFIXES:
-        bare = path.with_suffix("").as_posix()
-        if not os.path.exists(path) and bare in shipped:
-            raise UserError(f"{ref}: no such file - did you mean the shipped suite '{bare}'?")
-        return path
     if str(ref) in shipped:
         return shipped[str(ref)]
-    if os.path.exists(path):
+    if path.suffix in SUFFIXES or path.exists():
         return path
     listed = ", ".join(by_nearness(str(ref), shipped)) or "(none)"
     raise UserError(

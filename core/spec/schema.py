@@ -221,11 +221,7 @@ def suite_schema(
             conditions.append(_condition(name, params))
         schema["$defs"][kind] = {
             "allOf": conditions,
-            "anyOf": [
-                *names,
-                {"type": "array"},
-                {"type": "object", "properties": {"name": {"anyOf": names}}},
-            ],
+            "anyOf": [*names, {"type": "object", "properties": {"name": {"anyOf": names}}}],
         }
         field = setting[kind] if kind in setting else schema["properties"][PLURAL[kind]]
         _point(field, use, f"#/$defs/{kind}")
