@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,10 +16,8 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.process.ask import ask_each, long_plugin_limits, plugin_limits
 from fedbench.core.process.channel import at_work
+from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
-
-if TYPE_CHECKING:
-    from fedbench.core.registry.component import RegisteredComponent
 
 DEFAULT = "board"
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,16 +15,17 @@ from fedbench.core.cli.output import say, say_json, show_table
 from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.process.ask import ask_each, plugin_limits
 from fedbench.core.process.channel import at_work
-from fedbench.core.registry.components import Registry
+from fedbench.core.registry.component import RegisteredComponent, is_here
+from fedbench.core.registry.components import PluginStatus, Registry
 from fedbench.core.registry.kinds import PLURAL
 from fedbench.core.words import one_line
 from fedbench.suites import shipped_suites, title_of
 
-if TYPE_CHECKING:
-    from fedbench.core.registry.components import PluginStatus, RegisteredComponent
-
 _KINDS = {plural: kind for kind, plural in PLURAL.items()}
 _PARAM_COLUMNS = ("name", "type", "default", "range", "description")
+_SUITE_COLUMNS = ("name", "title")
+_DATASET_COLUMNS = ("name", "summary", "licence", "size_mb", "here", "citation")
+_FACTS = ("licence", "citation", "home", "size_mb")
 
 
 @click.command(
@@ -37,44 +37,40 @@ _PARAM_COLUMNS = ("name", "type", "default", "range", "description")
         "fedbench list attacks --json",
     ),
 )
-@click.argument("what", required=False, type=click.Choice([*_KINDS, "suites"]))
+@click.argument("section", required=False, type=click.Choice([*_KINDS, "suites"]))
 @click.option("--params", is_flag=True, help="Also their parameters; this imports them.")
 @json_option
-def list_(what: str | None, params: bool, as_json: bool) -> None:
+def list_(section: str | None, params: bool, as_json: bool) -> None:
     """List the installed defenses, attacks, analyses, datasets, models, signals and reports, and
     the shipped suites.
     """
-    if what == "suites" and params:
+    if section == "suites" and params:
         raise click.UsageError("suites have no parameters: leave out --params")
     registry = Registry.discover()
-    names = [what] if what else [*_KINDS, "suites"]
-    if params and not what:
-        names.remove("suites")
     sections = {}
-    for name in names:
-        if name == "suites":
-            sections[name] = _suite_entries()
-        else:
-            sections[name] = _entries(registry, _KINDS[name], params, facts=what == "datasets")
+    for name, kind in _KINDS.items():
+        if section in (None, name):
+            facts = section == "datasets"
+            sections[name] = _entries(registry.components(kind), params, facts)
+    if section in (None, "suites") and not params:
+        sections["suites"] = [
+            {"name": name, "title": title_of(path), "path": str(path)}
+            for name, path in shipped_suites().items()
+        ]
     if as_json:
         say_json(sections)
     else:
-        for i, (name, entries) in enumerate(sections.items()):
-            if i:
-                say("")
-            _show(name, entries, params, title="" if what else name)
+        for name, entries in sections.items():
+            if not section:
+                say(f"\n{name}")
+            _show(entries, params)
     if registry.broken:
         say(f"{len(registry.broken)} broken plugin(s): see `fedbench plugins`", err=True)
 
 
-def _suite_entries() -> list[dict[str, Any]]:
-    return [
-        {"name": name, "title": title_of(path), "path": str(path)}
-        for name, path in shipped_suites().items()
-    ]
-
-
-def _entries(registry: Registry, kind: str, params: bool, facts: bool) -> list[dict[str, Any]]:
+def _entries(
+    components: list[RegisteredComponent], params: bool, facts: bool
+) -> list[dict[str, Any]]:
     """Return one entry a component.
 
     Args:
@@ -83,10 +79,15 @@ def _entries(registry: Registry, kind: str, params: bool, facts: bool) -> list[d
     """
 
     def ask(registered: RegisteredComponent) -> dict[str, Any]:
-        answer = _facts(registered) if facts else {}
-        return answer | _params(registered) if params else answer
+        answer = {}
+        if facts:
+            dataset = registered.load()
+            answer = {name: getattr(dataset, name) for name in _FACTS}
+            answer["here"] = is_here(dataset, str(registered))
+        if params:
+            answer["params"] = _params(registered)
+        return answer
 
-    components = registry.components(kind)
     entries = []
     for registered in components:
         component = registered.component
@@ -106,71 +107,34 @@ def _entries(registry: Registry, kind: str, params: bool, facts: bool) -> list[d
     return entries
 
 
-def _facts(registered: RegisteredComponent) -> dict[str, Any]:
-    """Return licence, source and size of a dataset, and whether it is on this machine."""
-    from fedbench.core.registry.component import is_here
-
-    dataset = registered.load()
-    here = is_here(dataset, str(registered))
-    return {
-        "licence": one_line(dataset.licence),
-        "citation": one_line(dataset.citation),
-        "home": one_line(dataset.home),
-        "size_mb": dataset.size_mb,
-        "here": one_line(here) if isinstance(here, str) else here,
-    }
-
-
-def _params(registered: RegisteredComponent) -> dict[str, Any]:
+def _params(registered: RegisteredComponent) -> list[dict[str, str]]:
     """Return the rows of a component's parameters."""
     from fedbench.core.spec.schema import parameters
 
     params = registered.load().Params
     with at_work(f"{registered}: its Params", plugin_limits()):
         rows = list(parameters(params))
-    return {"params": [dict(zip(_PARAM_COLUMNS, map(one_line, row), strict=True)) for row in rows]}
+    return [dict(zip(_PARAM_COLUMNS, map(one_line, row), strict=True)) for row in rows]
 
 
-def _show(section: str, entries: list[dict[str, Any]], params: bool, title: str) -> None:
+def _show(entries: list[dict[str, Any]], params: bool) -> None:
     """Print the entries as a table; errors of those that fail go to standard error."""
-    if section == "suites":
-        show_table(("suite", "title"), [(e["name"], e["title"]) for e in entries], title)
-        return
-    kind = _KINDS[section]
+    columns: tuple[str, ...] = ("name", "summary", "paper", "package", "version")
+    for special in (_SUITE_COLUMNS, _DATASET_COLUMNS):
+        if any(special[-1] in entry for entry in entries):
+            columns = special
+    rows = [[entry.get(name, "") for name in columns] for entry in entries]
     if params:
-        show_table((kind, *_PARAM_COLUMNS), _param_rows(entries), title)
-        return
-    if any("licence" in entry for entry in entries):
-        header: tuple[str, ...] = ("summary", "licence", "download", "here", "citation")
-        rows = [_dataset_row(entry) for entry in entries]
-    else:
-        header = ("summary", "paper", "package")
-        rows = [
-            (e["name"], e["summary"], e["paper"], f"{e['package']} {e['version']}") for e in entries
-        ]
-    show_table((kind, *header), rows, title)
+        columns = ("component", *_PARAM_COLUMNS)
+        rows = []
+        for entry in entries:
+            own_rows = entry.get("params") or [{"name": "-", "description": "no parameters"}]
+            for row in own_rows:
+                rows.append([entry["name"], *(row.get(name, "") for name in _PARAM_COLUMNS)])
+    show_table(columns, rows)
     for entry in entries:
         if "error" in entry:
             say(entry["error"], err=True)
-
-
-def _dataset_row(entry: dict[str, Any]) -> tuple[str, ...]:
-    size, here = entry.get("size_mb"), entry.get("here")
-    download = "yours"
-    if size is not None:
-        download = f"{size:,.0f} MB" if size else "-"
-    if not isinstance(here, str):
-        here = "yes" if here else "no"
-    texts = (entry["name"], entry["summary"], entry.get("licence", "?"))
-    return (*texts, download, here, entry.get("citation", ""))
-
-
-def _param_rows(entries: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
-    for entry in entries:
-        for row in entry.get("params", ()):
-            yield entry["name"], *row.values()
-        if not entry.get("params"):
-            yield entry["name"], "-", "", "", "", entry.get("error", "no parameters")
 
 
 # -- plugins ---------------------------------------------------------------------------------------

@@ -19,12 +19,11 @@ from fedbench.core.cli.output import say, say_json
 from fedbench.core.contract.errors import UserError
 from fedbench.core.process.ask import Ended, ask_apart, ask_each, plugin_limits
 from fedbench.core.process.channel import at_work
-from fedbench.core.registry.component import is_here
+from fedbench.core.registry.component import RegisteredComponent, is_here
 from fedbench.core.registry.components import Registry
 from fedbench.core.words import explain
 
 if TYPE_CHECKING:
-    from fedbench.core.registry.component import RegisteredComponent
     from fedbench.core.registry.use import ComponentUse
     from fedbench.core.spec.load import LoadedSuite
     from fedbench.core.spec.resolve import Resolved

@@ -166,8 +166,7 @@ class FederationSpec(SpecModel):
         ge=0,
         lt=1,
         description="share of each client's own samples, by class, that is not trained on: its "
-        "outside non-members, in place of "
-        "the hold-out's",
+        "outside non-members, in place of the hold-out's",
     )
     validation_on: Literal["own", "nonmembers"] = Field(
         "own",

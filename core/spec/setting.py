@@ -282,8 +282,7 @@ class Partition(SpecModel):
     name: Literal["iid", "dirichlet", "dirichlet-sizes", "group-bias"] = Field(
         "iid",
         description="iid: equal random shares; dirichlet: label skew; dirichlet-sizes: unequal "
-        "random shares, one label mix; "
-        "group-bias: clients grouped by label",
+        "random shares, one label mix; group-bias: clients grouped by label",
     )
     beta: float | None = Field(
         None,

@@ -116,8 +116,7 @@ class SuiteSpec(SpecModel):
         None,
         max_length=bounds.USES,
         description="which of free-rider and placebo are rows for comparison, by default both, of "
-        "every setting that has "
-        "members and names no defenses of its own; [] for none",
+        "every setting that has members and names no defenses of its own; [] for none",
     )
     attacks: list[MethodUse] = Field(
         min_length=1, max_length=bounds.USES, description="the attacks that judge them"
