@@ -24,8 +24,22 @@ Table = Any
 """A ``pandas.DataFrame``; a list of dicts where pandas is not installed."""
 Texts = str | Sequence[str]
 
-_NAMES = ("suite", "setting", "coalition", "defense", "attack", "view")
-_CELL = (*_NAMES, "seed", "outcome", "reason", "auc", "tf01", "accuracy", "train_cpu_s", "key")
+_CELL = (
+    "suite",
+    "setting",
+    "coalition",
+    "defense",
+    "attack",
+    "view",
+    "seed",
+    "outcome",
+    "reason",
+    "auc",
+    "tf01",
+    "accuracy",
+    "train_cpu_s",
+    "key",
+)
 _INTERVALS = ("worst", "mean", "tf01", "delta", "accuracy", "contribution", "runtime")
 
 
@@ -70,13 +84,23 @@ def plan(suite: str | PathLike[str], *, set: Texts = (), only: Texts = ()) -> Ta
     """
     from fedbench.core.cli.run import plan_part
 
-    rows = []
-    for job in plan_part(str(suite), _texts(set), _texts(only))[1].jobs:
-        run = (job.suite, job.setting.name, job.coalition, job.defense.label)
-        size = (job.seed, job.setting.federation.rounds, len(job.targets))
-        rows += [(*run, cell.attack.label, cell.look.view, *size, cell.key) for cell in job.cells]
-    columns = (*_NAMES, "seed", "rounds", "targets", "key")
-    return _table(dict(zip(columns, row, strict=True)) for row in rows)
+    jobs = plan_part(str(suite), _texts(set), _texts(only))[1].jobs
+    return _table(
+        {
+            "suite": job.suite,
+            "setting": job.setting.name,
+            "coalition": job.coalition,
+            "defense": job.defense.label,
+            "attack": cell.attack.label,
+            "view": cell.look.view,
+            "seed": job.seed,
+            "rounds": job.setting.federation.rounds,
+            "targets": len(job.targets),
+            "key": cell.key,
+        }
+        for job in jobs
+        for cell in job.cells
+    )
 
 
 def load(source: str | PathLike[str]) -> Results:

@@ -124,7 +124,7 @@ FIELDS = {
             "11:19: settings[0].federation.batch_size: expected an integer in [1, 1000000000], "
             "found 0",
             "12:34: settings[0].federation.optimizer.lr: expected a number in (0, 1000000], found "
-            ".inf",
+            "inf",
             "12:54: settings[0].federation.optimizer.weight_decay: expected a number in [0, "
             "1000000], found 10000000.0",
             "13:22: settings[0].federation.participation: expected a number in (0, 1], found 1.5",

@@ -124,14 +124,10 @@ def _data_folder(problems: list[str]) -> Iterator[Row]:
 
 def _plugins() -> Iterator[Row]:
     registry = Registry.discover()
-    broken, clashes = registry.broken, registry.clashes
-    yield (
-        "plugins",
-        f"{len(registry.plugins)} found, {len(broken)} broken, {len(clashes)} clashes",
-    )
-    for plugin in broken:
+    yield "plugins", f"{len(registry.plugins)} found"
+    for plugin in registry.broken:
         yield "broken plugin", f"{plugin}: {plugin.reason}"
-    for clash in clashes:
+    for clash in registry.clashes:
         yield "clash", str(clash)
 
 
@@ -163,14 +159,9 @@ def completion(ctx: click.Context, shell: str) -> None:
 # -- clean -----------------------------------------------------------------------------------------
 
 
-@click.command(
-    epilog=examples(
-        "fedbench clean results/partial_defense --dry-run", "fedbench clean results/partial_defense"
-    )
-)
+@click.command(epilog=examples("fedbench clean results/partial_defense"))
 @results_argument
-@click.option("--dry-run", is_flag=True, help="Say what would go; delete nothing.")
-def clean(results: Path, dry_run: bool) -> None:
+def clean(results: Path) -> None:
     """Delete the cached observations and the workers' logs in RESULTS. Records, scores and boards
     stay.
 
@@ -183,11 +174,9 @@ def clean(results: Path, dry_run: bool) -> None:
         files = []
         for folder in [store.root, *store.root.glob(f"{IMPORTED}/*")]:
             files += [*folder.glob("cache/*.npz"), *folder.glob("logs/*.log")]
-        size = sum(file.stat().st_size for file in files)
-        if not dry_run:
-            for file in files:
-                file.unlink()
-            store.sweep()
-    verb = "would delete" if dry_run else "deleted"
-    n_records, mib = len(list(store.records.glob("*.json"))), size / 2**20
-    say(f"{verb} {len(files)} cached runs and logs, {mib:.1f} MiB; {n_records} records stay")
+        mib = sum(file.stat().st_size for file in files) / 2**20
+        for file in files:
+            file.unlink()
+        store.sweep()
+    n_records = len(list(store.records.glob("*.json")))
+    say(f"deleted {len(files)} cached runs and logs, {mib:.1f} MiB; {n_records} records stay")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from fedbench.core.spec.base import PATTERNS
 from fedbench.core.spec.document import Loc, Problem
 from fedbench.core.spec.schema import arms, at, fields, words
-from fedbench.core.words import did_you_mean, printable
+from fedbench.core.words import did_you_mean, one_line
 
 _OWN = ("fedbench", "value_error", "assertion_error")  # errors with a message of a validator's own
 
@@ -90,11 +89,7 @@ def found(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        if len(value) > 60:
-            return f"the text '{printable(value[:57])}'..."
-        return f"the text '{printable(value)}'"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f".{value}" if value > 0 or math.isnan(value) else "-.inf"
+        return f"the text '{one_line(value, 60)}'"
     if isinstance(value, int | float):
         return f"{value!r:.60}"
     if isinstance(value, list | dict):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from fedbench.core.process.ask import ask_apart, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
-from fedbench.core.registry.kinds import PLURAL
 from fedbench.core.registry.use import ComponentUse, UseMaker
 from fedbench.core.spec import messages
 from fedbench.core.spec.base import MethodUse, Point, Use
@@ -63,7 +62,7 @@ class Resolved:
     attacks: tuple[ComponentUse, ...]
     analyses: tuple[ComponentUse, ...]
     positions: Mapping[tuple[str, str], tuple[int, int]]
-    """(kind, label) of a defense, an attack or an analysis -> line and column in the file"""
+    """kind, label -> line and column in the file"""
     floors: frozenset[str] = frozenset()
     """labels of the ``defenses`` that are floors"""
     signals: Mapping[str, ComponentUse] = field(default_factory=dict)
@@ -91,26 +90,21 @@ def load_and_check(
 def _assemble(loaded: LoadedSuite, resolver: _Resolver) -> Resolved:
     settings = []
     for i, setting in enumerate(loaded.spec.settings):
-        (dataset,), (model,) = (resolver.uses["settings", i, kind] for kind in ("dataset", "model"))
+        (dataset,) = resolver.uses["settings", i, "dataset"]
+        (model,) = resolver.uses["settings", i, "model"]
         coalitions = tuple(loaded.spec.coalitions_of(setting))
         settings.append(ResolvedSetting(setting, dataset, model, coalitions))
-    rows = {kind: list(resolver.rows(PLURAL[kind])) for kind in METHODS}
-    named = {use.label for _, use in rows["defense"]}
-    floors = [row for row in resolver.rows("floors") if row[1].label not in named]
-    rows["defense"] += floors
-    positions, uses = {}, {}
-    for kind, placed in rows.items():
-        uses[kind] = tuple(use for _, use in placed)
-        for loc, use in placed:
-            positions[kind, use.label] = loaded.position(loc)
+    defenses = resolver.rows("defenses")
+    labels = {use.label for use in defenses}
+    floors = [use for use in resolver.rows("floors") if use.label not in labels]
     return Resolved(
         settings=tuple(settings),
-        defenses=uses["defense"],
-        attacks=uses["attack"],
-        analyses=uses["analysis"],
-        positions=positions,
-        floors=frozenset(use.label for _, use in floors),
-        signals={use.name: use for _, use in resolver.rows("signals")},
+        defenses=(*defenses, *floors),
+        attacks=tuple(resolver.rows("attacks")),
+        analyses=tuple(resolver.rows("analyses")),
+        positions=resolver.positions,
+        floors=frozenset(use.label for use in floors),
+        signals={use.name: use for use in resolver.rows("signals")},
     )
 
 
@@ -120,15 +114,19 @@ class _Resolver:
     def __init__(self, document: Document, registry: Registry) -> None:
         self.uses: dict[Loc, list[ComponentUse]] = {}
         """place in the file -> its rows"""
+        self.positions: dict[tuple[str, str], tuple[int, int]] = {}
+        """kind, label -> line, column"""
         self.problems: list[Problem] = []
-        self._data, self._registry, self._make_use = document.data, registry, UseMaker()
+        self._document, self._data = document, document.data
+        self._registry, self._make_use = registry, UseMaker()
 
-    def rows(self, key: str) -> Iterator[tuple[Loc, ComponentUse]]:
-        """Yield place and use of every row of a list of the suite."""
+    def rows(self, key: str) -> list[ComponentUse]:
+        """Return the uses of every row of a list of the suite."""
+        rows = []
         for loc, uses in self.uses.items():
             if loc[0] == key and len(loc) == 2:
-                for use in uses:
-                    yield loc, use
+                rows += uses
+        return rows
 
     def resolve(self) -> None:
         """Resolve everything that the suite names, and its defaults."""
@@ -161,6 +159,8 @@ class _Resolver:
             self.problems += [Problem(tuple(place), *words) for place, *words in problems]
             if params is not None:
                 self.uses[loc].append(self._make_use(registered, params, point.label))
+                if len(loc) == 2:
+                    self.positions.setdefault((kind, point.label), self._document.position(loc))
 
     def _add_then(self, kind: str, loc: Loc, use: MethodUse) -> None:
         """Resolve the defenses that follow one."""
@@ -178,23 +178,17 @@ class _Resolver:
 
     def _add_parts(self, loc: Loc, setting: dict[str, Any]) -> None:
         """Resolve the dataset and the model of a setting, by default the dataset's own."""
-        place = (*loc, "dataset")
         for kind in ("dataset", "model"):
             if (use := valid(setting.get(kind), Use)) is not None:
                 self._add(kind, (*loc, kind), use)
         if setting.get("model") is None:
-            for dataset in self.uses.get(place, []):
-                n_before = len(self.problems)
+            for dataset in self.uses.get((*loc, "dataset"), []):
                 model = ask_apart(
                     f"dataset {dataset}",
                     [dataset.distribution],
                     lambda dataset=dataset: str(dataset.load().default_model),
                 )
                 self._add("model", (*loc, "model"), Use.model_construct(name=model, params={}))
-                text = f"the default model of '{dataset.name}': "
-                self.problems[n_before:] = [
-                    replace(p, loc=place, text=text + p.text) for p in self.problems[n_before:]
-                ]
 
     def _add_floors(self, names: object) -> None:
         """Resolve the floors that a suite names, by default all."""
