@@ -159,7 +159,7 @@ def _added(suite: Path, attacks: Sequence[str]) -> tuple[str, ...]:
             lists[f"settings.{i}.attacks"] = setting["attacks"]
     changes = []
     for path, uses in lists.items():
-        labels = [use if isinstance(use, str) else use.get("label") or use["name"] for use in uses]
+        labels = [use.get("label", use["name"]) for use in uses]
         missing = [name for name in attacks if name not in labels]
         changes.append(f"{path}={json.dumps([*uses, *missing])}")
     return tuple(changes)

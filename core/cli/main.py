@@ -15,7 +15,6 @@ from itertools import chain
 from pathlib import Path
 
 import click
-from click.shell_completion import CompletionItem
 
 from fedbench.core.cli.output import say
 from fedbench.core.contract.errors import UserError
@@ -130,12 +129,6 @@ class LazyGroup(click.Group):
         for heading, names in sections().items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), self.summary(ctx, name)) for name in names])
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return names of commands, without importing them, and this group's own options."""
-        names = [name for name in commands() if name.startswith(incomplete)]
-        own_options = click.Command.shell_complete(self, ctx, incomplete)
-        return [*map(CompletionItem, names), *own_options]
 
     def summary(self, ctx: click.Context, name: str) -> str:
         """Return one line of help; for a command that cannot be loaded, the reason."""

@@ -109,9 +109,8 @@ class Display(AbstractContextManager["Display"]):
         self.reported.add(key)
         self._ended[job.run_key] += 1
         if by_adversary:
-            self._outcomes["diverged as intended"] += 1
-            self._print_failure(job, key, f"{outcome}, as the adversary intended", reason)
-        elif outcome != "ok":
+            outcome += " as the adversary intended"
+        if outcome != "ok":
             self._outcomes[counted(outcome)] += 1
             self._print_failure(job, key, outcome, reason)
         ended = self._ended[job.run_key]

@@ -17,7 +17,7 @@ from fedbench.core.cli.options import (
 )
 from fedbench.core.cli.output import say, say_json
 from fedbench.core.contract.errors import UserError
-from fedbench.core.process.ask import Ended, ask_apart, ask_each, plugin_limits
+from fedbench.core.process.ask import ask_apart, ask_each, plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.component import RegisteredComponent, is_here
 from fedbench.core.registry.components import Registry
@@ -70,14 +70,8 @@ def validate(
     reports: list[dict[str, Any]] = []
     # in a separate process: plugins may print, hang or leave
     for suite, answer in zip(suites, ask_each(suites, check), strict=True):
-        error = answer.error
-        if isinstance(error, UserError):
-            mistakes = list(error.messages)
-            if isinstance(error, Ended):
-                mistakes = [
-                    f"{suite}: {message.removeprefix(f'{suite}: ')}" for message in mistakes
-                ]
-            reports.append({"suite": suite, "mistakes": mistakes})
+        if isinstance(answer.error, UserError):
+            reports.append({"suite": suite, "mistakes": list(answer.error.messages)})
             continue
         facts = answer.get()
         reports.append(facts | {"mistakes": []})
