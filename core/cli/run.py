@@ -201,16 +201,13 @@ def run_suite(
         repeatable = True
         if verify is not None:
             repeatable = of_leaderboard("verify")(folder, wanted.jobs, verify, runs_on)
-        missing = 0
-        for job in whole_plan.jobs if share else ():
-            if not store.path(job.stem).exists():
-                missing += len(job.cells)
+        missing = [job.stem for job in whole_plan.jobs if not store.path(job.stem).exists()]
         # of many cells they are large, and a board is made in a copy of this process
         del plan, whole_plan, wanted
-        if missing:
+        if share and missing:
             say(
-                f"{missing} cells of other parts have no record yet: the part that finishes last "
-                "writes the board"
+                f"{len(missing)} runs of other parts have no record yet: the part that finishes "
+                "last writes the board"
             )
         elif any(store.records.glob("*.json")):
             write_reports(folder, reports, plots)

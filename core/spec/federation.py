@@ -222,8 +222,4 @@ class FederationSpec(SpecModel):
                 "validation_on: nonmembers validates on the test part: give test a share, and no "
                 "validation"
             )
-        if self.weights == "equal" and self.weight_order == "shuffled":
-            raise mistake(
-                "weight_order: shuffled has no effect with weights: equal: remove one of them"
-            )
         return self
