@@ -32,13 +32,17 @@ def printable_lines(text: str) -> str:
 
 def _code(character: str) -> str:
     """Return the character or, if it is not printable, its JSON escape: ``\\u001b``."""
-    return character if character.isprintable() else json.dumps(character)[1:-1]
+    if character.isprintable():
+        return character
+    return json.dumps(character)[1:-1]
 
 
 def one_line(text: str, limit: int = _MOST) -> str:
     """Return ``text`` in printable characters on one line, cut at ``limit``."""
     plain = " ".join(printable(text[: 4 * limit]).split())
-    return plain if len(plain) <= limit else plain[: limit - 1] + "…"
+    if len(plain) > limit:
+        return plain[: limit - 1] + "…"
+    return plain
 
 
 def bounded(
@@ -125,9 +129,11 @@ def raised_at(error: BaseException) -> str:
         plugin = plugin or package
         if package and package == plugin:
             name = frame.f_code.co_name
-            inside = "" if name == "<module>" else f" in {name}"
+            inside = f" in {name}".removesuffix(" in <module>")
             place = f" ({_file(frame)}:{line or frame.f_lineno}{inside})"
-    return " " + one_line(place, _LONGEST_PLACE) if place else ""
+    if not place:
+        return ""
+    return " " + one_line(place, _LONGEST_PLACE)
 
 
 def full_traceback(error: BaseException) -> str:

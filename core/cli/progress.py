@@ -28,7 +28,7 @@ _DRAW_EVERY_S = 0.25
 
 
 class Display(AbstractContextManager["Display"]):
-    """What an executor reports, drawn where the executor calls it, without a thread."""
+    """Progress that an executor reports, drawn where it calls, without a thread."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Display(AbstractContextManager["Display"]):
             get_time=now,
         )
         self._running: dict[str, TaskID] = {}
-        self._whole = self._bars.add_task(
+        self._total_task = self._bars.add_task(
             printable(title), total=sum(map(_n_units, jobs)), state=self._counts()
         )
         self._drawn = self._logged = now()
@@ -98,7 +98,7 @@ class Display(AbstractContextManager["Display"]):
         self._bars.update(self._running[key], state=state, completed=units)
         if units is not None:
             self._units[key] = units
-            self._bars.update(self._whole, state=self._counts(), completed=self._units.total())
+            self._bars.update(self._total_task, state=self._counts(), completed=self._units.total())
 
     def _judging(self, job: Job, key: str) -> None:
         label = next(cell.attack.label for cell in job.cells if cell.key == key)
@@ -156,10 +156,10 @@ class Display(AbstractContextManager["Display"]):
 
     def _log(self, text: str) -> None:
         self._logged = self._now()
-        whole = self._bars.tasks[0]
-        times = _clock(whole.elapsed or 0)
-        if whole.time_remaining and self.done < self.cells:
-            times += f", about {_clock(whole.time_remaining)} left"
+        total = self._bars.tasks[0]
+        times = _clock(total.elapsed or 0)
+        if total.time_remaining and self.done < self.cells:
+            times += f", about {_clock(total.time_remaining)} left"
         self._print(f"[{self._counts()}; {times}] {text}")
 
     def _print(self, text: str) -> None:

@@ -123,13 +123,13 @@ def _plan_notes(loaded: LoadedSuite, resolved: Resolved, registry: Registry) -> 
 
     settings = resolved.settings
     try:
-        here = {setting.spec.name for setting in settings if _is_here(setting.dataset)}
+        present = {setting.spec.name for setting in settings if _is_here(setting.dataset)}
     except UserError as error:
         raise UserError(*(f"{loaded.path}: {message}" for message in error.messages)) from error
     notes = []
-    if here:
-        notes += make_plan(loaded, resolved, registry, Path(), "cpu", here).notes
-    absent = {s.dataset.name: None for s in settings if s.spec.name not in here}
+    if present:
+        notes += make_plan(loaded, resolved, registry, Path(), "cpu", present).notes
+    absent = {s.dataset.name: None for s in settings if s.spec.name not in present}
     if absent:
         notes.append(f"data not checked: {', '.join(absent)} not on this machine")
     return notes

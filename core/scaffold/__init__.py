@@ -39,8 +39,9 @@ class Names:
     @property
     def a_kind(self) -> str:
         """``a defense``, ``an attack``."""
-        article = "an" if self.kind[0] in "aeiou" else "a"
-        return f"{article} {self.kind}"
+        if self.kind[0] in "aeiou":
+            return f"an {self.kind}"
+        return f"a {self.kind}"
 
     @property
     def distribution(self) -> str:
@@ -61,7 +62,9 @@ class Names:
     def cls(self) -> str:
         """Class, named unlike everything the generated module imports."""
         camel = "".join(part.capitalize() for part in self.name.split("-"))
-        return camel if camel not in _IMPORTED else f"{camel}{self.kind.capitalize()}"
+        if camel in _IMPORTED:
+            return f"{camel}{self.kind.capitalize()}"
+        return camel
 
 
 def names_of(kind: str, text: str) -> Names:

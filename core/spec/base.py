@@ -71,7 +71,7 @@ def mistake(text: str) -> PydanticCustomError:
 
 @dataclass(frozen=True)
 class Point:
-    """One row of a use."""
+    """Row of a use."""
 
     label: str
     params: dict[str, Any]

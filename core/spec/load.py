@@ -112,35 +112,35 @@ def _labels(document: Document, kind: str) -> Iterator[Problem]:
     return _repeated(document, labels, _LABEL)
 
 
-def _audit(at: Loc, setting: Setting) -> Iterator[Problem]:
+def _audit(place: Loc, setting: Setting) -> Iterator[Problem]:
     audit, federation = setting.audit, setting.federation
     if audit.every > federation.rounds:
-        yield _too_late((*at, "audit", "every"), audit.every, setting)
+        yield _too_late((*place, "audit", "every"), audit.every, setting)
     if isinstance(audit.targets, str):
         return
     n_malicious = 0
     if setting.adversary is not None:
         n_malicious = setting.adversary.malicious(federation.clients)
-    for loc, target in _placed((*at, "audit", "targets"), audit.targets):
+    for loc, target in _placed((*place, "audit", "targets"), audit.targets):
         if target >= federation.clients:
             yield Problem(loc, no_client(target, federation.clients))
         elif target >= federation.clients - n_malicious:
             yield Problem(loc, f"the client {target} is malicious (the last {n_malicious} are)")
 
 
-def _adversary(at: Loc, setting: Setting) -> Iterator[Problem]:
+def _adversary(place: Loc, setting: Setting) -> Iterator[Problem]:
     adversary, n_clients = setting.adversary, setting.federation.clients
     if adversary is None:
         return
     n_malicious = adversary.malicious(n_clients)
     if n_malicious >= n_clients:
         yield Problem(
-            (*at, "adversary", "clients"),
+            (*place, "adversary", "clients"),
             f"{n_malicious} malicious clients of {n_clients} leave no target: use fewer, or more "
             "federation.clients",
         )
     if adversary.start_round > setting.federation.rounds:
-        yield _too_late((*at, "adversary", "start_round"), adversary.start_round, setting)
+        yield _too_late((*place, "adversary", "start_round"), adversary.start_round, setting)
 
 
 def _too_late(loc: Loc, round: int, setting: Setting) -> Problem:
@@ -152,16 +152,16 @@ def _coalitions(document: Document, settings: list[tuple[Loc, Setting]]) -> Iter
     shared = list(valid_items(document.data, "coalitions", Coalition))
     yield from _names(document, "coalition", [(loc, c.name) for loc, c in shared])
     for loc, setting in settings:
-        own = list(_placed((*loc, "coalitions"), setting.coalitions or []))
-        yield from _names(document, "coalition", [(place, c.name) for place, c in own])
-        if not own and document.data.get("coalitions") is None:
+        listed = list(_placed((*loc, "coalitions"), setting.coalitions or []))
+        yield from _names(document, "coalition", [(place, c.name) for place, c in listed])
+        if not listed and document.data.get("coalitions") is None:
             yield Problem(
                 loc,
                 "no coalitions: give the suite or this setting a list, such as coalitions: [pair, "
                 "half]",
             )
-        suffix = "" if own else f" (setting '{setting.name}')"
-        for place, coalition in own or shared:
+        suffix = "" if listed else f" (setting '{setting.name}')"
+        for place, coalition in listed or shared:
             if text := coalition_problem(coalition, setting.federation.clients):
                 yield Problem(place, text + suffix)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Annotated, Literal
 
 from pydantic import Field, field_serializer, model_validator
@@ -21,11 +22,9 @@ _Group = Annotated[list[_Client], Field(min_length=1, max_length=bounds.CLIENTS)
 
 def _require_distinct(clients: list[int]) -> None:
     """Raise a mistake for a client that is named twice."""
-    seen = set[int]()
-    for client in clients:
-        if client in seen:
+    for client, n in Counter(clients).items():
+        if n > 1:
             raise mistake(f"the client {client} is given twice")
-        seen.add(client)
 
 
 def no_client(client: int, clients: int) -> str:
@@ -131,7 +130,7 @@ class ShadowSpec(SpecModel):
 
 
 class AuditSpec(SpecModel):
-    """What is measured for the attacks, and the audited samples."""
+    """Signals measured for the attacks, and the audited samples."""
 
     every: int = Field(
         1,
@@ -349,7 +348,7 @@ class Group(SpecModel):
 
 
 class Setting(SpecModel):
-    """One federation: dataset, model, partition, hyperparameters, audit, coalitions."""
+    """Federation: dataset, model, partition, hyperparameters, audit, coalitions."""
 
     name: Name = Field(description="name in records and tables")
     dataset: Use = Field(description="the dataset")

@@ -12,7 +12,7 @@ from fedbench.core.spec.setting import Coalition, Setting
 
 
 class Limits(SpecModel):
-    """What one run may consume; a run beyond it is ended and recorded."""
+    """Resources of a run; a run beyond them is ended and recorded."""
 
     run_seconds: float = Field(
         600.0,

@@ -28,8 +28,9 @@ from fedbench.core.store.locks import NO_LOCKS
 
 def data_folder() -> Path:
     """Return ``$FEDBENCH_DATA``, else ``fedbench`` in the user's cache folder."""
-    folder = os.environ.get("FEDBENCH_DATA")
-    return Path(folder).expanduser() if folder else cache_folder()
+    if folder := os.environ.get("FEDBENCH_DATA"):
+        return Path(folder).expanduser()
+    return cache_folder()
 
 
 def cache_folder() -> Path:
@@ -58,7 +59,7 @@ _RANGE_NOT_SATISFIABLE = 416
 
 @dataclass(frozen=True)
 class Remote:
-    """One file to download."""
+    """A file to download."""
 
     name: str
     urls: tuple[str, ...]
@@ -219,7 +220,9 @@ def _request(url: str, part: Path, start: int, remote: Remote) -> int:
 
     A server that ignores the range sends everything, and the part starts again.
     """
-    headers = _HEADERS | ({"Range": f"bytes={start}-"} if start else {})
+    headers = dict(_HEADERS)
+    if start:
+        headers["Range"] = f"bytes={start}-"
     try:
         answer = urlopen(Request(url, headers=headers), timeout=_TIMEOUT)
     except HTTPError as error:
