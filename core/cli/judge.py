@@ -94,7 +94,7 @@ def _folder(ctx: click.Context, source: Path, output: Path | None) -> Path:
 
 def _judge(store: Results, attacks: Sequence[str], workers: int | None) -> Any:
     """Compute the missing cells of the attacks; return the failures of all of them."""
-    from fedbench.core.cli.run import LOCAL, execute, executor_of, failures_of
+    from fedbench.core.cli.run import LOCAL, cells_of, execute, executor_of, failures_of
     from fedbench.core.run.resume import pending, recorded
     from fedbench.core.store.reading import load_records
     from fedbench.core.store.results import Results
@@ -126,7 +126,7 @@ def _judge(store: Results, attacks: Sequence[str], workers: int | None) -> Any:
     todo = pending(jobs, earlier, "failed")
     execute(todo, executor_of(LOCAL, workers, None), plan.suite, store.root, earlier)
     ended = {state.stem: state for state in states()}
-    return failures_of(jobs, ended, {cell.stem for job in todo for cell in job.cells})
+    return failures_of(jobs, ended, {cell.stem for cell in cells_of(todo)})
 
 
 def _plan_with(
@@ -196,10 +196,11 @@ def _observed(jobs: Iterable[Any]) -> list[Any]:
 
 def _note(store: Results, plan: Any, jobs: Sequence[Any]) -> None:
     """Add the cells and the suite that asks for them to the folder's marker."""
+    from fedbench.core.cli.run import cells_of
     from fedbench.core.store.plans import keep_plan
     from fedbench.core.store.results import write_marker
 
     facts, added = store.marker(), keep_plan(store.root, plan.asked)
-    cells = dict.fromkeys([*facts["cells"], *(cell.stem for job in jobs for cell in job.cells)])
+    cells = dict.fromkeys([*facts["cells"], *(cell.stem for cell in cells_of(jobs))])
     plans = [plan_id for plan_id in facts["plans"] if plan_id != added]
     write_marker(store.root, facts | {"cells": [*cells], "plans": [*plans, added]})

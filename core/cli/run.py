@@ -233,13 +233,18 @@ def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _
     cells = plan.and_left_out(store.marker()["cells"])
     store.set_manifest(cells, plan.title, plan.published, plan.analyses, plan.asked)
     reported = execute(jobs, executor, wanted.suite, store.root, states)
-    computed = [cell for job in jobs for cell in job.cells]
+    computed = cells_of(jobs)
     # an earlier record of it is no result of now
     lost = {cell.stem for cell in computed if cell.key not in reported}
     if jobs:
         states = recorded(wanted.jobs, store)
     ended = {state.stem: state for state in states if state.stem not in lost}
     return failures_of(wanted.jobs, ended, {cell.stem for cell in computed})
+
+
+def cells_of(jobs: Sequence[Any]) -> list[Any]:
+    """Return the cells of all jobs."""
+    return [cell for job in jobs for cell in job.cells]
 
 
 def _print_stale(jobs: Sequence[Any], recorded: Collection[str], store: Any) -> None:
@@ -315,7 +320,7 @@ def _print_plan(plan: Any, folder: Path) -> None:
     from fedbench.core.store.results import Results
 
     store = Results(folder)
-    cells = [cell for job in plan.jobs for cell in job.cells]
+    cells = cells_of(plan.jobs)
     done = {state.stem for state in recorded(plan.jobs, store)}
     say(
         f"{plan.title}: {len(plan.jobs)} runs, {len(cells)} cells, {len(done)} of them recorded in "
@@ -350,7 +355,7 @@ def execute(
 
     from fedbench.core.cli.progress import Display
 
-    anew = {cell.stem for job in jobs for cell in job.cells}
+    anew = {cell.stem for cell in cells_of(jobs)}
     n_before = sum(state.stem not in anew for state in states)
     display = Display(Console(soft_wrap=True, quiet=quiet()), jobs, suite)
     before = ""

@@ -59,7 +59,6 @@ def validate(
     components and their parameters, coalitions, and then what needs the data, for every setting
     with data on this machine. All mistakes are printed at once, one a line, with the place.
     """
-
     registry = Registry.discover()
     if data:
         import fedbench.core.run.planner  # noqa: F401 - imported once, not in every process
@@ -68,10 +67,12 @@ def validate(
         return _facts(suite, registry, overrides, data)
 
     reports: list[dict[str, Any]] = []
+    mistakes: list[str] = []
     # in a separate process: plugins may print, hang or leave
     for suite, answer in zip(suites, ask_each(suites, check), strict=True):
         if isinstance(answer.error, UserError):
             reports.append({"suite": suite, "mistakes": list(answer.error.messages)})
+            mistakes += answer.error.messages
             continue
         facts = answer.get()
         reports.append(facts | {"mistakes": []})
@@ -84,7 +85,7 @@ def validate(
             say("; ".join([ok, *facts["notes"]]))
     if as_json:
         say_json(reports)
-    if mistakes := [mistake for report in reports for mistake in report["mistakes"]]:
+    if mistakes:
         raise UserError(*mistakes)
 
 
