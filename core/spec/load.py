@@ -22,12 +22,6 @@ from fedbench.suites import SUFFIXES, shipped_suites
 Model = TypeVar("Model", bound=BaseModel)
 METHODS = ("defense", "attack", "analysis")  # kinds that a suite lists as rows
 
-_SEED = (
-    "the seed {} is already given in line {}: name every seed once, those of tuning apart from "
-    "those that are reported"
-)
-_LABEL = "the label '{}' is already taken in line {}: add a label"
-
 
 def cross_checks(document: Document) -> list[Problem]:
     """Return mistakes that no single field shows, of the parts that are valid by themselves.
@@ -36,19 +30,19 @@ def cross_checks(document: Document) -> list[Problem]:
     """
     data = document.data
     settings = list(valid_items(data, "settings", Setting))
-    seeds = [
-        *_placed(("seeds",), items_of(data, "seeds")),
-        *_placed(("tuning_seeds",), items_of(data, "tuning_seeds")),
-    ]
+    seeds = [*_placed(("seeds",), items_of(data, "seeds"))]
+    seeds += _placed(("tuning_seeds",), items_of(data, "tuning_seeds"))
+    signals = valid_items(data, "signals", Use)
     problems = [
-        *_repeated(document, [pair for pair in seeds if type(pair[1]) is int], _SEED),
-        *_names(document, "setting", [((*loc, "name"), s.name) for loc, s in settings]),
-        *_names(
-            document, "signal", [(loc, s.name) for loc, s in valid_items(data, "signals", Use)]
-        ),
+        *_repeated(document, [(loc, seed) for loc, seed in seeds if type(seed) is int]),
+        *_repeated(document, [((*loc, "name"), setting.name) for loc, setting in settings]),
+        *_repeated(document, [(loc, signal.name) for loc, signal in signals]),
     ]
     for kind in METHODS:
-        problems += _labels(document, kind)
+        labels = []
+        for loc, use in uses_of(data, kind):
+            labels += [(loc, point.label) for point in use.points()]
+        problems += _repeated(document, labels, ": add a label")
     for loc, setting in settings:
         problems += _audit(loc, setting)
         problems += _adversary(loc, setting)
@@ -87,29 +81,15 @@ def _placed(loc: Loc, items: Iterable[Any]) -> Iterator[tuple[Loc, Any]]:
 
 
 def _repeated(
-    document: Document, values: Iterable[tuple[Loc, Any]], text: str
+    document: Document, values: Iterable[tuple[Loc, Any]], remedy: str = ""
 ) -> Iterator[Problem]:
-    """Yield a problem per repeated value.
-
-    Args:
-        text: with places for the value and its first line.
-    """
+    """Yield a problem per repeated value."""
     first: dict[Any, Loc] = {}
     for loc, value in values:
         if value in first:
-            yield Problem(loc, text.format(value, document.position(first[value])[0]))
+            line, _ = document.position(first[value])
+            yield Problem(loc, f"'{value}' is already given in line {line}{remedy}")
         first.setdefault(value, loc)
-
-
-def _names(document: Document, kind: str, names: Iterable[tuple[Loc, str]]) -> Iterator[Problem]:
-    return _repeated(document, names, f"the {kind} '{{}}' is already taken in line {{}}")
-
-
-def _labels(document: Document, kind: str) -> Iterator[Problem]:
-    labels = []
-    for loc, use in uses_of(document.data, kind):
-        labels += [(loc, point.label) for point in use.points()]
-    return _repeated(document, labels, _LABEL)
 
 
 def _audit(place: Loc, setting: Setting) -> Iterator[Problem]:
@@ -150,10 +130,10 @@ def _too_late(loc: Loc, round: int, setting: Setting) -> Problem:
 
 def _coalitions(document: Document, settings: list[tuple[Loc, Setting]]) -> Iterator[Problem]:
     shared = list(valid_items(document.data, "coalitions", Coalition))
-    yield from _names(document, "coalition", [(loc, c.name) for loc, c in shared])
+    yield from _repeated(document, [(loc, c.name) for loc, c in shared])
     for loc, setting in settings:
         listed = list(_placed((*loc, "coalitions"), setting.coalitions or []))
-        yield from _names(document, "coalition", [(place, c.name) for place, c in listed])
+        yield from _repeated(document, [(place, c.name) for place, c in listed])
         if not listed and document.data.get("coalitions") is None:
             yield Problem(
                 loc,

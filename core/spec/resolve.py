@@ -35,7 +35,6 @@ from fedbench.core.spec.load import (
     validate,
 )
 from fedbench.core.spec.setting import Coalition, Setting
-from fedbench.core.spec.suite import SuiteSpec
 from fedbench.core.words import did_you_mean, explain
 
 Params = tuple[dict[str, Any] | None, list[tuple[Loc, str, bool]]]
@@ -269,33 +268,35 @@ _HEAD = (
 def written_out(loaded: LoadedSuite, resolved: Resolved) -> str:
     """Return the suite as YAML with all values: later defaults do not change its keys."""
     spec = loaded.spec
-    content = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    for entry, setting in zip(content["settings"], resolved.settings, strict=True):
-        entry["dataset"], entry["model"] = _used(setting.dataset), _used(setting.model)
     analyses = spec.analyses
     if analyses is None:
         analyses = [MethodUse(name=use.name) for use in resolved.analyses]
-    floors = resolved.floors
-    content |= {
+    settings = [
+        r.spec.model_copy(update={"dataset": _used(r.dataset), "model": _used(r.model)})
+        for r in resolved.settings
+    ]
+    floors = [use.name for use in resolved.defenses if use.label in resolved.floors]
+    values = {
+        "settings": settings,
         "defenses": list(_methods(spec.defenses, resolved.defenses)),
-        "floors": [use.name for use in resolved.defenses if use.label in floors],
+        "floors": floors,
         "attacks": list(_methods(spec.attacks, resolved.attacks)),
         "analyses": list(_methods(analyses, resolved.analyses)),
         "signals": [_used(resolved.signals[use.name]) for use in spec.signals],
     }
-    order = [info.alias or name for name, info in SuiteSpec.model_fields.items()]
     out = io.StringIO()
     yaml = YAML()
     yaml.width = 120
-    yaml.dump({name: content[name] for name in order if name in content}, out)
+    full_spec = spec.model_copy(update=values)
+    yaml.dump(full_spec.model_dump(mode="json", by_alias=True, exclude_none=True), out)
     return f"{_HEAD}\n{out.getvalue()}"
 
 
-def _used(use: ComponentUse) -> dict[str, Any]:
-    return {"name": use.name, "params": use.params}
+def _used(use: ComponentUse) -> Use:
+    return Use(name=use.name, params=use.params)
 
 
-def _methods(uses: Iterable[MethodUse], rows: Iterable[ComponentUse]) -> Iterator[dict[str, Any]]:
+def _methods(uses: Iterable[MethodUse], rows: Iterable[ComponentUse]) -> Iterator[MethodUse]:
     """Yield each use as the file has it, with every parameter that all of its rows share."""
     rows = iter(rows)
     for use in uses:
@@ -303,13 +304,6 @@ def _methods(uses: Iterable[MethodUse], rows: Iterable[ComponentUse]) -> Iterato
         shared = first.params
         for row in more_rows:
             shared = {name: v for name, v in shared.items() if row.params.get(name) == v}
-        params = {name: v for name, v in shared.items() if name not in use.grid}
-        params |= {name: v for name, v in use.params.items() if name not in shared}
-        entry = {"name": use.name, "params": params}
-        if use.label:
-            entry["label"] = use.label
-        if use.grid:
-            entry["grid"] = use.grid
-        if first.then:
-            entry["then"] = [_used(part) for part in first.then]
-        yield entry
+        params = {name: v for name, v in (use.params | shared).items() if name not in use.grid}
+        then = [_used(part) for part in first.then]
+        yield use.model_copy(update={"params": params, "then": then})
