@@ -155,9 +155,7 @@ class Results:
         leave open from ``rank`` to ``rank_last``, and in ``front`` whether no other row is better
         in both ``accuracy`` and the leakage that ``front_of`` names, ``worst`` or ``tf01``.
         """
-        return _table(
-            (row_of(self.board(), row) for row in self.board()["rows"]), whole=("rank", "rank_last")
-        )
+        return _table(row_of(self.board(), row) for row in self.board()["rows"])
 
     def board(self) -> dict[str, Any]:
         """The whole board as the JSON document that ``leaderboard/site/SCHEMA.md`` describes."""
@@ -251,14 +249,12 @@ def _judged(job: Any, attack: Attack) -> dict[str, Any] | None:
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def _table(rows: Iterable[dict[str, Any]], whole: Sequence[str] = ()) -> Table:
-    """``whole``: columns of whole numbers, or none."""
+def _table(rows: Iterable[dict[str, Any]]) -> Table:
     try:
         import pandas
     except ImportError:
         return list(rows)
-    frame = pandas.DataFrame(list(rows))
-    return frame.astype({name: "Int64" for name in whole if name in frame})
+    return pandas.DataFrame(list(rows))
 
 
 def _cells(*values: Any) -> dict[str, Any]:

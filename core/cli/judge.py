@@ -87,8 +87,9 @@ def _folder(ctx: click.Context, source: Path, output: Path | None) -> Path:
         )
     if output is None:
         return source
-    if import_ := cli.get_command(ctx, "import"):
-        ctx.invoke(import_, bundle=source, output=output)
+    import_ = cli.get_command(ctx, "import")
+    assert import_ is not None
+    ctx.invoke(import_, bundle=source, output=output)
     return output
 
 

@@ -14,7 +14,7 @@ from fedbench.core.cli.options import debug_and_quiet, examples
 from fedbench.core.cli.output import opened, say, show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import DISTRIBUTION
-from fedbench.core.process.ask import ask_each, long_plugin_limits, plugin_limits
+from fedbench.core.process.ask import ask_each, long_plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
@@ -95,21 +95,10 @@ def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, RegisteredComp
     """Return the reports of these names.
 
     Raises:
-        UserError: for one that no package or several provide, or that cannot be made.
+        UserError: for one that no package or several provide.
     """
     registry = Registry.discover()
-    reports = {name: registry.get("report", name) for name in names}
-    for report in reports.values():
-        if report.distribution == DISTRIBUTION:
-            report.load()  # built-in: imported once for all processes
-    for answer in ask_each(list(reports.values()), _check):
-        answer.get()
-    return reports
-
-
-def _check(report: RegisteredComponent) -> None:
-    with at_work(str(report), plugin_limits()):
-        report.load()()
+    return {name: registry.get("report", name) for name in names}
 
 
 def write_reports(folder: Path, reports: Mapping[str, RegisteredComponent], plots: bool) -> None:

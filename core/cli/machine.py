@@ -109,17 +109,13 @@ def _devices(problems: list[str]) -> Iterator[Row]:
 
 def _data_folder(problems: list[str]) -> Iterator[Row]:
     folder = data_folder()
-    source = "default; set FEDBENCH_DATA to change it"
-    if os.environ.get("FEDBENCH_DATA"):
-        source = "$FEDBENCH_DATA"
-    yield "data folder", f"{folder} ({source})"
+    n_entries = len(list(folder.iterdir())) if folder.is_dir() else 0
+    yield "data folder", f"{folder} ($FEDBENCH_DATA), {n_entries} files and folders"
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         problems.append(
             f"the data folder {folder} cannot be written: set FEDBENCH_DATA to a folder of yours"
         )
-    if folder.is_dir():
-        yield "data", f"{len(list(folder.iterdir()))} files and folders"
 
 
 def _plugins() -> Iterator[Row]:

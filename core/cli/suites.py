@@ -123,10 +123,7 @@ def _plan_notes(loaded: LoadedSuite, resolved: Resolved, registry: Registry) -> 
     from fedbench.core.run.planner import make_plan
 
     settings = resolved.settings
-    try:
-        present = {setting.spec.name for setting in settings if _is_here(setting.dataset)}
-    except UserError as error:
-        raise UserError(*(f"{loaded.path}: {message}" for message in error.messages)) from error
+    present = {setting.spec.name for setting in settings if _is_here(setting.dataset)}
     notes = []
     if present:
         notes += make_plan(loaded, resolved, registry, Path(), "cpu", present).notes
