@@ -155,7 +155,8 @@ class Results:
         leave open from ``rank`` to ``rank_last``, and in ``front`` whether no other row is better
         in both ``accuracy`` and the leakage that ``front_of`` names, ``worst`` or ``tf01``.
         """
-        return _table(row_of(self.board(), row) for row in self.board()["rows"])
+        rows = (row_of(self.board(), row) for row in self.board()["rows"])
+        return _table(rows, integers=("rank", "rank_last"))
 
     def board(self) -> dict[str, Any]:
         """The whole board as the JSON document that ``leaderboard/site/SCHEMA.md`` describes."""
@@ -249,12 +250,14 @@ def _judged(job: Any, attack: Attack) -> dict[str, Any] | None:
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def _table(rows: Iterable[dict[str, Any]]) -> Table:
+def _table(rows: Iterable[dict[str, Any]], integers: Sequence[str] = ()) -> Table:
+    """Return a data frame; ``integers``: columns of integers, or none."""
     try:
         import pandas
     except ImportError:
         return list(rows)
-    return pandas.DataFrame(list(rows))
+    frame = pandas.DataFrame(list(rows))
+    return frame.astype({name: "Int64" for name in integers if name in frame})
 
 
 def _cells(*values: Any) -> dict[str, Any]:
