@@ -44,18 +44,9 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="The results folder to make of a bundle.",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    help="Runs side by side, one thread each.  [default: the cores]",
-)
 @click.pass_context
 def command(
-    ctx: click.Context,
-    source: Path,
-    attacks: tuple[str, ...],
-    output: Path | None,
-    workers: int | None,
+    ctx: click.Context, source: Path, attacks: tuple[str, ...], output: Path | None
 ) -> None:
     """Let an attack judge the federations in SOURCE, a bundle of `fedbench export --observations`
     or a results folder.
@@ -70,7 +61,7 @@ def command(
     store = opened(_folder(ctx, source, output))
     with store.lock():
         store.sweep()
-        failures = _judge(store, attacks, workers)
+        failures = _judge(store, attacks)
     failures.show(store.logs)
     say(f"board: fedbench leaderboard {store.root}")
     sys.exit(1 if failures.counts else 0)
@@ -93,7 +84,7 @@ def _folder(ctx: click.Context, source: Path, output: Path | None) -> Path:
     return output
 
 
-def _judge(store: Results, attacks: Sequence[str], workers: int | None) -> Any:
+def _judge(store: Results, attacks: Sequence[str]) -> Any:
     """Compute the missing cells of the attacks; return the failures of all of them."""
     from fedbench.core.cli.run import LOCAL, cells_of, execute, executor_of, failures_of
     from fedbench.core.run.resume import pending, recorded
@@ -125,7 +116,7 @@ def _judge(store: Results, attacks: Sequence[str], workers: int | None) -> Any:
 
     earlier = states()
     todo = pending(jobs, earlier, "failed")
-    execute(todo, executor_of(LOCAL, workers, None), plan.suite, store.root, earlier)
+    execute(todo, executor_of(LOCAL, None, None), plan.suite, store.root, earlier)
     ended = {state.stem: state for state in states()}
     return failures_of(jobs, ended, {cell.stem for cell in cells_of(todo)})
 

@@ -100,15 +100,6 @@ def commands() -> dict[str, str]:
     return {name: targets[name] for name in ordered if name in targets}
 
 
-def sections() -> dict[str, list[str]]:
-    """Return heading -> commands, as the help lists them."""
-    headings = {name: heading for heading, names in SECTIONS.items() for name in names}
-    listed: dict[str, list[str]] = {}
-    for name in commands():
-        listed.setdefault(headings.get(name, "Other commands"), []).append(name)
-    return listed
-
-
 class LazyGroup(click.Group):
     """Commands by name and one-line help; one that cannot be imported leaves the others working."""
 
@@ -125,10 +116,12 @@ class LazyGroup(click.Group):
             raise UserError(f"the command '{cmd_name}' cannot be loaded: {error}") from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, commands()))
-        for heading, names in sections().items():
-            with formatter.section(heading):
-                formatter.write_dl([(name.ljust(width), self.summary(ctx, name)) for name in names])
+        rows = {name: (f"{name:11}", self.summary(ctx, name)) for name in commands()}
+        for heading, names in {**SECTIONS, "Other commands": tuple(rows)}.items():
+            listed = [rows.pop(name) for name in names if name in rows]
+            if listed:
+                with formatter.section(heading):
+                    formatter.write_dl(listed)
 
     def summary(self, ctx: click.Context, name: str) -> str:
         """Return one line of help; for a command that cannot be loaded, the reason."""
