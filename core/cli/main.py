@@ -6,8 +6,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import distribution
@@ -179,19 +178,6 @@ def cli() -> None:
 _ASK_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Let signals that ask to end raise ``KeyboardInterrupt``; an ignored one stays ignored."""
-    changed = [s for s in _ASK_TO_END if signal.getsignal(s) == signal.SIG_DFL]
-    for s in changed:
-        signal.signal(s, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for s in changed:
-            signal.signal(s, signal.SIG_DFL)
-
-
 @cache
 def intruders() -> list[str]:
     """Return other distributions with files in ``fedbench/`` or the command `fedbench`."""
@@ -226,9 +212,11 @@ def main(args: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             # a terminal that has no letter for "±" shows a question mark
             stream.reconfigure(errors="replace")
+    for number in _ASK_TO_END:
+        if signal.getsignal(number) == signal.SIG_DFL:  # an ignored one (`nohup`) stays ignored
+            signal.signal(number, signal.default_int_handler)
     try:
-        with interruptible():
-            status = cli.main(args=args, prog_name="fedbench", standalone_mode=False)
+        status = cli.main(args=args, prog_name="fedbench", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
         say("interrupted", err=True)
         return 130

@@ -139,7 +139,7 @@ class _Resolver:
             for i, name in enumerate(analyses):
                 self._add("analysis", ("analyses", i), Use(name=name))
         for loc, signal in valid_items(self._data, "signals", Use):
-            self._add_signal(loc, signal)
+            self._add("signal", loc, signal)
         for i, setting in enumerate(items_of(self._data, "settings")):
             if isinstance(setting, dict):
                 self._add_parts(("settings", i), setting)
@@ -204,18 +204,6 @@ class _Resolver:
                 )
                 self.problems.append(Problem(("floors", i), text))
 
-    def _add_signal(self, loc: Loc, signal: Use) -> None:
-        """Resolve a signal with parameters.
-
-        With its defaults it has the identity of a signal that the suite does not name.
-        """
-        self._add("signal", loc, signal)
-        for use in self.uses.get(loc, []):
-            registered = self._registry.get("signal", signal.name)
-            ((defaults, _),) = _validate(registered, loc, [Point(signal.name, {}, {})])
-            if use.params == defaults:
-                self.uses[loc] = [self._make_use(registered, {}, signal.name)]
-
 
 def _validate(
     registered: RegisteredComponent, loc: Loc, points: Sequence[Point]
@@ -240,7 +228,10 @@ def _params(registered: RegisteredComponent, component: Any, loc: Loc, point: Po
     try:
         text = json.dumps(point.params, default=str)
         with at_work(f"{registered}: its Params", plugin_limits()):
-            return model.model_validate_json(text, strict=True).model_dump(mode="json"), []
+            values = model.model_validate_json(text, strict=True)
+            if registered.kind == "signal" and not values.model_dump(exclude_defaults=True):
+                return {}, []  # the identity of a signal that the suite does not name
+            return values.model_dump(mode="json"), []
     except ValidationError as error:
         problems = messages.problems(error, model, point.params)
         return None, [(_place(loc, point, p.loc), p.text, p.at_key) for p in problems]
