@@ -47,7 +47,6 @@ Exit status: 0 fine, 1 some cell failed or is not repeatable, 2 your mistake,
 status 0."""
 
 LOCAL, RAY = "local", "ray"
-_MOST_PARTS = 100_000
 _LOST = (
     "it has no new record: its process was ended, or the results folder was changed meanwhile; run "
     "the same command again"
@@ -361,9 +360,10 @@ def execute(
     before = ""
     if n_before:
         before = f"; {n_before} of {n_before + display.cells} cells were done before"
+    workers = getattr(executor, "workers", None) or "as many as fit"
     say(
-        f"{suite}: {len(jobs)} runs with {display.cells} cells to compute, "
-        f"{side_by_side(executor)} -> {folder}{before}"
+        f"{suite}: {len(jobs)} runs with {display.cells} cells to compute, {workers} side by side "
+        f"-> {folder}{before}"
     )
     again = "the same command goes on from here"
     try:
@@ -476,12 +476,6 @@ def executor_of(name: str, workers: int | None, address: str | None) -> Executor
     return LocalProcesses(workers or usable_cores())
 
 
-def side_by_side(executor: Executor) -> str:
-    """Return the number of runs at a time, in words."""
-    workers = getattr(executor, "workers", None)
-    return f"{workers} side by side" if workers else "as many side by side as fit on the cluster"
-
-
 def device_of(wanted: str, executor: str, limits: Any) -> str:
     """Return the device of a plan: of this machine, or what every run gets of its Ray node.
 
@@ -527,9 +521,6 @@ def parse_part(text: str | None) -> tuple[int, int] | None:
     if numbers is None:
         raise UserError(f"--part {text}: expected I/N, for example 2/8: the second of eight parts")
     i, n = int(numbers[1]), int(numbers[2])
-    if not 1 <= i <= n <= _MOST_PARTS:
-        raise UserError(
-            f"--part {text}: there is no such part; I goes from 1 to N, and N is {_MOST_PARTS:,} "
-            "at most"
-        )
+    if not 1 <= i <= n:
+        raise UserError(f"--part {text}: there is no such part; I goes from 1 to N")
     return i, n

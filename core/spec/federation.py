@@ -37,20 +37,6 @@ def _check_recipe(name: str) -> str:
     return name
 
 
-def with_recipe(value: object) -> object:
-    """Return the mapping with every field it leaves out taken from its recipe.
-
-    The optimiser's fields are taken one by one.
-    """
-    if not isinstance(value, dict) or value.get("recipe") not in recipe_names():
-        return value
-    stated = recipe(value["recipe"])
-    merged = {**stated, **value}
-    if isinstance(value.get("optimizer"), dict):
-        merged["optimizer"] = {**stated["optimizer"], **value["optimizer"]}
-    return merged
-
-
 # --- types ----------------------------------------------------------------------------------------
 
 
@@ -207,8 +193,15 @@ class FederationSpec(SpecModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _recipe(cls, value: object) -> object:
-        return with_recipe(value)
+    def _with_recipe(cls, value: object) -> object:
+        """Take every field that is left out from the recipe, the optimiser's one by one."""
+        if not isinstance(value, dict) or value.get("recipe") not in recipe_names():
+            return value
+        stated = recipe(value["recipe"])
+        merged = {**stated, **value}
+        if isinstance(value.get("optimizer"), dict):
+            merged["optimizer"] = {**stated["optimizer"], **value["optimizer"]}
+        return merged
 
     @model_validator(mode="after")
     def _parts_fit(self) -> FederationSpec:

@@ -40,7 +40,7 @@ def cross_checks(document: Document) -> list[Problem]:
     ]
     for kind in METHODS:
         labels = []
-        for loc, use in uses_of(data, kind):
+        for loc, use in valid_items(data, PLURAL[kind], MethodUse):
             labels += [(loc, point.label) for point in use.points()]
         problems += _repeated(document, labels, ": add a label")
     for loc, setting in settings:
@@ -53,11 +53,6 @@ def items_of(data: Any, key: str) -> list[Any]:
     """Return the elements of the list ``data[key]`` of a suite."""
     items = data.get(key) if isinstance(data, dict) else None
     return items if isinstance(items, list) else []
-
-
-def uses_of(data: Any, kind: str) -> list[tuple[Loc, MethodUse]]:
-    """Return the uses of a kind that are valid by themselves."""
-    return list(valid_items(data, PLURAL[kind], MethodUse))
 
 
 def valid_items(data: Any, key: str, model: type[Model]) -> Iterator[tuple[Loc, Model]]:

@@ -20,6 +20,7 @@ from fedbench.core.process.ask import ask_apart, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
+from fedbench.core.registry.kinds import PLURAL
 from fedbench.core.registry.use import ComponentUse, UseMaker
 from fedbench.core.spec import messages
 from fedbench.core.spec.base import MethodUse, Point, Use
@@ -29,7 +30,6 @@ from fedbench.core.spec.load import (
     LoadedSuite,
     items_of,
     open_document,
-    uses_of,
     valid,
     valid_items,
     validate,
@@ -130,7 +130,7 @@ class _Resolver:
     def resolve(self) -> None:
         """Resolve everything that the suite names, and its defaults."""
         for kind in METHODS:
-            for loc, use in uses_of(self._data, kind):
+            for loc, use in valid_items(self._data, PLURAL[kind], MethodUse):
                 self._add(kind, loc, use)
                 self._add_then(kind, loc, use)
         self._add_floors(self._data.get("floors"))
