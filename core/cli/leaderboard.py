@@ -84,8 +84,7 @@ def _write_site(results: tuple[Path, ...], folder: Path) -> None:
     """Write the pages by the function that the leaderboard announces as an entry point."""
     (make_site,) = distribution(DISTRIBUTION).entry_points.select(group="fedbench.site")
     files = make_site.load()(results, folder)
-    pages = sum(name.endswith(".html") for name in files)
-    say(f"site: {folder / 'index.html'} ({pages} pages, {sum(files.values()) / 1e6:.1f} MB)")
+    say(f"site: {folder / 'index.html'} ({sum(files.values()) / 1e6:.1f} MB)")
 
 
 # -- reports ---------------------------------------------------------------------------------------

@@ -327,17 +327,15 @@ def _print_plan(plan: Any, folder: Path) -> None:
     )
     _print_stale(plan.jobs, done, store)
     say(f"attacks: {', '.join(dict.fromkeys(cell.attack.label for cell in cells))}")
-    rows, coalitions = [], dict[str, None]()
+    rows = []
     for job in plan.jobs:
-        setting = job.setting
-        if job.coalitions:
-            coalitions[f"coalition {job.coalition} of {setting.name}: {job.who}"] = None
         adversary = job.attacker.label if job.attacker else ""
-        identity = (setting.name, job.coalition, job.defense.label, adversary, job.seed)
-        size = (job.clients, setting.federation.rounds, len(job.targets), len(job.cells))
-        rows.append((*identity, *size, sum(cell.stem not in done for cell in job.cells)))
-    for line in coalitions:
-        say(clipped(line, 10_000))
+        identity = (job.setting.name, job.coalition, job.defense.label, adversary, job.seed)
+        rounds, n_missing = (
+            job.setting.federation.rounds,
+            sum(c.stem not in done for c in job.cells),
+        )
+        rows.append((*identity, job.clients, rounds, len(job.targets), len(job.cells), n_missing))
     header = "setting,coalition,defense,adversary,seed,clients,rounds,targets,cells,to do"
     show_table(header.split(","), rows)
 
