@@ -145,15 +145,13 @@ def _added(suite: Path, attacks: Sequence[str]) -> tuple[str, ...]:
     from fedbench.core.spec.document import read
 
     data = read(suite).data
-    lists = {"attacks": data["attacks"]}
+    labels = [use.get("label", use["name"]) for use in data["attacks"]]
+    missing = [name for name in attacks if name not in labels]
+    changes = [f"attacks={json.dumps([*data['attacks'], *missing])}"]
     for i, setting in enumerate(data["settings"]):
-        if setting.get("attacks") is not None:
-            lists[f"settings.{i}.attacks"] = setting["attacks"]
-    changes = []
-    for path, uses in lists.items():
-        labels = [use.get("label", use["name"]) for use in uses]
-        missing = [name for name in attacks if name not in labels]
-        changes.append(f"{path}={json.dumps([*uses, *missing])}")
+        if "attacks" in setting:
+            listed = dict.fromkeys([*setting["attacks"], *attacks])
+            changes.append(f"settings.{i}.attacks={json.dumps([*listed])}")
     return tuple(changes)
 
 
