@@ -68,8 +68,6 @@ def command(
     and so one board, of several folders and bundles.
     """
     if site is not None:
-        if reports != (DEFAULT,) or not plots:
-            raise UserError("--html goes without --report and --no-plots: make the two in turn")
         _write_site(results, site)
     elif len(results) > 1 or results[0].is_file():
         raise UserError(
