@@ -122,10 +122,11 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
 
 
 def __getattr__(name: str) -> Any:
-    for module in _MODULES if name in __all__ else ():
-        found = import_module(f"fedbench.core.{module}")
-        if hasattr(found, name):
-            return getattr(found, name)
+    if name in __all__:
+        for path in _MODULES:
+            module = import_module(f"fedbench.core.{path}")
+            if hasattr(module, name):
+                return getattr(module, name)
     raise AttributeError(f"module 'fedbench.core' has no attribute {name!r}")
 
 

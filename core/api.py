@@ -78,11 +78,12 @@ def run(
 
 
 def plan(suite: str | PathLike[str], *, set: Texts = (), only: Texts = ()) -> Table:
-    """The cells of a suite, one a row, with the number of rounds and targets of their run; computes
-    nothing. Raises ``UserError`` as :func:`run`.
+    """Return the cells of a suite, one a row, with the number of rounds and targets of their run;
+    computes nothing. Raises ``UserError`` as :func:`run`.
     """
     from fedbench.core.cli.run import plan_part
 
+    jobs = plan_part(str(suite), _texts(set), _texts(only))[1].jobs
     return _table(
         {
             "suite": job.suite,
@@ -96,7 +97,7 @@ def plan(suite: str | PathLike[str], *, set: Texts = (), only: Texts = ()) -> Ta
             "targets": len(job.targets),
             "key": cell.key,
         }
-        for job in plan_part(str(suite), _texts(set), _texts(only))[1].jobs
+        for job in jobs
         for cell in job.cells
     )
 
@@ -140,9 +141,9 @@ class Results:
         any. Of a folder the cells of its last plan, with those of tuning seeds; of a board those it
         shows, with rounded numbers and short keys.
         """
-        return _table(
-            _cells_of(self.board()) if self.folder.is_file() else map(_cell, self._records)
-        )
+        if self.folder.is_file():
+            return _table(_cells_of(self.board()))
+        return _table(map(_cell, self._records))
 
     @cached_property
     def rows(self) -> Table:
@@ -153,9 +154,8 @@ class Results:
         leave open from ``rank`` to ``rank_last``, and in ``front`` whether no other row is better
         in both ``accuracy`` and the leakage that ``front_of`` names, ``worst`` or ``tf01``.
         """
-        return _table(
-            (row_of(self.board(), row) for row in self.board()["rows"]), whole=("rank", "rank_last")
-        )
+        rows = (row_of(self.board(), row) for row in self.board()["rows"])
+        return _table(rows, integers=("rank", "rank_last"))
 
     def board(self) -> dict[str, Any]:
         """The whole board as the JSON document that ``leaderboard/site/SCHEMA.md`` describes."""
@@ -167,10 +167,12 @@ class Results:
         ``EXCLUDED``), ``ids``, ``in_mix``, ``canary``.
         """
         key = cell if isinstance(cell, str) else cell["key"]
-        found = [loaded for loaded in self._records if loaded.record.key.startswith(key)]
-        if len(found) != 1:
-            raise UserError(f"{self.source}: {len(found)} cells with the key '{key}', expected one")
-        return found[0].candidates_of([t.target for t in found[0].record.targets])
+        records = [loaded for loaded in self._records if loaded.record.key.startswith(key)]
+        if len(records) != 1:
+            raise UserError(
+                f"{self.source}: {len(records)} cells with the key '{key}', expected one"
+            )
+        return records[0].candidates_of([target.target for target in records[0].record.targets])
 
     def judge(self, attack: Attack) -> Table:
         """Scores of any attack, such as a class in a notebook, on every run that observations are
@@ -183,22 +185,20 @@ class Results:
         from fedbench.core.store.plans import plan_files
 
         runs = {loaded.path.stem: loaded for loaded in self._records}
-        jobs = [
-            # those of an imported run
-            replace(job, results=str(run.path.parents[1]), provenance=run.record.provenance)
-            for stored in self._store.marker()["plans"][-1:]
-            for job in plan_part(str(plan_files(self.folder, stored)[-1]), (), (), self.folder)[
-                1
-            ].jobs
-            if (run := runs.get(job.stem))
-        ]
-        if not (rows := [row for job in jobs if (row := _judged(job, attack))]):
+        rows = []
+        for stored in self._store.marker()["plans"][-1:]:
+            suite = plan_files(self.folder, stored)[-1]
+            for job in plan_part(str(suite), (), (), self.folder)[1].jobs:
+                if run := runs.get(job.stem):
+                    folder, provenance = str(run.path.parents[1]), run.record.provenance
+                    job = replace(job, results=folder, provenance=provenance)
+                    rows.append(_judged(job, attack))
+        if not any(rows):
             raise UserError(
                 f"{self.source}: no run keeps observations, of the code and data that are here, "
-                "with the signals that "
-                f"{type(attack).__name__} needs"
+                f"with the signals that {type(attack).__name__} needs"
             )
-        return _table(rows)
+        return _table(filter(None, rows))
 
     @cached_property
     def _board(self) -> dict[str, Any]:
@@ -223,7 +223,7 @@ class Results:
 
 
 def _judged(job: Any, attack: Attack) -> dict[str, Any] | None:
-    """The row of one run; None where its observations are not kept, or lack a signal."""
+    """Return the row of one run; None where its observations are not kept, or lack a signal."""
     from fedbench.core.metrics import run_accuracy
     from fedbench.core.run.job import Look
     from fedbench.core.run.judge import ask
@@ -240,102 +240,78 @@ def _judged(job: Any, attack: Attack) -> dict[str, Any] | None:
     run = made_of(job, packed, shadows)
     done = run.trained
     scored = verdict(job, cell, run.scene, done, ask(job, attack, run.scene, done, shadows))
-    return _cells(
-        job.suite,
-        job.setting.name,
-        job.coalition,
-        job.defense.label,
-        name,
-        attack.view,
-        job.seed,
-        "ok",
-        "",
-        *_means(scored.targets),
-        run_accuracy([row["accuracy"] for row in done.history]),
-        done.measured["train_cpu_s"],
-        "",
-    )
+    accuracy = run_accuracy([row["accuracy"] for row in done.history])
+    names = (job.suite, job.setting.name, job.coalition, job.defense.label, name, attack.view)
+    numbers = (*_means(scored.targets), accuracy, done.measured["train_cpu_s"])
+    return _cells(*names, job.seed, "ok", "", *numbers, "")
 
 
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def _table(rows: Iterable[dict[str, Any]], whole: Sequence[str] = ()) -> Table:
-    """``whole``: columns of whole numbers, or none."""
+def _table(rows: Iterable[dict[str, Any]], integers: Sequence[str] = ()) -> Table:
+    """Return a data frame; ``integers``: columns of integers, or none."""
     try:
         import pandas
     except ImportError:
         return list(rows)
     frame = pandas.DataFrame(list(rows))
-    return frame.astype({name: "Int64" for name in whole if name in frame})
+    return frame.astype({name: "Int64" for name in integers if name in frame})
 
 
 def _cells(*values: Any) -> dict[str, Any]:
+    """Return a row of :attr:`Results.cells`."""
     return dict(zip(_CELL, values, strict=True))
 
 
 def _cell(loaded: LoadedRecord) -> dict[str, Any]:
     r = loaded.record
-    return _cells(
-        r.suite,
-        r.setting,
-        r.coalition,
-        r.defense.label,
-        r.attack.label,
-        r.view,
-        r.seed,
-        r.outcome,
-        r.reason,
-        *_means(r.targets),
-        r.utility and r.accuracy,
-        r.measured.train_cpu_s,
-        r.key,
-    )
+    names = (r.suite, r.setting, r.coalition, r.defense.label, r.attack.label, r.view)
+    numbers = (*_means(r.targets), r.utility and r.accuracy, r.measured.train_cpu_s)
+    return _cells(*names, r.seed, r.outcome, r.reason, *numbers, r.key)
 
 
 def _means(targets: Sequence[TargetScores]) -> Iterator[float | None]:
-    """AUC and TF01 over the targets, against those non-members that boards compare."""
+    """Yield AUC and TF01 over the targets, against those non-members that boards compare."""
     group = "ofl" if all("ofl" in t.groups for t in targets) else "mix"
     for name in ("auc", "tf01"):
         yield _mean(t.groups[group].value(name) for t in targets if group in t.groups)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if numbers else None
 
 
 def _cells_of(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The cells that a board shows, from its columns."""
+    """Yield the cells that a board shows, from its columns."""
     runs, cells, labels = board["runs"], board["cells"], [use["label"] for use in board["uses"]]
-    views = {
-        i: board["sections"][r["section"]]["view"]
-        for r in board["rows"]
-        for e in r["entries"]
-        for i in e["cells"]
-    }
-    for i, at in enumerate(cells["run"]):
-        setting = board["settings"][runs["setting"][at]]
+    views = {}
+    for row in board["rows"]:
+        for entry in row["entries"]:
+            views |= dict.fromkeys(entry["cells"], board["sections"][row["section"]]["view"])
+    for i, run in enumerate(cells["run"]):
+        setting = board["settings"][runs["setting"][run]]
         yield _cells(
             setting["suite"],
             setting["name"],
-            runs["coalition"][at],
-            labels[runs["defense"][at]],
+            runs["coalition"][run],
+            labels[runs["defense"][run]],
             labels[cells["attack"][i]],
             views[i],
-            runs["seed"][at],
+            runs["seed"][run],
             board["outcomes"][cells["outcome"][i]],
             board["reasons"][cells["reason"][i]],
             _mean(_unpacked(cells["auc"][i])),
             _mean(cells["tf01"][i]),
-            runs["accuracy"][at],
-            runs["times"][at][0],
+            runs["accuracy"][run],
+            runs["times"][run][0],
             cells["key"][i],
         )
 
 
 def _unpacked(text: str) -> Iterator[float | None]:
-    """Numbers of three digits to the base 64 each, in steps of 1e-5; the largest stands for none."""
+    """Yield numbers of three base-64 digits each, in steps of 1e-5; the largest stands for none."""
     for i in range(0, len(text), 3):
         value = int.from_bytes(urlsafe_b64decode("A" + text[i : i + 3]))
         yield value / 100_000 if value < 64**3 - 1 else None
@@ -374,5 +350,5 @@ def row_of(board: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _texts(given: Texts) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _texts(texts: Texts) -> tuple[str, ...]:
+    return (texts,) if isinstance(texts, str) else tuple(texts)

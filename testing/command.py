@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from fedbench.core.cli import complete
 from fedbench.core.cli.options import debug_and_quiet, examples, json_option
 from fedbench.core.cli.output import say, say_json
 from fedbench.core.contract.errors import UserError
@@ -24,7 +23,7 @@ from fedbench.core.words import one_line
         "fedbench check --list",
     )
 )
-@click.argument("names", metavar="NAME...", nargs=-1, shell_complete=complete.components)
+@click.argument("names", metavar="NAME...", nargs=-1)
 @click.option(
     "--kind", type=click.Choice(KINDS), help="The kind of component, where several have the name."
 )

@@ -37,7 +37,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files: dict[str, bytes] = {"a.bin": CONTENT}
-        self.ranges, self.short, self.offset = True, len(CONTENT) + 10**8, 0
+        self.ranges, self.short = True, len(CONTENT) + 10**8
         self.asked: list[str | None] = []
 
     def remote(self, *names: str, kind: str | None = "md5") -> Remote:
@@ -66,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
         if start:
             self.send_header(
                 "Content-Range",
-                f"bytes {start + self.server.offset}-{len(content) - 1}/{len(content)}",
+                f"bytes {start}-{len(content) - 1}/{len(content)}",
             )
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
@@ -140,7 +140,6 @@ FAILS = {
         "more than the 700,001 bytes expected",
         [],
     ),
-    "another range": ({"a.bin.part": CONTENT[:9]}, {"offset": 7}, "another range", ["a.bin.part"]),
     "a file of the user's": (
         {"a.bin": b"mine"},
         {},
@@ -193,28 +192,23 @@ def test_offline_means_no_request(server, home, monkeypatch):
 # -- archives --------------------------------------------------------------------------------------
 
 
-def tar_of(path: Path, members: dict[str, bytes | tarfile.TarInfo]) -> Path:
+def tar_of(path: Path, members: dict[str, bytes]) -> Path:
     with tarfile.open(path, "w:gz") as tar:
+        link = tarfile.TarInfo("top/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)  # left out when it is unpacked
         for name, content in members.items():
-            info = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
-            info.size = 0 if isinstance(content, tarfile.TarInfo) else len(content)
-            tar.addfile(info, io.BytesIO(b"" if isinstance(content, tarfile.TarInfo) else content))
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
     return path
 
 
 def zip_of(path: Path, members: dict[str, bytes]) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
         for name, content in members.items():
-            info = zipfile.ZipInfo(name)
-            info.external_attr = 0o120777 << 16 if content == b"/etc/passwd" else 0
-            z.writestr(info, content)
+            z.writestr(name, content)
     return path
-
-
-def special(kind: bytes) -> tarfile.TarInfo:
-    info = tarfile.TarInfo("top/x")
-    info.type, info.linkname = kind, "/etc/passwd"
-    return info
 
 
 def cut(path: Path, share: float) -> Path:
@@ -233,27 +227,15 @@ def test_an_archive_is_unpacked_whole(home, pack):
         folder / "deep" / "b.txt"
     ).read_bytes() == b"bb"
     assert leftovers(home) == ["archive", "top"]  # nothing but the folder asked for
+    assert leftovers(folder) == ["a.txt", "deep"]
 
 
 TWO = {"top/a": bytes(600), "top/b": bytes(400)}
-LINK = "a link or device: 'top/x'"
+ELSEWHERE = "path that leads elsewhere"
 REFUSED = {
-    **{
-        f"tar {n}": (
-            lambda p, n=n: tar_of(p, {"top/a": b"1", n: b"2"}),
-            {},
-            "path that leads elsewhere",
-        )
-        for n in ("/abs", "top/../../up", "top\\..\\up", "C:/x")
-    },
-    "zip path": (
-        lambda p: zip_of(p, {"top/a": b"1", "../up": b"2"}),
-        {},
-        "path that leads elsewhere",
-    ),
-    "symlink": (lambda p: tar_of(p, {"top/a": b"1", "x": special(tarfile.SYMTYPE)}), {}, LINK),
-    "device": (lambda p: tar_of(p, {"top/a": b"1", "x": special(tarfile.CHRTYPE)}), {}, LINK),
-    "zip link": (lambda p: zip_of(p, {"top/x": b"/etc/passwd"}), {}, LINK),
+    "tar absolute": (lambda p: tar_of(p, {"top/a": b"1", "/abs": b"2"}), {}, ELSEWHERE),
+    "tar path": (lambda p: tar_of(p, {"top/a": b"1", "top/../../up": b"2"}), {}, ELSEWHERE),
+    "zip path": (lambda p: zip_of(p, {"top/a": b"1", "../up": b"2"}), {}, ELSEWHERE),
     "tar bytes": (lambda p: tar_of(p, TWO), {"max_bytes": 999}, "more than 999 bytes"),
     "files": (lambda p: tar_of(p, TWO), {"max_files": 1}, "more than 1 files"),
     "cut tar": (

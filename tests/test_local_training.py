@@ -383,7 +383,7 @@ def test_only_training_is_in_bfloat16_and_has_its_channels_last():
     ("wanted", "message"),
     [
         ("cuda:1", "--device cuda:1: this machine has 1 CUDA devices; use"),
-        ("mps", "only cpu and cuda are supported"),
+        ("mps", "--device mps: not a device; use auto"),
     ],
 )
 def test_a_device_that_is_not_there_is_refused(monkeypatch, wanted, message):

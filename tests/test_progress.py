@@ -168,7 +168,7 @@ def test_a_failure_is_a_line_as_it_happens_with_the_reason_and_the_place(plan):
         == f"skipped: digits/none none seed 0, fedmia-i: no such view; see records/{none.stem}.json"
     )
     assert three.startswith(
-        "diverged, as the adversary intended: digits/none none seed 0, fedmia-ii: loss is not "
+        "diverged as the adversary intended: digits/none none seed 0, fedmia-ii: loss is not "
         "finite;"
     )
     label = mixup.cells[0].attack.label
@@ -176,7 +176,9 @@ def test_a_failure_is_a_line_as_it_happens_with_the_reason_and_the_place(plan):
         four == f"failed: digits/pair mixup seed 0, {label}: cause 1 of all; see "
         f"records/{mixup.stem}.json"
     )
-    assert last.startswith("[6/18 cells, 4 failed, 1 skipped, 1 diverged as intended]")
+    assert last.startswith(
+        "[6/18 cells, 4 failed, 1 skipped, 1 diverged as the adversary intended]"
+    )
 
 
 def test_failures_are_a_row_a_cause_and_outcomes_are_counted_apart(plan, tmp_path, capsys):

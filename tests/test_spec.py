@@ -71,7 +71,6 @@ def _places(node, at=()):
 
 
 SEED = "expected an integer in [0, 9223372036854775807], found"
-TWICE = "name every seed once, those of tuning apart from those that are reported"
 ROUNDS = "expected an integer in [1, 1000000], found"
 
 # edits of the good suite -> all of its messages, in the order of the file
@@ -124,7 +123,7 @@ FIELDS = {
             "11:19: settings[0].federation.batch_size: expected an integer in [1, 1000000000], "
             "found 0",
             "12:34: settings[0].federation.optimizer.lr: expected a number in (0, 1000000], found "
-            ".inf",
+            "inf",
             "12:54: settings[0].federation.optimizer.weight_decay: expected a number in [0, "
             "1000000], found 10000000.0",
             "13:22: settings[0].federation.participation: expected a number in (0, 1], found 1.5",
@@ -136,9 +135,9 @@ FIELDS = {
             f"3:12: seeds[1]: {SEED} -1",
             f"3:16: seeds[2]: {SEED} the date 2001-01-01",
             f"3:28: seeds[3]: {SEED} the text 'x'",
-            f"3:31: seeds[4]: the seed 0 is already given in line 3: {TWICE}",
-            f"4:19: tuning_seeds[1]: the seed 0 is already given in line 3: {TWICE}",
-            f"4:22: tuning_seeds[2]: the seed 1 is already given in line 4: {TWICE}",
+            "3:31: seeds[4]: '0' is already given in line 3",
+            "4:19: tuning_seeds[1]: '0' is already given in line 3",
+            "4:22: tuning_seeds[2]: '1' is already given in line 4",
         ],
     ),
     "kinds of values": (
@@ -192,22 +191,13 @@ FIELDS = {
         ],
     ),
     "more mistakes than are printed": (
-        [("every: 5", f"targets: {[0] * 500}")],
+        [("seeds: [0, 1]", f"seeds: {[0] * 500}")],
         [
-            *(
-                f"13:{23 + 3 * i}: settings[0].audit.targets[{i}]: the client 0 is given twice"
-                for i in range(1, 51)
-            ),
+            *(f"3:{9 + 3 * i}: seeds[{i}]: '0' is already given in line 3" for i in range(1, 51)),
             " and 449 more mistakes",
         ],
     ),
-    "another schema": ([("schema: 1", "schema: true")], ["1:9: schema: expected 1, found true"]),
-    "a newer schema": (
-        [("schema: 1", "schema: 2")],
-        [
-            "1:9: schema: made for a newer fedbench (schema 2, this one reads 1): upgrade fedbench",
-        ],
-    ),
+    "another schema": ([("schema: 1", "schema: 2")], ["1:9: schema: expected 1, found 2"]),
 }
 
 
@@ -237,9 +227,8 @@ SETTINGS = {
     "1}": f"{PARTITION}: iid takes no beta: remove it, or use the name dirichlet",
     "partition: {name: iid, bias: "
     "1}": f"{PARTITION}: iid takes no bias: remove it, or use the name group-bias",
-    "partition: {name: dirichlet, beta: 0}": f"{PARTITION}.beta: expected a number > 0, found 0",
-    "partition: {name: dirichlet-sizes, beta: "
-    "1e-300}": f"{PARTITION}.beta: expected a number in [0.0001, 1000000], or .inf, found 1e-300",
+    "partition: {name: dirichlet, beta: 0}": f"{PARTITION}.beta: expected a number >= 0.0001, "
+    "found 0",
     "partition: {name: "
     "irid}": f"{PARTITION}.name: expected 'iid', 'dirichlet', 'dirichlet-sizes' or 'group-bias', "
     "found the text "
@@ -251,7 +240,7 @@ SETTINGS = {
     "audit: {targets: [0, "
     "a]}": f"{AUDIT}.targets[1]: expected an integer in [0, 100000), found the text 'a'",
     "audit: {targets: [0, 4]}": f"{AUDIT}.targets[1]: {NO_CLIENT_4}",
-    "audit: {targets: [1, 1]}": f"{AUDIT}.targets[1]: the client 1 is given twice",
+    "audit: {targets: [1, 1]}": f"{AUDIT}: the client 1 is given twice",
     "audit: {targets: "
     "groups}": "settings[{}]: audit.targets: groups needs groups: list the setting's groups of "
     "clients",
@@ -296,9 +285,8 @@ SETTINGS = {
     "1000000000.0",
     "groups: [{name: a, rotation: [0, 9], fraction: 0.5}, {name: a, rotation: [0, "
     "1]}]": "settings[{}]: two groups have the same name: a, a",
-    "thresholds: [0.8, "
-    "0.5]": "settings[{}]: thresholds goes from the larger to the smaller value: give the smaller "
-    "one first",
+    "thresholds: [0.8, 0.5]": "settings[{}]: thresholds goes from 0.8 to 0.5: give the smaller "
+    "value first",
 }
 SHARES = {
     "validation: 1": "settings[{}].federation.validation: expected a number in [0, 1), found 1",
@@ -309,10 +297,6 @@ SHARES = {
     "nonmembers": "settings[{}].federation: validation_on: nonmembers validates on the test part: "
     "give test a share, "
     "and no validation",
-    "weights: equal, weight_order: "
-    "shuffled": "settings[{}].federation: weight_order: shuffled has no effect with weights: "
-    "equal: "
-    "remove one of them",
     "recipe: fedmai": f"settings[{{}}].federation.recipe: unknown recipe 'fedmai' - did you mean "
     f"'fedmia'?; the recipes are "
     f"{', '.join(recipe_names())}",
@@ -366,15 +350,14 @@ COALITIONS = {
     "{name: c, fraction: 1.5}": ".fraction: expected a number in (0, 1], found 1.5",
     "{name: d, groups: [[0, 1]]}": ".groups: expected at least 2 elements, found 1",
     "{name: e, groups: [[0, 1], []]}": ".groups[1]: must not be empty",
-    "{name: f, groups: [[0, 1], [3, 2, "
-    "1]]}": ".groups[1][2]: the client 1 belongs to group 1, too: coalitions do not overlap",
-    "{name: g, groups: [[0, 0], [1]]}": ".groups[0][1]: the client 0 is given twice",
-    "{name: h, clients: [1, 1]}": ".clients[1]: the client 1 is given twice",
+    "{name: f, groups: [[0, 1], [3, 2, 1]]}": ": the client 1 is given twice",
+    "{name: g, groups: [[0, 0], [1]]}": ": the client 0 is given twice",
+    "{name: h, clients: [1, 1]}": ": the client 1 is given twice",
     "{name: i, groups: [[0, 1], [2, 4]]}": f": {NO_CLIENT_4} (setting 'digits')",
     "{name: j, clients: [1, 4]}": f": {NO_CLIENT_4} (setting 'digits')",
     "{name: k, clients: [0, 1, 2, 3, "
     "4]}": ": 'k' has 5 members, but federation.clients is 4 (setting 'digits')",
-    "{name: j, clients: [1]}": ": the coalition 'j' is already taken in line 27",
+    "{name: j, clients: [1]}": ": 'j' is already given in line 27",
 }
 
 
@@ -388,7 +371,7 @@ def test_the_mistakes_of_many_coalitions_are_all_found(tmp_path):
 
 # a defense -> the rest of its message; (start) of a message that lists all names
 DEFENSES = {
-    "3": ": expected text or a list or a mapping, found 3",
+    "3": ": expected text or a mapping, found 3",
     "{name: none, label: a "
     "b}": ".label: expected text without blanks and brackets, found the text 'a b'",
     "{name: grad-noise, grid: {sigma: []}}": ".grid.sigma: must not be empty",
@@ -396,9 +379,7 @@ DEFENSES = {
     "{name: grad-noise, params: {sigma: 1}, grid: {sigma: "
     "[1]}}": ": 'sigma' is given in both params and grid: keep one",
     "{name: grad-noise, label: x, grid: {sigma: [0.1, "
-    "0.1]}}": ": the label 'x[sigma=0.1]' is already taken in line 21: add a label",
-    "[{name: none, then: [placebo]}, "
-    "grad-sparse]": ": the first of a list has a `then` of its own: put what it says into the list",
+    "0.1]}}": ": 'x[sigma=0.1]' is already given in line 21: add a label",
     "grad-noize": ": unknown defense 'grad-noize' - did you mean 'grad-noise'?; the defenses are ",
     "digits": ": unknown defense 'digits' (there is a dataset of this name); the defenses are ",
     "{name: grad-noise, label: b, params: {sigm: "
@@ -413,7 +394,7 @@ DEFENSES = {
     "{name: none, label: g, then: [{name: grad-noise, params: {sigma: "
     "-1}}]}": ".then[0].params.sigma: expected a number >= 0, found -1",
     "none": "",
-    "{name: none, params: {}}": ": the label 'none' is already taken in line 31: add a label",
+    "{name: none, params: {}}": ": 'none' is already given in line 30: add a label",
 }
 COMPONENTS = [
     ("dataset: digits", "dataset: {name: digits, params: {test: 0}}\n    model: mpl"),
@@ -458,7 +439,7 @@ NO_SUITE = {
     "deep": ("[" * 1_000, "1:1: nested too deeply"),
     "merge keys": (
         MERGES,
-        "1:1: its merge keys (<<) copy more than 10,000 fields; write the values out",
+        "15:6: not valid YAML: a mapping of more than 10,000 fields",
     ),
     "duplicate key": (
         edited(("      rounds: 10", "      rounds: 10\n      clients: 5")),
@@ -515,19 +496,15 @@ def test_a_file_that_is_no_suite_is_refused_with_the_place(tmp_path, content, ex
 
 def test_a_path_that_is_no_file_is_refused(tmp_path):
     expected = {
-        "absent.yaml": "no such file",
-        "": "is a directory",
-        "x" * 5000 + ".yaml": "cannot be read: File name too long",
+        "absent.yaml": "No such file or directory",
+        "": "Is a directory",
+        "x" * 5000 + ".yaml": "File name too long",
     }
     said = {}
     for name in expected:
         with pytest.raises(UserError) as caught:
             load_suite(tmp_path / name)
-        said[name] = (
-            str(caught.value)
-            .removeprefix(f"{tmp_path / name}: ")
-            .removesuffix(", expected a suite file")
-        )
+        said[name] = str(caught.value).removeprefix(f"{tmp_path / name}: cannot be read: ")
     assert said == expected
 
 
@@ -537,7 +514,7 @@ def test_shipped_suites_are_found_by_name_and_a_near_miss_is_named(tmp_path, mon
     monkeypatch.setattr("fedbench.suites.files", lambda package: tmp_path)
     assert load_suite("papers/x").spec.name == "small"
     said = {}
-    for ref in ("papers/y", "no/such", "papers/x.yaml"):
+    for ref in ("papers/y", "no/such"):
         with pytest.raises(UserError) as caught:
             load_suite(ref)
         said[ref] = str(caught.value)
@@ -545,7 +522,6 @@ def test_shipped_suites_are_found_by_name_and_a_near_miss_is_named(tmp_path, mon
         "papers/y": "unknown suite 'papers/y' - did you mean 'papers/x'?; the shipped suites are "
         "papers/x",
         "no/such": "unknown suite 'no/such'; the shipped suites are papers/x",
-        "papers/x.yaml": "papers/x.yaml: no such file - did you mean the shipped suite 'papers/x'?",
     }
 
 
@@ -622,7 +598,7 @@ def test_resolved_uses_hold_every_parameter_and_expand_grids(tmp_path, registry)
     grid = "{name: grad-noise, label: gn, grid: {sigma: [0.01, 0.1]}, params: &p {}}" + again
     text = edited(
         ("{name: grad-noise, params: {sigma: 0.01}}", grid),
-        ("- none", "- [none, {name: grad-noise, params: {sigma: 1}}]"),
+        ("- none", "- {name: none, then: [{name: grad-noise, params: {sigma: 1}}]}"),
     )
     loaded, resolved = load_and_check(write(tmp_path, text), registry)
     labels = ["none+grad-noise", "gn[sigma=0.01]", "gn[sigma=0.1]", "again"]

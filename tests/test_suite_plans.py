@@ -118,12 +118,6 @@ TWIN = {"name": "again", "groups": [[0, 1], [2, 3]]}
 
 # how a suite is changed, words of what `fedbench validate` says of it, and whether it refuses
 VALIDATED = {
-    "groups are listed": (
-        {},
-        {"coalitions": [PAIRS]},
-        "coalition 'two-pairs': [0, 1] and [2, 3]",
-        False,
-    ),
     "the same clients together and in groups": (
         {},
         {"coalitions": [PAIRS, "uniform"]},

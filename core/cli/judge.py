@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedbench.core.cli import complete
 from fedbench.core.cli.options import examples
 from fedbench.core.cli.output import opened, say
 from fedbench.core.contract.errors import UserError
+from fedbench.core.registry.components import Registry
 
 if TYPE_CHECKING:
     from fedbench.core.store.reading import LoadedRecord
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
         "fedbench leaderboard results/theirs             their rows, ranked by this attack, too",
     )
 )
-@click.argument("source", type=click.Path(path_type=Path), shell_complete=complete.results)
+@click.argument("source", type=click.Path(path_type=Path))
 @click.option(
     "--attack",
     "attacks",
@@ -43,18 +44,9 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="The results folder to make of a bundle.",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    help="Runs side by side, one thread each.  [default: the cores]",
-)
 @click.pass_context
 def command(
-    ctx: click.Context,
-    source: Path,
-    attacks: tuple[str, ...],
-    output: Path | None,
-    workers: int | None,
+    ctx: click.Context, source: Path, attacks: tuple[str, ...], output: Path | None
 ) -> None:
     """Let an attack judge the federations in SOURCE, a bundle of `fedbench export --observations`
     or a results folder.
@@ -63,22 +55,20 @@ def command(
     gives with this attack; they lie beside the earlier ones, and are `claimed` where these are.
     Code, data and versions must be those of the records.
     """
-    from fedbench.core.registry.components import Registry
-
     registry = Registry.discover()
     for name in attacks:
         registry.get("attack", name)
     store = opened(_folder(ctx, source, output))
     with store.lock():
         store.sweep()
-        failures = _judge(store, attacks, workers)
+        failures = _judge(store, attacks)
     failures.show(store.logs)
     say(f"board: fedbench leaderboard {store.root}")
     sys.exit(1 if failures.counts else 0)
 
 
 def _folder(ctx: click.Context, source: Path, output: Path | None) -> Path:
-    """The results folder: SOURCE, or what `fedbench import` makes of it."""
+    """Return the results folder: SOURCE, or what `fedbench import` makes of it."""
     from fedbench.core.cli.main import cli
 
     if source.is_dir() == (output is not None):
@@ -88,129 +78,119 @@ def _folder(ctx: click.Context, source: Path, output: Path | None) -> Path:
         )
     if output is None:
         return source
-    if import_ := cli.get_command(ctx, "import"):
-        ctx.invoke(import_, bundle=source, output=output)
+    import_ = cli.get_command(ctx, "import")
+    assert import_ is not None
+    ctx.invoke(import_, bundle=source, output=output)
     return output
 
 
-def _judge(store: Results, attacks: Sequence[str], workers: int | None) -> Any:
-    from fedbench.core.cli.run import LOCAL, execute, executor_of, failures_of
+def _judge(store: Results, attacks: Sequence[str]) -> Any:
+    """Compute the missing cells of the attacks; return the failures of all of them."""
+    from fedbench.core.cli.run import LOCAL, cells_of, execute, executor_of, failures_of
     from fedbench.core.run.resume import pending, recorded
     from fedbench.core.store.reading import load_records
     from fedbench.core.store.results import Results
 
-    # own ones win
-    runs = {
-        loaded.path.stem: loaded for loaded in reversed(store.planned(load_records(store.root))[0])
-    }
-    jobs, whole = [], len(runs)
-    for plan in _plans(store, attacks, runs):
-        if mine := _observed(list(_jobs(plan, attacks, runs))):
-            _note(store, plan, mine)
-            jobs += mine
-    left = (
-        f"{whole - len(jobs)} of {whole} runs are not judged: what {' and '.join(attacks)} would "
-        "observe was not kept, or "
-        "code, data or versions are others here, or an adversary was inside"
+    records = store.planned(load_records(store.root))[0]
+    runs = {loaded.path.stem: loaded for loaded in reversed(records)}  # own ones win
+    jobs, n_runs = [], len(runs)
+    for name in reversed(store.marker()["plans"]):
+        if runs:
+            plan = _plan_with(attacks, store, name, runs)
+            observed = _observed(_jobs(plan, attacks, runs))
+            if observed:
+                _note(store, plan, observed)
+            jobs += observed
+    left_out = (
+        f"{n_runs - len(jobs)} of {n_runs} runs are not judged: what {' and '.join(attacks)} would "
+        "observe was not kept, or code, data or versions are others here, or an adversary was "
+        "inside"
     )
     if not jobs:
-        raise UserError(left)
-    if len(jobs) < whole:
-        say(f"note: {left}")
+        raise UserError(left_out)
+    if len(jobs) < n_runs:
+        say(f"note: {left_out}")
 
     def states() -> list[Any]:
         return [state for job in jobs for state in recorded([job], Results(Path(job.results)))]
 
-    todo = pending(jobs, found := states(), "failed")
-    execute(todo, executor_of(LOCAL, workers, None), plan.suite, store.root, found)
-    return failures_of(
-        jobs,
-        {state.stem: state for state in states()},
-        {cell.stem for job in todo for cell in job.cells},
-    )
+    earlier = states()
+    todo = pending(jobs, earlier, "failed")
+    execute(todo, executor_of(LOCAL, None, None), plan.suite, store.root, earlier)
+    ended = {state.stem: state for state in states()}
+    return failures_of(jobs, ended, {cell.stem for cell in cells_of(todo)})
 
 
-def _plans(store: Results, attacks: Sequence[str], runs: dict[str, LoadedRecord]) -> Iterator[Any]:
-    """The plans of the stored suites, the last one first, with the attacks added, as long as there
-    are runs.
-    """
+def _plan_with(
+    attacks: Sequence[str], store: Results, name: str, runs: dict[str, LoadedRecord]
+) -> Any:
+    """Return the plan of a stored suite with the attacks added."""
     from fedbench.core.cli.run import build_plan
     from fedbench.core.store.plans import SUITES, only_of
 
-    for name in store.marker()["plans"][::-1]:
-        if runs:
-            device = next(iter(runs.values())).record.identity.run["device"]
-            suite = store.root / SUITES / f"{name}.yaml"
-            plan = build_plan(str(suite), _added(suite, attacks), store.root, device)
-            if inside := [
-                job.attacker.label
-                for job in plan.jobs
-                if job.attacker and job.attacker.name in attacks
-            ]:
-                raise UserError(
-                    f"'{inside[0]}' takes part in the training, which no observations replace: use "
-                    "`fedbench run`"
-                )
-            yield replace(plan, asked=replace(plan.asked, only=only_of(suite)))
+    device = next(iter(runs.values())).record.identity.run["device"]
+    suite = store.root / SUITES / f"{name}.yaml"
+    plan = build_plan(str(suite), _added(suite, attacks), store.root, device)
+    for job in plan.jobs:
+        if job.attacker and job.attacker.name in attacks:
+            raise UserError(
+                f"'{job.attacker.label}' takes part in the training, which no observations "
+                "replace: use `fedbench run`"
+            )
+    return replace(plan, asked=replace(plan.asked, only=only_of(suite)))
 
 
 def _added(suite: Path, attacks: Sequence[str]) -> tuple[str, ...]:
-    """Changes of a suite (``--set``) that add the attacks to it, and to the settings that name
-    theirs.
-    """
+    """Return changes (``--set``) that add the attacks to a suite, and to settings with a list."""
     from fedbench.core.spec.document import read
 
     data = read(suite).data
-    lists = {"attacks": data["attacks"]}
-    lists |= {
-        f"settings.{i}.attacks": s["attacks"]
-        for i, s in enumerate(data["settings"])
-        if s.get("attacks") is not None
-    }
-
-    def missing(uses: list[Any]) -> list[str]:
-        labels = {use if isinstance(use, str) else use.get("label") or use["name"] for use in uses}
-        return [name for name in attacks if name not in labels]
-
-    return tuple(f"{path}={json.dumps([*uses, *missing(uses)])}" for path, uses in lists.items())
+    labels = [use.get("label", use["name"]) for use in data["attacks"]]
+    missing = [name for name in attacks if name not in labels]
+    changes = [f"attacks={json.dumps([*data['attacks'], *missing])}"]
+    for i, setting in enumerate(data["settings"]):
+        if "attacks" in setting:
+            listed = dict.fromkeys([*setting["attacks"], *attacks])
+            changes.append(f"settings.{i}.attacks={json.dumps([*listed])}")
+    return tuple(changes)
 
 
 def _jobs(plan: Any, attacks: Sequence[str], runs: dict[str, LoadedRecord]) -> Iterator[Any]:
-    """The plan's jobs of ``runs``, which are taken out, with the cells of the attacks: each in the
-    folder of its record, and with the machine of the training, since the observations are its.
+    """Yield the plan's jobs of ``runs``, which are taken out, with the cells of the attacks.
+
+    Each has the folder of its record, and the machine that made the observations.
     """
     for job in plan.jobs:
         if not job.attacker and (loaded := runs.pop(job.stem, None)) is not None:
-            cells = tuple(cell for cell in job.cells if cell.attack.label in attacks)
             yield replace(
                 job,
-                cells=cells,
+                cells=tuple(cell for cell in job.cells if cell.attack.label in attacks),
                 results=str(loaded.path.parents[1]),
                 provenance=loaded.record.provenance,
             )
 
 
-def _observed(jobs: Sequence[Any]) -> list[Any]:
-    """Those that need no training."""
+def _observed(jobs: Iterable[Any]) -> list[Any]:
+    """Return the jobs that need no training."""
     from fedbench.core.process.ask import ask
 
-    def stems() -> list[str]:
+    matched = list(jobs)
+
+    def trained() -> list[bool]:
         from fedbench.core.run.trained_run import load_training
 
-        return [job.stem for job in jobs if load_training(job) is not None]
+        return [load_training(job) is not None for job in matched]
 
-    kept = set(ask(stems))
-    return [job for job in jobs if job.stem in kept]
+    return list(compress(matched, ask(trained)))
 
 
 def _note(store: Results, plan: Any, jobs: Sequence[Any]) -> None:
     """Add the cells and the suite that asks for them to the folder's marker."""
+    from fedbench.core.cli.run import cells_of
     from fedbench.core.store.plans import keep_plan
     from fedbench.core.store.results import write_marker
 
-    facts, asked = store.marker(), keep_plan(store.root, plan.asked)
-    cells = dict.fromkeys([*facts["cells"], *(cell.stem for job in jobs for cell in job.cells)])
-    write_marker(
-        store.root,
-        facts | {"cells": [*cells], "plans": [*(p for p in facts["plans"] if p != asked), asked]},
-    )
+    facts, added = store.marker(), keep_plan(store.root, plan.asked)
+    cells = dict.fromkeys([*facts["cells"], *(cell.stem for cell in cells_of(jobs))])
+    plans = [plan_id for plan_id in facts["plans"] if plan_id != added]
+    write_marker(store.root, facts | {"cells": [*cells], "plans": [*plans, added]})

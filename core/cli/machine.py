@@ -1,6 +1,4 @@
-"""`fedbench doctor`, `completion` and `clean`: what this machine has, completion of a shell, and
-caches.
-"""
+"""`fedbench doctor`, `completion` and `clean`: facts of this machine, shells and caches."""
 
 from __future__ import annotations
 
@@ -17,6 +15,7 @@ import click
 from fedbench.core.cli.options import examples, results_argument
 from fedbench.core.cli.output import opened, say, show_table
 from fedbench.core.contract.hooks import DISTRIBUTION
+from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit.download import data_folder
 
 _PACKAGES = (
@@ -46,8 +45,11 @@ def doctor(ctx: click.Context) -> None:
     rows = [
         ("python", f"{platform.python_version()} ({sys.executable})"),
         ("platform", platform.platform()),
+        *_versions(problems),
+        *_devices(problems),
+        *_data_folder(problems),
+        *_plugins(),
     ]
-    rows += [*_versions(problems), *_devices(problems), *_data_folder(problems), *_plugins()]
     show_table(("what", "found"), rows)
     for problem in problems:
         say(f"PROBLEM {problem}")
@@ -56,8 +58,9 @@ def doctor(ctx: click.Context) -> None:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use; where the system does not say, all of them. A container's
-    CPU quota is rounded up.
+    """Return the number of cores that this process may use; a container's CPU quota is rounded up.
+
+    Where the system does not say, all cores count.
     """
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -66,8 +69,9 @@ def usable_cores() -> int:
 
 
 def cpu_quota(groups: Path, cores: float) -> float:
-    """CPU seconds a second that control groups (version 2, else 1) allow; ``cores`` where there is
-    no limit.
+    """Return the CPU seconds a second that control groups (version 2, else 1) allow.
+
+    Without a limit they are ``cores``.
     """
     for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
         try:
@@ -92,23 +96,12 @@ def _devices(problems: list[str]) -> Iterator[Row]:
     yield "cores", f"{usable_cores()} usable of {os.cpu_count()}"
     try:
         import torch
-    except (ImportError, OSError) as exc:  # OSError: a shared library of torch is missing
-        yield "torch", f"cannot be imported: {exc}"
-        problems.append(f"torch cannot be imported: {exc}")
+    except (ImportError, OSError) as error:  # OSError: a shared library of torch is missing
+        problems.append(f"torch cannot be imported: {error}")
         return
-    yield (
-        "threads",
-        f"{torch.get_num_threads()} in an operation, {torch.get_num_interop_threads()} between",
-    )
-    if not torch.cuda.is_available():
-        yield (
-            "cuda",
-            "none (torch is built "
-            f"{f'for CUDA {torch.version.cuda}' if torch.version.cuda else 'without'})",
-        )
-        yield "device", "cpu"
-        return
-    yield "cuda", f"{torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+    threads, between = torch.get_num_threads(), torch.get_num_interop_threads()
+    yield "threads", f"{threads} in an operation, {between} between"
+    yield "cuda", f"torch is built for {torch.version.cuda or 'CPU alone'}"
     for i in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(i)
         yield f"device cuda:{i}", f"{facts.name}, {facts.total_memory / 2**30:.1f} GiB"
@@ -116,36 +109,22 @@ def _devices(problems: list[str]) -> Iterator[Row]:
 
 def _data_folder(problems: list[str]) -> Iterator[Row]:
     folder = data_folder()
-    source = (
-        "$FEDBENCH_DATA"
-        if os.environ.get("FEDBENCH_DATA")
-        else "default; set FEDBENCH_DATA to change it"
-    )
-    yield "data folder", f"{folder} ({source})"
+    n_entries = len(list(folder.iterdir())) if folder.is_dir() else 0
+    yield "data folder", f"{folder} ($FEDBENCH_DATA), {n_entries} files and folders"
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         problems.append(
             f"the data folder {folder} cannot be written: set FEDBENCH_DATA to a folder of yours"
         )
-    yield (
-        "data",
-        f"{sum(1 for _ in folder.iterdir())} files and folders"
-        if folder.is_dir()
-        else "the folder does not exist yet",
-    )
 
 
 def _plugins() -> Iterator[Row]:
-    from fedbench.core.registry.components import Registry
-
     registry = Registry.discover()
-    yield (
-        "plugins",
-        f"{len(registry.plugins)} found, {len(registry.broken)} broken, {len(registry.clashes)} "
-        "clashes",
-    )
-    yield from (("broken plugin", f"{plugin}: {plugin.reason}") for plugin in registry.broken)
-    yield from (("clash", str(clash)) for clash in registry.clashes)
+    yield "plugins", f"{len(registry.plugins)} found"
+    for plugin in registry.broken:
+        yield "broken plugin", f"{plugin}: {plugin.reason}"
+    for clash in registry.clashes:
+        yield "clash", str(clash)
 
 
 # -- completion ------------------------------------------------------------------------------------
@@ -163,30 +142,22 @@ VARIABLE = "_FEDBENCH_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL complete fedbench's commands, options, suites, plugins and
-    results folders.
-    """
+    """Print the script that makes SHELL complete fedbench's commands, options and suites."""
     from click.shell_completion import get_completion_class
 
-    made = get_completion_class(shell)
-    assert made is not None  # one of the choices, all of which click has
-    # not `source()`: of bash it starts a shell to look at its version, and prints what it thinks of
-    # it
-    script = made(ctx.find_root().command, {}, "fedbench", VARIABLE)
+    script_class = get_completion_class(shell)
+    assert script_class is not None  # one of the choices, all of which click has
+    # not `source()`: for bash it starts a shell to look at its version, and prints an opinion
+    script = script_class(ctx.find_root().command, {}, "fedbench", VARIABLE)
     say((script.source_template % script.source_vars()).strip())
 
 
 # -- clean -----------------------------------------------------------------------------------------
 
 
-@click.command(
-    epilog=examples(
-        "fedbench clean results/partial_defense --dry-run", "fedbench clean results/partial_defense"
-    )
-)
+@click.command(epilog=examples("fedbench clean results/partial_defense"))
 @results_argument
-@click.option("--dry-run", is_flag=True, help="Say what would go; delete nothing.")
-def clean(results: Path, dry_run: bool) -> None:
+def clean(results: Path) -> None:
     """Delete the cached observations and the workers' logs in RESULTS. Records, scores and boards
     stay.
 
@@ -196,18 +167,12 @@ def clean(results: Path, dry_run: bool) -> None:
 
     store = opened(results)
     with store.lock():
-        places = [store.root, *sorted(store.root.glob(f"{IMPORTED}/*"))]
-        files = [
-            f
-            for place in places
-            for kind in ("cache/*.npz", "logs/*.log")
-            for f in sorted(place.glob(kind))
-        ]
-        size = sum(f.stat().st_size for f in files)
-        if not dry_run:
-            for f in files:
-                f.unlink()
-            store.sweep()
-    verb = "would delete" if dry_run else "deleted"
-    kept = len(list(store.records.glob("*.json")))
-    say(f"{verb} {len(files)} cached runs and logs, {size / 2**20:.1f} MiB; {kept} records stay")
+        files = []
+        for folder in [store.root, *store.root.glob(f"{IMPORTED}/*")]:
+            files += [*folder.glob("cache/*.npz"), *folder.glob("logs/*.log")]
+        mib = sum(file.stat().st_size for file in files) / 2**20
+        for file in files:
+            file.unlink()
+        store.sweep()
+    n_records = len(list(store.records.glob("*.json")))
+    say(f"deleted {len(files)} cached runs and logs, {mib:.1f} MiB; {n_records} records stay")

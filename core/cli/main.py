@@ -1,21 +1,19 @@
-"""The command `fedbench`: commands are imported when they are called, so help and errors are quick."""
+"""The command `fedbench`. Commands are imported when called, so help and errors are quick."""
 
 from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import distribution
+from itertools import chain
 from pathlib import Path
 
 import click
-from click.shell_completion import CompletionItem
 
 from fedbench.core.cli.output import say
 from fedbench.core.contract.errors import UserError
@@ -87,48 +85,22 @@ Exit status: 0 success, 1 a cell failed, 2 a mistake in the command or suite,
 """
 
 
-# a folder that cannot be read or written: for the user to fix, not a defect of fedbench
-_OF_THE_MACHINE = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.ENOTDIR,
-    errno.ENOENT,
-    errno.EIO,
-}
-
-
 @cache
 def commands() -> dict[str, str]:
-    """Name -> "module:attribute" of every command: those of core, then those of the group
-    ``fedbench.commands`` of fedbench's own distribution. Other packages announce reports instead:
-    their code never runs in the user's process.
+    """Return name -> "module:attribute" of every command, in the order of the help.
+
+    They are those of core, then those of the group ``fedbench.commands`` of fedbench's own
+    distribution. Other packages announce reports: their code never runs in the user's process.
     """
-    announced = sorted(
-        distribution(DISTRIBUTION).entry_points.select(group="fedbench.commands"),
-        key=lambda point: point.name,
-    )
-    found = {name: where for name, (where, _) in COMMANDS.items()} | {
-        point.name: point.value for point in announced
-    }
-    return {name: found[name] for names in sections(found).values() for name in names}
-
-
-def sections(found: Iterable[str]) -> dict[str, list[str]]:
-    """Heading -> commands of ``found``, as the help lists them."""
-    named = {name for names in SECTIONS.values() for name in names}
-    listed = {heading: [n for n in names if n in found] for heading, names in SECTIONS.items()}
-    listed["Other commands"] = [n for n in found if n not in named]
-    return {heading: names for heading, names in listed.items() if names}
+    announced = distribution(DISTRIBUTION).entry_points.select(group="fedbench.commands")
+    targets = {name: target for name, (target, _) in COMMANDS.items()}
+    targets |= {point.name: point.value for point in sorted(announced, key=lambda p: p.name)}
+    ordered = dict.fromkeys([*chain(*SECTIONS.values()), *targets])
+    return {name: targets[name] for name in ordered if name in targets}
 
 
 class LazyGroup(click.Group):
-    """Commands by name and one-line help; a command that cannot be imported leaves the others
-    working.
-    """
+    """Commands by name and one-line help; one that cannot be imported leaves the others working."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(commands())
@@ -139,32 +111,25 @@ class LazyGroup(click.Group):
         module, _, attribute = commands()[cmd_name].partition(":")
         try:
             return getattr(import_module(module), attribute)
-        except ImportError as exc:
-            raise UserError(f"the command '{cmd_name}' cannot be loaded: {exc}") from exc
+        except ImportError as error:
+            raise UserError(f"the command '{cmd_name}' cannot be loaded: {error}") from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, commands()))
-        for heading, names in sections(commands()).items():
-            with formatter.section(heading):
-                formatter.write_dl([(name.ljust(width), self.summary(ctx, name)) for name in names])
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names of commands without importing them, and this group's own options."""
-        names = [
-            CompletionItem(n, help=COMMANDS.get(n, ("", None))[1])
-            for n in commands()
-            if n.startswith(incomplete)
-        ]
-        return names + click.Command.shell_complete(self, ctx, incomplete)
+        rows = {name: (f"{name:11}", self.summary(ctx, name)) for name in commands()}
+        for heading, names in {**SECTIONS, "Other commands": tuple(rows)}.items():
+            listed = [rows.pop(name) for name in names if name in rows]
+            if listed:
+                with formatter.section(heading):
+                    formatter.write_dl(listed)
 
     def summary(self, ctx: click.Context, name: str) -> str:
-        """One line of help; a command that cannot be loaded says so in its place."""
+        """Return one line of help; for a command that cannot be loaded, the reason."""
         if name in COMMANDS:
             return COMMANDS[name][1]
         try:
             command = self.get_command(ctx, name)
-        except UserError as exc:
-            return exc.messages[0]
+        except UserError as error:
+            return error.messages[0]
         return command.get_short_help_str(100) if command else ""
 
     def resolve_command(
@@ -175,33 +140,26 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
+        """Run a command; a user's mistake is printed and gives exit status 2."""
         try:
             return super().invoke(ctx)
-        except UserError as exc:
-            for message in exc.messages:
-                say(message, err=True)
-            raise click.exceptions.Exit(2) from None
+        except UserError as error:
+            messages = error.messages
         except BrokenPipeError:
             # for what its buffer still holds
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            say(
-                "standard output was closed before all was printed; for all of it: fedbench ... > "
-                "FILE",
-                err=True,
+            messages = (
+                "standard output was closed before all was printed; for all of it: "
+                "fedbench ... > FILE",
             )
-            raise click.exceptions.Exit(2) from None
-        except MemoryError:
-            say(
-                "not enough memory: free some, raise the limit (`ulimit -v`), or name fewer "
-                "results",
-                err=True,
-            )
-            raise click.exceptions.Exit(2) from None
-        except OSError as exc:
-            if exc.errno not in _OF_THE_MACHINE:
+        except OSError as error:
+            # a file that cannot be read or written, or a full disk, is for the user to fix
+            if error.filename is None and error.errno != errno.ENOSPC:
                 raise
-            say(f"{exc.filename or 'a file'}: {exc.strerror}", err=True)
-            raise click.exceptions.Exit(2) from None
+            messages = (f"{error.filename or 'a file'}: {error.strerror}",)
+        for message in messages:
+            say(message, err=True)
+        raise click.exceptions.Exit(2)
 
 
 @click.group(
@@ -217,64 +175,36 @@ def cli() -> None:
     """
 
 
-_ADDRESS_SPACE = 4 << 30  # bytes; with less, libraries hang or abort while they are imported
 _ASK_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Signals that ask the command to end raise ``KeyboardInterrupt``; an ignored one (`nohup`)
-    stays ignored.
-    """
-    before = {s: signal.getsignal(s) for s in _ASK_TO_END}
-    ours = [s for s in _ASK_TO_END if before[s] == signal.SIG_DFL]
-    for s in ours:
-        signal.signal(s, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for s in ours:
-            signal.signal(s, before[s])
 
 
 @cache
 def intruders() -> list[str]:
-    """Distributions other than fedbench's own that installed files in ``fedbench/`` or the command
-    `fedbench`.
-    """
-    found: set[str] = set()
-    for record in (
-        record for folder in sys.path for record in Path(folder).glob("*.dist-info/RECORD")
-    ):
-        files = record.read_bytes()
-        if files.startswith(b"fedbench/") or b"\nfedbench/" in files or b"/bin/fedbench," in files:
-            found.add(record.parent.name.partition("-")[0].replace("_", "-"))
-    return sorted(found - {DISTRIBUTION})
+    """Return other distributions with files in ``fedbench/`` or the command `fedbench`."""
+    names: set[str] = set()
+    for folder in sys.path:
+        for record in Path(folder).glob("*.dist-info/RECORD"):
+            files = b"\n" + record.read_bytes()
+            if b"\nfedbench/" in files or b"/bin/fedbench," in files:
+                names.add(record.parent.name.partition("-")[0].replace("_", "-"))
+    return sorted(names - {DISTRIBUTION})
 
 
 def _obstacle() -> str | None:
     """Return why no command can work in this process, with the remedy."""
     if sys.stdout is None:
         return "standard output is closed: redirect it, for example with > /dev/null"
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY and limit < _ADDRESS_SPACE:
-        return (
-            f"`ulimit -v` allows {limit >> 20:,} MiB of address space, and numpy and torch map up "
-            "to "
-            f"{_ADDRESS_SPACE >> 20:,}: raise it with `ulimit -v unlimited`"
-        )
     if names := " ".join(intruders()):
         return (
             "other packages have files in fedbench/ or its command, so that this may be their "
-            "code: "
-            f"{names}; run `pip uninstall {names}`, then "
+            f"code: {names}; run `pip uninstall {names}`, then "
             f"`pip install --force-reinstall --no-deps {DISTRIBUTION}`"
         )
     return None
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status. A user's mistake is a message, never a traceback."""
+    """Run the command line and return the exit status. A user's mistake is a message."""
     if obstacle := _obstacle():
         say(obstacle, err=True)
         return 2
@@ -282,15 +212,17 @@ def main(args: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             # a terminal that has no letter for "±" shows a question mark
             stream.reconfigure(errors="replace")
+    for number in _ASK_TO_END:
+        if signal.getsignal(number) == signal.SIG_DFL:  # an ignored one (`nohup`) stays ignored
+            signal.signal(number, signal.default_int_handler)
     try:
-        with interruptible():
-            status = cli.main(args=args, prog_name="fedbench", standalone_mode=False)
+        status = cli.main(args=args, prog_name="fedbench", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
         say("interrupted", err=True)
         return 130
-    except click.ClickException as exc:
-        exc.show()
-        return exc.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     return status if isinstance(status, int) else 0
 
 

@@ -8,43 +8,47 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from fedbench.core.cli import complete
 from fedbench.core.cli.output import QUIET
 from fedbench.core.contract.errors import UserError
-from fedbench.core.words import DEBUG, did_you_mean
+from fedbench.core.words import DEBUG
+from fedbench.suites import shipped_suites
 
 ONLY = ("setting", "coalition", "defense", "attack", "seed")
 
-suite_argument = click.argument("suite", metavar="SUITE", shell_complete=complete.suites)
-suites_argument = click.argument(
-    "suites", metavar="SUITE...", nargs=-1, required=True, shell_complete=complete.suites
-)
-results_argument = click.argument(
-    "results", type=click.Path(path_type=Path), shell_complete=complete.results
-)
 
+def _complete_suite(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return names of shipped suites; the shell completes files where none matches."""
+    names = [name for name in shipped_suites() if name.startswith(incomplete)]
+    return list(map(CompletionItem, names)) or [CompletionItem(incomplete, type="file")]
+
+
+suite_argument = click.argument("suite", metavar="SUITE", shell_complete=_complete_suite)
+suites_argument = click.argument(
+    "suites", metavar="SUITE...", nargs=-1, required=True, shell_complete=_complete_suite
+)
+results_argument = click.argument("results", type=click.Path(path_type=Path))
 overrides_option = click.option(
     "--set",
     "overrides",
     multiple=True,
     metavar="PATH=VALUE",
     help="Change one field of the suite: a dotted path, list elements by index or name, the value "
-    "in YAML. "
-    "May be given several times.",
+    "in YAML. May be given several times.",
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document instead."
 )
 
 
 def _debug(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
-    """Set the environment variable for the time of the command: the processes that it starts read
-    it.
-    """
+    """Set an environment variable for the processes that the command starts."""
     if wanted:
-        before = os.environ.get(DEBUG)
         os.environ[DEBUG] = "1"
-        ctx.call_on_close(
-            lambda: os.environ.pop(DEBUG) if before is None else os.environ.update({DEBUG: before})
-        )
+        ctx.call_on_close(lambda: os.environ.pop(DEBUG, None))
 
 
 def _quiet(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
@@ -52,48 +56,38 @@ def _quiet(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
 
 
 def debug_and_quiet(command: Any) -> Any:
-    """``--debug``: whole tracebacks of what plugins raise. ``--quiet``: print only what failed."""
-    shared: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
-    debug = (
-        "Show the whole traceback of what a plugin raises, on standard error and in the run's log."
+    """Add ``--debug``, whole tracebacks of plugins, and ``--quiet``, which prints only failures."""
+    flag: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
+    quiet = click.option("--quiet", callback=_quiet, help="Print only what failed.", **flag)
+    debug = click.option(
+        "--debug",
+        callback=_debug,
+        help="Show the whole traceback of what a plugin raises, on standard error and in the run's "
+        "log.",
+        **flag,
     )
-    command = click.option("--quiet", callback=_quiet, help="Print only what failed.", **shared)(
-        command
-    )
-    return click.option("--debug", callback=_debug, help=debug, **shared)(command)
-
-
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document instead."
-)
-
-
-class NearChoice(click.Choice):  # type: ignore[type-arg]
-    """A choice that suggests the nearest good name."""
-
-    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """As click's, with a suggestion."""
-        return super().get_invalid_choice_message(value, ctx).rstrip(".") + (
-            did_you_mean(str(value), self.choices) or "."
-        )
+    return debug(quiet(command))
 
 
 def examples(*lines: str) -> str:
-    """An epilog that click leaves as it is."""
+    """Return an epilog that click does not wrap."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def parse_only(only: tuple[str, ...]) -> dict[str, set[str]]:
-    """``KIND=NAME,KIND=NAME`` as kind -> names; raises ``UserError`` for another form and for an
-    unknown kind.
+    """Read ``KIND=NAME,KIND=NAME`` as kind -> names.
+
+    Raises:
+        UserError: for another form or an unknown kind.
     """
     wanted: dict[str, set[str]] = {}
-    between = re.compile(rf",(?=(?:{'|'.join(ONLY)})=)")  # a label may hold commas of its own
-    for part in (p for text in only for p in between.split(text)):
-        kind, equals, name = part.partition("=")
-        if not equals or kind not in ONLY:
-            raise UserError(
-                f"--only {part}: expected KIND=NAME with a kind among {', '.join(ONLY)}"
-            )
-        wanted.setdefault(kind, set()).add(name)
+    separator = re.compile(rf",(?=(?:{'|'.join(ONLY)})=)")  # a label may hold commas of its own
+    for text in only:
+        for part in separator.split(text):
+            kind, equals, name = part.partition("=")
+            if not equals or kind not in ONLY:
+                raise UserError(
+                    f"--only {part}: expected KIND=NAME with a kind among {', '.join(ONLY)}"
+                )
+            wanted.setdefault(kind, set()).add(name)
     return wanted

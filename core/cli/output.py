@@ -1,6 +1,4 @@
-"""Print to the terminal: text and tables, with control characters of plugins, suites and records
-shown as codes.
-"""
+"""Print text and tables; control characters of plugins, suites and records are shown as codes."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,34 +16,34 @@ from fedbench.core.words import one_line, printable, printable_lines
 if TYPE_CHECKING:
     from fedbench.core.store.results import Results
 
-
 QUIET = "fedbench.quiet"
 """key in ``click.Context.meta``"""
 
 
 def quiet() -> bool:
-    """Whether the command was called with ``--quiet``: it prints what failed, and nothing else."""
+    """Return whether the command was called with ``--quiet`` and prints only failures."""
     ctx = click.get_current_context(silent=True)
     return ctx is not None and ctx.meta.get(QUIET, False)
 
 
 def say(text: str, err: bool = False, failure: bool = False) -> None:
-    """Print a text and a line break; its own line breaks stay. ``err``, ``failure``: also with
-    ``--quiet``.
+    """Print a text with its line breaks.
+
+    Args:
+        err: print to standard error, also with ``--quiet``.
+        failure: print also with ``--quiet``.
     """
     if err or failure or not quiet():
         click.echo(printable_lines(text), err=err)
 
 
 def counted(outcome: str) -> str:
-    """What cells with an outcome are called in a count."""
+    """Return the name of an outcome in a count of cells."""
     return "timed out" if outcome == "timeout" else outcome
 
 
 def cause(outcome: str, reason: str) -> tuple[str, str]:
-    """What failures of one cause have in common: their outcome and reason, whatever the numbers in
-    it.
-    """
+    """Return what failures of one cause share: outcome and reason, without the numbers in it."""
     return outcome, re.sub(r"\d+", "0", reason)
 
 
@@ -56,13 +53,15 @@ def say_json(content: Any) -> None:
 
 
 def clipped(text: str, limit: int = 600) -> str:
-    """``text`` on one line, cut at ``limit`` on a terminal."""
+    """Return ``text`` on one line, cut at ``limit`` on a terminal."""
     return one_line(text, limit if sys.stdout.isatty() else len(text) * 10 + 1)
 
 
 def opened(root: Path) -> Results:
-    """An existing results folder, for reading; notes on its state go to stderr. Raises
-    ``UserError`` for another folder.
+    """Open an existing results folder for reading; notes on its state go to standard error.
+
+    Raises:
+        UserError: for another folder.
     """
     from fedbench.core.store.results import Results
 
@@ -79,45 +78,40 @@ def show_table(
     headings: Sequence[str] = (),
     failure: bool = False,
 ) -> None:
-    """Print a table: ruled on a terminal, aligned lines in a pipe. ``headings``: one for each row;
-    rows in sequence with the same one stand under it. ``failure``: as of :func:`say`.
+    """Print a table: ruled on a terminal, aligned lines in a pipe.
+
+    Args:
+        headings: a heading for each row; rows of one heading stand together under it.
+        failure: print also with ``--quiet``.
     """
     if quiet() and not failure:
         return
-    cells = [[printable(str(value)) for value in row] for row in rows]
     names = [printable(header) for header in headers]
-    groups = groupby(
-        zip([*headings] or [""] * len(cells), cells, strict=True), key=lambda pair: pair[0]
-    )
-    sections = [(printable(heading), [row for _, row in pairs]) for heading, pairs in groups] or [
-        ("", [])
-    ]
-    if sys.stdout.isatty():
-        _ruled(names, sections, title)
-        return
-    widths = [max(len(row[i]) for row in [names, *cells]) for i in range(len(names))]
+    cells = [[printable(str(value)) for value in row] for row in rows]
+    sections: dict[str, list[list[str]]] = {} if cells else {"": []}
+    for heading, row in zip(headings or [""] * len(cells), cells, strict=True):
+        sections.setdefault(printable(heading), []).append(row)
+    show = _show_ruled if sys.stdout.isatty() else _show_aligned
+    for i, (heading, section) in enumerate(sections.items()):
+        if i:
+            click.echo()
+        show(names, section, heading or printable(title))
+
+
+def _show_aligned(names: list[str], rows: list[list[str]], title: str) -> None:
+    from tabulate import tabulate
+
     if title:
-        say(title, failure=True)
-    for i, (heading, section) in enumerate(sections):
-        if heading:
-            say(f"\n{heading}" if i else heading, failure=True)
-        for row in [names, *section]:
-            say(
-                "  ".join(
-                    cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-                ).rstrip(),
-                failure=True,
-            )
+        click.echo(title)
+    click.echo(tabulate(rows, names, "plain", disable_numparse=True))
 
 
-def _ruled(names: Sequence[str], sections: list[tuple[str, list[list[str]]]], title: str) -> None:
+def _show_ruled(names: list[str], rows: list[list[str]], title: str) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    for heading, section in sections:
-        table = Table(*names, title=heading or title or None, title_justify="left")
-        for row in section:
-            # labels hold brackets, which rich would read as markup
-            table.add_row(*(Text(cell) for cell in row))
-        Console().print(table)
+    table = Table(*names, title=title or None, title_justify="left")
+    for row in rows:
+        table.add_row(*map(Text, row))  # labels hold brackets, which rich would read as markup
+    Console().print(table)

@@ -1,31 +1,31 @@
-"""`fedbench list`, `plugins` and `new`: what is installed, why something is missing, and a package
-of your own.
-"""
+"""`fedbench list`, `plugins` and `new`: installed components, plugins, and a new package."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from fedbench.core.cli.options import NearChoice, examples, json_option
+from fedbench.core.cli.options import examples, json_option
 from fedbench.core.cli.output import say, say_json, show_table
 from fedbench.core.contract.hooks import DISTRIBUTION
-from fedbench.core.process.ask import plugin_limits
+from fedbench.core.process.ask import ask_each, plugin_limits
 from fedbench.core.process.channel import at_work
+from fedbench.core.registry.component import RegisteredComponent, is_here
+from fedbench.core.registry.components import PluginStatus, Registry
 from fedbench.core.registry.kinds import PLURAL
 from fedbench.core.words import one_line
-
-if TYPE_CHECKING:
-    from fedbench.core.registry.components import PluginStatus, RegisteredComponent, Registry
+from fedbench.suites import shipped_suites, title_of
 
 _KINDS = {plural: kind for kind, plural in PLURAL.items()}
 _PARAM_COLUMNS = ("name", "type", "default", "range", "description")
+_SUITE_COLUMNS = ("name", "title")
+_DATASET_COLUMNS = ("name", "summary", "licence", "size_mb", "here", "citation")
+_FACTS = ("licence", "citation", "home", "size_mb")
 
 
 @click.command(
@@ -37,147 +37,104 @@ _PARAM_COLUMNS = ("name", "type", "default", "range", "description")
         "fedbench list attacks --json",
     ),
 )
-@click.argument("what", required=False, type=NearChoice([*_KINDS, "suites"]))
+@click.argument("section", required=False, type=click.Choice([*_KINDS, "suites"]))
 @click.option("--params", is_flag=True, help="Also their parameters; this imports them.")
 @json_option
-def list_(what: str | None, params: bool, as_json: bool) -> None:
+def list_(section: str | None, params: bool, as_json: bool) -> None:
     """List the installed defenses, attacks, analyses, datasets, models, signals and reports, and
     the shipped suites.
     """
-    if what == "suites" and params:
+    if section == "suites" and params:
         raise click.UsageError("suites have no parameters: leave out --params")
-    from fedbench.core.registry.components import Registry
-
     registry = Registry.discover()
-    sections = [what] if what else [*_KINDS, *([] if params else ["suites"])]
+    sections = {}
+    for name, kind in _KINDS.items():
+        if section in (None, name):
+            facts = section == "datasets"
+            sections[name] = _entries(registry.components(kind), params, facts)
+    if section in (None, "suites") and not params:
+        sections["suites"] = [
+            {"name": name, "title": title_of(path), "path": str(path)}
+            for name, path in shipped_suites().items()
+        ]
     if as_json:
-        say_json(
-            {name: list(_entries(registry, name, params, what == "datasets")) for name in sections}
-        )
-        sections = []
-    for i, name in enumerate(sections):
-        if i:
-            say("")
-        entries = list(_entries(registry, name, params, what == "datasets"))
-        _show(name, entries, params, title=name if len(sections) > 1 else "")
-        for entry in entries:
-            if "error" in entry and not params:
-                say(entry["error"], err=True)
+        say_json(sections)
+    else:
+        for name, entries in sections.items():
+            if not section:
+                say(f"\n{name}")
+            _show(entries, params)
     if registry.broken:
         say(f"{len(registry.broken)} broken plugin(s): see `fedbench plugins`", err=True)
 
 
 def _entries(
-    registry: Registry, section: str, params: bool, facts: bool
-) -> Iterator[dict[str, Any]]:
-    """One entry a component; ``facts``: also what only the class of a dataset knows, which imports
-    it.
-    """
-    if section == "suites":
-        from fedbench.suites import shipped_suites, title_of
+    components: list[RegisteredComponent], params: bool, facts: bool
+) -> list[dict[str, Any]]:
+    """Return one entry a component.
 
-        yield from (
-            {"name": name, "title": title_of(path), "path": str(path)}
-            for name, path in shipped_suites().items()
+    Args:
+        params: also its parameters, which imports it in a separate process.
+        facts: also what only the class of a dataset knows, which imports it, too.
+    """
+
+    def ask(registered: RegisteredComponent) -> dict[str, Any]:
+        answer = {}
+        if facts:
+            dataset = registered.load()
+            answer = {name: getattr(dataset, name) for name in _FACTS}
+            answer["here"] = is_here(dataset, str(registered))
+        if params:
+            answer["params"] = _params(registered)
+        return answer
+
+    entries = []
+    for registered in components:
+        component = registered.component
+        entries.append(
+            {
+                "name": component.name,
+                "summary": component.summary,
+                "paper": component.paper,
+                "package": registered.distribution,
+                "version": registered.version,
+                "target": component.target,
+            }
         )
-        return
-    components = registry.components(_KINDS[section])
-    more = _asked(components, params, facts) if params or facts else {}
-    for found in components:
-        component = found.component
-        yield {
-            "name": component.name,
-            "summary": component.summary,
-            "paper": component.paper,
-            "package": found.distribution,
-            "version": found.version,
-            "target": component.target,
-        } | more.get(component.name, {})
+    if params or facts:
+        for entry, answer in zip(entries, ask_each(components, ask), strict=True):
+            entry |= {"error": str(answer.error)} if answer.error else answer.get()
+    return entries
 
 
-def _asked(
-    components: Sequence[RegisteredComponent], params: bool, facts: bool
-) -> dict[str, dict[str, Any]]:
-    """Name -> facts of the classes, which are imported in a separate process; or the error of one
-    that fails.
-    """
-    from fedbench.core.process.ask import ask_each
-
-    def ask(found: RegisteredComponent) -> dict[str, Any]:
-        return (_facts(found) if facts else {}) | (_params(found) if params else {})
-
-    answers = zip(components, ask_each(components, ask), strict=True)
-    return {
-        found.name: {"error": str(answer.error)} if answer.error else answer.get()
-        for found, answer in answers
-    }
-
-
-def _facts(found: RegisteredComponent) -> dict[str, Any]:
-    """Licence, source and size of a dataset, and whether it is on this machine."""
-    from fedbench.core.registry.component import is_here
-
-    dataset = found.load()
-    here = is_here(dataset, str(found))
-    texts = {name: one_line(getattr(dataset, name)) for name in ("licence", "citation", "home")}
-    return {
-        **texts,
-        "size_mb": dataset.size_mb,
-        "here": one_line(here) if isinstance(here, str) else here,
-    }
-
-
-def _params(found: RegisteredComponent) -> dict[str, Any]:
-    """The rows of a component's parameters."""
+def _params(registered: RegisteredComponent) -> list[dict[str, str]]:
+    """Return the rows of a component's parameters."""
     from fedbench.core.spec.schema import parameters
 
-    params = found.load().Params
-    with at_work(f"{found}: its Params", plugin_limits()):
+    params = registered.load().Params
+    with at_work(f"{registered}: its Params", plugin_limits()):
         rows = list(parameters(params))
-    return {"params": [dict(zip(_PARAM_COLUMNS, map(one_line, row), strict=True)) for row in rows]}
+    return [dict(zip(_PARAM_COLUMNS, map(one_line, row), strict=True)) for row in rows]
 
 
-def _show(section: str, entries: list[dict[str, Any]], params: bool, title: str) -> None:
-    if section == "suites":
-        show_table(("suite", "title"), [(e["name"], e["title"]) for e in entries], title)
-    elif params:
-        show_table((_KINDS[section], *_PARAM_COLUMNS), _param_rows(entries), title)
-    elif any("licence" in e for e in entries):
-        rows = [
-            (
-                e["name"],
-                e["summary"],
-                e.get("licence", "?"),
-                _size(e),
-                _here(e),
-                e.get("citation", ""),
-            )
-            for e in entries
-        ]
-        show_table(("dataset", "summary", "licence", "download", "here", "citation"), rows, title)
-    else:
-        names = [
-            (e["name"], e["summary"], e["paper"], f"{e['package']} {e['version']}") for e in entries
-        ]
-        show_table((_KINDS[section], "summary", "paper", "package"), names, title)
-
-
-def _size(entry: dict[str, Any]) -> str:
-    size = entry.get("size_mb")
-    return "yours" if size is None else "-" if size == 0 else f"{size:,.0f} MB"
-
-
-def _here(entry: dict[str, Any]) -> str:
-    here = entry.get("here")
-    return here if isinstance(here, str) else "yes" if here else "no"
-
-
-def _param_rows(entries: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+def _show(entries: list[dict[str, Any]], params: bool) -> None:
+    """Print the entries as a table; errors of those that fail go to standard error."""
+    columns: tuple[str, ...] = ("name", "summary", "paper", "package", "version")
+    for special in (_SUITE_COLUMNS, _DATASET_COLUMNS):
+        if any(special[-1] in entry for entry in entries):
+            columns = special
+    rows = [[entry.get(name, "") for name in columns] for entry in entries]
+    if params:
+        columns = ("component", *_PARAM_COLUMNS)
+        rows = []
+        for entry in entries:
+            own_rows = entry.get("params") or [{"name": "-", "description": "no parameters"}]
+            for row in own_rows:
+                rows.append([entry["name"], *(row.get(name, "") for name in _PARAM_COLUMNS)])
+    show_table(columns, rows)
     for entry in entries:
-        for row in entry.get("params", ()):
-            yield (entry["name"], *(row[column] for column in _PARAM_COLUMNS))
-        if not entry.get("params"):
-            yield (entry["name"], "-", "", "", "", entry.get("error", "no parameters"))
+        if "error" in entry:
+            say(entry["error"], err=True)
 
 
 # -- plugins ---------------------------------------------------------------------------------------
@@ -201,16 +158,10 @@ def plugins(as_json: bool) -> None:
     plugin's class is imported, made or asked, with 30 and 5 times as many where it loads data or
     writes a report.
     """
-    from fedbench.core.registry.components import Registry
-
     registry = Registry.discover()
     if as_json:
-        say_json(
-            {
-                "plugins": [_status(p) for p in registry.plugins],
-                "clashes": list(map(str, registry.clashes)),
-            }
-        )
+        statuses = [_status(plugin) for plugin in registry.plugins]
+        say_json({"plugins": statuses, "clashes": list(map(str, registry.clashes))})
         return
     rows = [
         (p.entry_point, p.distribution, p.version, "ok" if p.ok else "BROKEN", _provides(p))
@@ -235,28 +186,23 @@ def _status(plugin: PluginStatus) -> dict[str, Any]:
 
 
 def _provides(plugin: PluginStatus) -> str:
-    counts = Counter(c.kind for c in plugin.components)
-    from fedbench.core.registry.kinds import PLURAL
-
-    return (
-        ", ".join(f"{n} {kind if n == 1 else PLURAL[kind]}" for kind, n in counts.items())
-        or "nothing"
-    )
+    counts = Counter(component.kind for component in plugin.components)
+    words = [f"{n} {kind if n == 1 else PLURAL[kind]}" for kind, n in counts.items()]
+    return ", ".join(words) or "nothing"
 
 
 # -- new -------------------------------------------------------------------------------------------
 
-_MADE = ("defense", "attack", "dataset", "model", "signal", "analysis")
+_NEW_KINDS = ("defense", "attack", "dataset", "model", "signal", "analysis")
 
 
 @click.command(
     epilog=examples(
         "fedbench new defense my-defense",
-        "fedbench new attack my-attack --into ~/work --author 'Jo Doe'",
-        "fedbench new dataset my-data --dry-run",
+        "fedbench new attack my-attack --into ~/work",
     )
 )
-@click.argument("kind", type=click.Choice(_MADE), metavar=f"{{{'|'.join(_MADE)}}}")
+@click.argument("kind", type=click.Choice(_NEW_KINDS), metavar=f"{{{'|'.join(_NEW_KINDS)}}}")
 @click.argument("name")
 @click.option(
     "--into",
@@ -265,18 +211,16 @@ _MADE = ("defense", "attack", "dataset", "model", "signal", "analysis")
     metavar="FOLDER",
     help="Write the package's folder into this one (default: here).",
 )
-@click.option("--author", help="Name in pyproject.toml and LICENSE (default: git's user.name).")
-@click.option("--dry-run", is_flag=True, help="Only show which files would be written.")
-def new(kind: str, name: str, into: Path, author: str | None, dry_run: bool) -> None:
+def new(kind: str, name: str, into: Path) -> None:
     """Write a package of your own: an installable fedbench-NAME with a working method to replace.
 
     It holds the announcement, the method with its parameters, tests of the contract and of the
     method's property, a suite that shows it beside built-in ones in under a minute, a README, a
-    licence note and a CI workflow. All of it works as written. An existing folder is never touched.
+    licence note in the name of git's user, and a CI workflow. All of it works as written. An
+    existing folder is never touched.
     """
-    from fedbench.core.registry.components import Registry
     from fedbench.core.scaffold import (
-        author_of,
+        author_of_git,
         names_of,
         package_files,
         refuse_existing,
@@ -286,13 +230,12 @@ def new(kind: str, name: str, into: Path, author: str | None, dry_run: bool) -> 
 
     names = names_of(kind, name)
     target = into.expanduser() / names.distribution
-    written = package_files(names, author_of(author), version(DISTRIBUTION))
+    files = package_files(names, author_of_git(), version(DISTRIBUTION))
     refuse_existing(target)
     refuse_taken(names, Registry.discover())
-    if not dry_run:
-        write_folder(target, written)
-    say(f"{'would write' if dry_run else 'wrote'} {target}, {len(written)} files:")
-    for path in written:
+    write_folder(target, files)
+    say(f"wrote {target}, {len(files)} files:")
+    for path in files:
         say(f"  {path}")
     say("next:")
     say(f"  cd {shlex.quote(str(target))}")

@@ -1,4 +1,4 @@
-"""Progress of a plan's runs: a bar with the time left on a terminal, plain lines in a log."""
+"""Progress of a plan's runs: bars with the time left on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from fedbench.core.cli.output import cause, clipped, counted, say
 from fedbench.core.run.job import Job
@@ -22,9 +28,7 @@ _DRAW_EVERY_S = 0.25
 
 
 class Display(AbstractContextManager["Display"]):
-    """Shows what an executor reports. ``done``, ``cells``: cells with a record, and all. It has no
-    thread: it is drawn where the executor calls it.
-    """
+    """Progress that an executor reports, drawn where it calls, without a thread."""
 
     def __init__(
         self,
@@ -38,46 +42,44 @@ class Display(AbstractContextManager["Display"]):
         self.reported = set[str]()  # keys of cells with a new record
         self._outcomes = Counter[str]()
         self._causes = set[tuple[str, str]]()
-        self._running: dict[str, tuple[Job, str]] = {}
-        self._units: dict[str, int] = {}  # rounds and cells that are done, by run
+        self._units = Counter[str]()  # rounds and cells that are done, by run
         self._ended = Counter[str]()  # cells, by run
-        self._bar = Progress(
+        self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[counts]}", markup=False),
+            TextColumn("{task.fields[state]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=console,
             auto_refresh=False,
+            transient=True,
             speed_estimate_period=3600,
             get_time=now,
         )
-        total = sum(job.setting.federation.rounds + len(job.cells) for job in jobs)
-        self._task = self._bar.add_task(printable(title), total=total, counts="")
-        self._live = (
-            Live(console=console, auto_refresh=False, transient=True)
-            if console.is_terminal
-            else None
+        self._running: dict[str, TaskID] = {}
+        self._total_task = self._bars.add_task(
+            printable(title), total=sum(map(_n_units, jobs)), state=self._counts()
         )
         self._drawn = self._logged = now()
 
     def __enter__(self) -> Display:
-        if self._live is not None:
-            self._live.start()
-            self._draw()
+        if self.console.is_terminal:
+            self._bars.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        if self.console.is_terminal:
+            self._bars.stop()
         elif self.cells:
             self._log("stopped" if self.done < self.cells else "done")
 
     def watcher(self) -> Watcher:
-        """The callbacks the executor calls."""
+        """Return the callbacks that the executor calls."""
         return Watcher(
-            started=lambda job: self._state(job, "starting"),
-            advanced=self._advanced,
+            started=lambda job: self._show(job, "starting"),
+            advanced=lambda job, round: self._show(
+                job, f"round {round} of {job.setting.federation.rounds}", round
+            ),
             judging=self._judging,
             cell=self._cell,
             traceback=lambda job, text: say(f"{job.title}: {text}", err=True),
@@ -86,101 +88,89 @@ class Display(AbstractContextManager["Display"]):
             tick=self._tick,
         )
 
-    def _state(self, job: Job, state: str) -> None:
-        self._running[job.run_key] = job, state
-
-    def _advanced(self, job: Job, round: int) -> None:
-        self._state(job, f"round {round} of {job.setting.federation.rounds}")
-        self._units[job.run_key] = round
-        self._update()
+    def _show(self, job: Job, state: str, units: int | None = None) -> None:
+        """Show the state of a run and, where it changed, how much of it is done."""
+        key = job.run_key
+        if key not in self._running:
+            self._running[key] = self._bars.add_task(
+                printable(job.title), total=_n_units(job), state=state
+            )
+        self._bars.update(self._running[key], state=state, completed=units)
+        if units is not None:
+            self._units[key] = units
+            self._bars.update(self._total_task, state=self._counts(), completed=self._units.total())
 
     def _judging(self, job: Job, key: str) -> None:
         label = next(cell.attack.label for cell in job.cells if cell.key == key)
-        self._state(job, f"attack {label}, {self._ended[job.run_key] + 1} of {len(job.cells)}")
+        self._show(job, f"attack {label}, {self._ended[job.run_key] + 1} of {len(job.cells)}")
 
     def _cell(self, job: Job, key: str, outcome: str, reason: str, by_adversary: bool) -> None:
         self.done += 1
         self.reported.add(key)
         self._ended[job.run_key] += 1
-        self._units[job.run_key] = job.setting.federation.rounds + self._ended[job.run_key]
+        if by_adversary:
+            outcome += " as the adversary intended"
         if outcome != "ok":
-            self._outcomes["diverged as intended" if by_adversary else counted(outcome)] += 1
-            self._failure(
-                job,
-                key,
-                f"{outcome}, as the adversary intended" if by_adversary else outcome,
-                reason,
-            )
-        self._update()
-
-    def _failure(self, job: Job, key: str, outcome: str, reason: str) -> None:
-        """A line; of many with one cause, the first."""
-        if (about := cause(outcome, reason)) in self._causes:
-            return
-        self._causes.add(about)
-        cell = next(cell for cell in job.cells if cell.key == key)
-        log = job.log_path
-        where = f"records/{job.stem}.json" + (f" and logs/{log.name}" if log.exists() else "")
-        self._print(
-            f"{outcome}: {job.title}, {cell.attack.label}: {clipped(reason, 300)}; see {where}"
+            self._outcomes[counted(outcome)] += 1
+            self._print_failure(job, key, outcome, reason)
+        ended = self._ended[job.run_key]
+        self._show(
+            job, f"{ended} of {len(job.cells)} attacks", job.setting.federation.rounds + ended
         )
+
+    def _print_failure(self, job: Job, key: str, outcome: str, reason: str) -> None:
+        """Print the first failure of each cause."""
+        kind = cause(outcome, reason)
+        if kind in self._causes:
+            return
+        self._causes.add(kind)
+        label = next(cell.attack.label for cell in job.cells if cell.key == key)
+        place = f"records/{job.stem}.json"
+        if job.log_path.exists():
+            place += f" and logs/{job.log_path.name}"
+        self._print(f"{outcome}: {job.title}, {label}: {clipped(reason, 300)}; see {place}")
 
     def _finished(self, job: Job) -> None:
-        self._running.pop(job.run_key, None)
+        if job.run_key in self._running:
+            self._bars.remove_task(self._running.pop(job.run_key))
 
     def _tick(self) -> None:
-        if self._live is not None and self._now() - self._drawn >= _DRAW_EVERY_S:
-            self._draw()
-        if self._live is None and self._now() - self._logged >= _LOG_EVERY_S:
-            names = [f"{job.title} ({state})" for job, state in self._running.values()]
-            more = [f"{len(names) - 3} more"] if len(names) > 3 else []
-            self._log(f"running {', '.join([*names[:3], *more]) or 'nothing yet'}")
-
-    def _update(self) -> None:
-        self._bar.update(self._task, completed=sum(self._units.values()), counts=self._counts())
+        now = self._now()
+        if self.console.is_terminal:
+            if now - self._drawn >= _DRAW_EVERY_S:
+                self._draw()
+        elif now - self._logged >= _LOG_EVERY_S:
+            _, *runs = self._bars.tasks
+            names = [f"{run.description} ({run.fields['state']})" for run in runs[:3]]
+            if len(runs) > 3:
+                names.append(f"{len(runs) - 3} more")
+            self._log(f"running {', '.join(names) or 'nothing yet'}")
 
     def _counts(self) -> str:
-        return ", ".join(
-            [
-                f"{self.done}/{self.cells} cells",
-                *(f"{n} {what}" for what, n in self._outcomes.items()),
-            ]
-        )
+        outcomes = [f"{n} {outcome}" for outcome, n in self._outcomes.items()]
+        return ", ".join([f"{self.done}/{self.cells} cells", *outcomes])
 
     def _draw(self) -> None:
         self._drawn = self._now()
-        height = max(self.console.size.height - 4, 1)
-        lines = [f"  {job.title}  {state}" for job, state in self._running.values()]
-        shown = (
-            lines
-            if len(lines) <= height
-            else [*lines[: height - 1], f"  and {len(lines) - height + 1} more"]
-        )
-        text = "\n".join(map(printable, shown))
-        if self._live is not None:
-            self._live.update(
-                Group(self._bar, Text(text, no_wrap=True, overflow="ellipsis")), refresh=True
-            )
+        self._bars.refresh()
 
     def _log(self, text: str) -> None:
         self._logged = self._now()
-        task = self._bar.tasks[0]
-        left = (
-            f", about {_clock(task.time_remaining)} left"
-            if task.time_remaining and self.done < self.cells
-            else ""
-        )
-        self._print(f"[{self._counts()}; {_clock(task.elapsed or 0)}{left}] {text}")
+        total = self._bars.tasks[0]
+        times = _clock(total.elapsed or 0)
+        if total.time_remaining and self.done < self.cells:
+            times += f", about {_clock(total.time_remaining)} left"
+        self._print(f"[{self._counts()}; {times}] {text}")
 
     def _print(self, text: str) -> None:
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
+def _n_units(job: Job) -> int:
+    """Return the number of rounds and cells of a run."""
+    return job.setting.federation.rounds + len(job.cells)
+
+
 def _clock(seconds: float) -> str:
-    """``1:02:03``, ``2:03``."""
-    minutes, rest = divmod(int(seconds), 60)
-    return (
-        f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-        if minutes >= 60
-        else f"{minutes}:{rest:02d}"
-    )
+    """Return ``1:02:03``."""
+    return str(timedelta(seconds=int(seconds)))

@@ -8,10 +8,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
@@ -20,7 +18,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import PROJECT
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.kinds import BASES, HOOKS
-from fedbench.core.words import one_line, printable
+from fedbench.core.words import one_line
 
 # --- names ----------------------------------------------------------------------------------------
 
@@ -28,126 +26,94 @@ LONGEST = 30  # letters: a name is a label in every table of a board
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _RESERVED = {"none", "null", "true", "false"}  # words of a suite: no defense, and YAML's own
 _IMPORTED = {*fedbench.core.__all__, "Field", "Tensor"}  # classes that generated modules import
-_FORM = f"expected 2 to {LONGEST} letters, digits and single dashes, a letter first"
 
 
 @dataclass(frozen=True)
 class Names:
-    """``name``: the component's, in suites and on boards; ``cls``: its class; ``kind``: what it is."""
+    """Names of a new component."""
 
     kind: str
     name: str
+    """the component's, in suites and on boards"""
 
     @property
     def a_kind(self) -> str:
         """``a defense``, ``an attack``."""
-        return a_kind(self.kind)
+        if self.kind[0] in "aeiou":
+            return f"an {self.kind}"
+        return f"a {self.kind}"
 
     @property
     def distribution(self) -> str:
-        """What pip installs, and the folder's name."""
+        """Name for pip, and of the folder."""
         return f"{PROJECT}-{self.name}"
 
     @property
     def method(self) -> str:
-        """The module of the class."""
+        """Module of the class."""
         return self.name.replace("-", "_")
 
     @property
     def module(self) -> str:
-        """The package that is imported."""
+        """Package that is imported."""
         return f"{PROJECT}_{self.method}"
 
     @property
     def cls(self) -> str:
-        """The class, named unlike everything the generated module imports."""
+        """Class, named unlike everything the generated module imports."""
         camel = "".join(part.capitalize() for part in self.name.split("-"))
-        return camel if camel not in _IMPORTED else f"{camel}{self.kind.capitalize()}"
+        if camel in _IMPORTED:
+            return f"{camel}{self.kind.capitalize()}"
+        return camel
 
 
-def names_of(kind: str, given: str) -> Names:
-    """The names of a component called ``given``, normalised as pip does.
+def names_of(kind: str, text: str) -> Names:
+    """Return the names of a component called ``text``, normalised as pip does.
 
-    Raises ``UserError`` for an invalid name, with a valid one.
+    Raises:
+        UserError: for an invalid name, with a valid one.
     """
-    name = re.sub(r"[-_.]+", "-", given).lower() if given.isascii() else given
+    names = Names(kind, re.sub(r"[-_.]+", "-", text).lower())
+    name = names.name
     if name.startswith(f"{PROJECT}-"):
         raise UserError(
-            f"the name '{one_line(given, 60)}': leave out '{PROJECT}-', the package gets it by "
+            f"the name '{one_line(text, 60)}': leave out '{PROJECT}-', the package gets it by "
             "itself"
         )
+    refusal = f"'{one_line(text, 60)}' is not a valid name for {names.a_kind}: "
     if not (_NAME.fullmatch(name) and 2 <= len(name) <= LONGEST):
+        words = "-".join(re.findall(r"[a-z0-9]+", text.lower()))
+        near = words.lstrip("0123456789-")[:LONGEST].strip("-")
         raise UserError(
-            f"'{one_line(given, 60)}' is not a valid name for {a_kind(kind)}: "
-            f"{_FORM}{_instead(given)}"
+            f"{refusal}expected 2 to {LONGEST} letters, digits and single dashes, a letter first, "
+            f"e.g. '{near if len(near) > 1 else 'my-method'}'"
         )
     if keyword.iskeyword(name) or name in _RESERVED:
-        what = "a word of Python" if keyword.iskeyword(name) else "a word of suites"
-        raise UserError(
-            f"'{name}' is not a valid name for {a_kind(kind)}: it is {what}; try 'my-{name}'"
-        )
-    return Names(kind, name)
-
-
-def a_kind(kind: str) -> str:
-    """The kind with its article."""
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-
-
-def _instead(given: str) -> str:
-    """A valid name near an invalid one."""
-    words = re.findall(r"[a-z0-9]+", given.lower() if given.isascii() else "")
-    near = "-".join(words).lstrip("0123456789-")
-    return (
-        f", e.g. '{near}'"
-        if _NAME.fullmatch(near) and 2 <= len(near) <= LONGEST
-        else ", e.g. 'my-method'"
-    )
+        language = "Python" if keyword.iskeyword(name) else "suites"
+        raise UserError(f"{refusal}it is a word of {language}; try 'my-{name}'")
+    return names
 
 
 def refuse_taken(names: Names, registry: Registry) -> None:
-    """Raise ``UserError`` if an installed package has this name, or announces a component of this
-    name.
-    """
+    """Raise ``UserError`` if an installed package, or a component, has this name."""
     for plugin in registry.plugins:
-        for found in plugin.components:
-            if found.name == names.name:
+        for component in plugin.components:
+            if component.name == names.name:
                 raise UserError(
-                    f"the name '{names.name}' is taken: there is the {found}; choose another"
+                    f"the name '{names.name}' is taken: there is the {component}; choose another"
                 )
         if re.sub(r"[-_.]+", "-", plugin.distribution).lower() == names.distribution:
             package = f"a package '{plugin.distribution}' {plugin.version} is installed already"
             raise UserError(f"{package}; choose another name, or `pip uninstall` it")
 
 
-def author_of(given: str | None) -> str:
-    """``given``, or git's user.name, or "its authors". Raises ``UserError`` for a name that does
-    not fit on a line of a file.
-    """
-    if given is not None and not _usable(given):
-        expected = "expected a name on one line, of at most 200 printable characters"
-        raise UserError(f"--author '{one_line(given, 60)}': {expected}")
-    name = _of_git() if given is None else given.strip()
-    return name if _usable(name) else "its authors"
-
-
-def _usable(name: str) -> bool:
-    return 0 < len(name.strip()) <= 200 and printable(name) == name
-
-
-def _of_git() -> str:
-    """git's user.name; empty without git or a name."""
+def author_of_git() -> str:
+    """Return git's user.name, or "its authors"."""
     try:
-        done = subprocess.run(
-            ["git", "config", "user.name"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        process = subprocess.run(["git", "config", "user.name"], capture_output=True, check=False)
     except OSError:
-        return ""
-    return done.stdout.strip()
+        return "its authors"
+    return one_line(process.stdout.decode(errors="replace"), 200) or "its authors"
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -158,12 +124,12 @@ _HIDDEN = "dot_"  # a template of a hidden file: wheels and globs leave hidden o
 
 @dataclass(frozen=True)
 class About:
-    """What the texts of a package say of its kind. ``summary``: its line in `fedbench list`;
-    ``row``: what a board shows.
-    """
+    """Texts of a package on its kind."""
 
     summary: str
+    """its line in `fedbench list`"""
     row: str
+    """its place on a board"""
 
 
 KINDS = {
@@ -198,79 +164,59 @@ KINDS = {
 
 
 def package_files(names: Names, author: str, version: str) -> dict[str, str]:
-    """Relative path -> text of every file of the package. ``version``: of fedbench, from which on
-    the package works.
+    """Return relative path -> text of every file of the package.
+
+    Args:
+        version: the first one of fedbench that the package works with.
     """
-    base = BASES[names.kind][1]
     major, minor = version.split(".")[:2]
-    filled = {
-        **{
-            key: getattr(names, key)
-            for key in ("kind", "name", "distribution", "method", "module", "cls")
-        },
+    values = {
+        "kind": names.kind,
+        "name": names.name,
+        "distribution": names.distribution,
+        "method": names.method,
+        "module": names.module,
+        "cls": names.cls,
         "article": names.a_kind.split()[0].capitalize(),
         **asdict(KINDS[names.kind]),
         "hook": HOOKS[names.kind],
-        "base": base,
+        "base": BASES[names.kind][1],
         "author": author,
         "author_quoted": json.dumps(author, ensure_ascii=False),
         "range": f">={major}.{minor},<{int(major) + 1}",
     }
-    root = files("fedbench.core.scaffold") / "templates"
-    found = [*_templates(root / "package"), *_templates(root / names.kind)]
-    return dict(
-        sorted((_path(path, names), Template(text).substitute(filled)) for path, text in found)
-    )
+    texts = {}
+    for folder in ("package", names.kind):
+        root = Path(__file__).with_name("templates") / folder
+        for path in root.rglob(f"*{_SUFFIX}"):
+            template = Template(path.read_text(encoding="utf-8"))
+            texts[_path(path.relative_to(root), names)] = template.substitute(values)
+    return dict(sorted(texts.items()))
 
 
-def _templates(folder: Traversable, above: str = "") -> Iterator[tuple[str, str]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _templates(entry, f"{above}{entry.name}/")
-        elif entry.name.endswith(_SUFFIX):
-            yield above + entry.name, entry.read_text(encoding="utf-8")
-
-
-def _path(template: str, names: Names) -> str:
-    """``src/MODULE/METHOD.py.in`` -> ``src/fedbench_my_defense/my_defense.py``."""
-    path = template.removesuffix(_SUFFIX)
+def _path(template: Path, names: Names) -> str:
+    """Return ``src/fedbench_my_defense/my_defense.py`` for ``src/MODULE/METHOD.py.in``."""
+    path = template.as_posix().removesuffix(_SUFFIX)
     for mark in ("MODULE", "METHOD", "NAME"):
         path = path.replace(mark, getattr(names, mark.lower()))
-    return "/".join(
-        f".{p.removeprefix(_HIDDEN)}" if p.startswith(_HIDDEN) else p for p in path.split("/")
-    )
+    return re.sub(rf"(^|/){_HIDDEN}", r"\1.", path)
 
 
 # --- the folder -----------------------------------------------------------------------------------
 
 
 def refuse_existing(target: Path) -> None:
-    """Raise ``UserError`` if ``target`` exists, or the folder around it does not."""
+    """Raise ``UserError`` if ``target`` exists."""
     if os.path.lexists(target):
         raise UserError(
             f"{one_line(str(target))} exists: nothing was written; move it away, or choose another "
             "name or --into"
         )
-    if not target.parent.is_dir():
-        raise UserError(
-            f"{one_line(str(target.parent))}: no such folder; make it first, or name another with "
-            "--into"
-        )
 
 
 def write_folder(target: Path, texts: Mapping[str, str]) -> None:
-    """Write ``texts`` (relative path -> text) as the new folder ``target``: all of them, or
-    nothing.
-    """
-    refuse_existing(target)
-    try:
-        target.mkdir()
-    except OSError as error:
-        where = one_line(str(target.parent))
-        raise UserError(
-            f"{where}: nothing can be written there: {error.strerror}; name another folder with "
-            "--into"
-        ) from error
+    """Write ``texts`` (relative path -> text) as the new folder ``target``: all or nothing."""
+    target.mkdir()
     try:
         for name, text in texts.items():
             path = target / name

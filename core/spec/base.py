@@ -1,4 +1,4 @@
-"""Parts of every suite file: the base class of its types, and how it names a component."""
+"""Parts of suite files: the base class of their types, and uses of components."""
 
 from __future__ import annotations
 
@@ -37,33 +37,46 @@ class SpecModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if cls.short_forms and isinstance(value, str) else value
+        if cls.short_forms and isinstance(value, str):
+            return {"name": value}
+        return value
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> dict[str, Any]:
         schema = handler(core_schema)
-        return (
-            {"anyOf": [*cls.short_forms, handler.resolve_ref_schema(schema)]}
-            if cls.short_forms
-            else schema
-        )
+        if not cls.short_forms:
+            return schema
+        return {"anyOf": [*cls.short_forms, handler.resolve_ref_schema(schema)]}
 
 
 def all_shown(text: str) -> str:
-    """The text itself. Raises a mistake if a terminal or a board would hide or interpret a
-    character of it.
+    """Return the text.
+
+    Raises:
+        PydanticCustomError: if a terminal or a board would hide or interpret a character of it.
     """
-    if (shown := printable(text)) != text:
-        raise mistake(f"'{shown}' has a character that cannot be seen: remove it")
+    visible = printable(text)
+    if visible != text:
+        raise mistake(f"'{visible}' has a character that cannot be seen: remove it")
     return text
 
 
 def mistake(text: str) -> PydanticCustomError:
-    """A validator's error; its message is shown unchanged."""
+    """Return a validator's error; its message is shown unchanged."""
     return PydanticCustomError("fedbench", "{text}", {"text": text})
 
 
 # --- uses of components ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Point:
+    """Row of a use."""
+
+    label: str
+    params: dict[str, Any]
+    grid_index: dict[str, int]
+    """parameter of the grid -> which of its values"""
 
 
 class Use(SpecModel):
@@ -80,11 +93,13 @@ class Use(SpecModel):
         default_factory=dict, description="its parameters, see `fedbench list --params`"
     )
 
+    def points(self) -> Iterator[Point]:
+        """Yield the rows of a use."""
+        yield Point(self.name, self.params, {})
+
 
 class MethodUse(Use):
     """A defense or an attack; ``grid`` makes one row of every combination of the listed values."""
-
-    short_forms = ({"type": "string"}, {"type": "array"})
 
     label: Annotated[str, AfterValidator(all_shown)] | None = Field(
         None,
@@ -98,24 +113,8 @@ class MethodUse(Use):
     then: list[Use] = Field(
         default_factory=list,
         max_length=10,
-        description="defenses applied after this one; a list of uses in place of a mapping says "
-        "the same",
+        description="defenses applied after this one",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_list(cls, value: Any) -> Any:
-        """``[a, {name: b}]`` is a followed by b, one row; the first of a list may not also have
-        ``then``.
-        """
-        if not isinstance(value, list) or not value:
-            return value
-        first = {"name": value[0]} if isinstance(value[0], str) else value[0]
-        if isinstance(first, dict) and "then" in first:
-            raise mistake(
-                "the first of a list has a `then` of its own: put what it says into the list"
-            )
-        return {**first, "then": value[1:]} if isinstance(first, dict) else first
 
     @model_validator(mode="after")
     def _grid_fits(self) -> MethodUse:
@@ -130,42 +129,26 @@ class MethodUse(Use):
 
     @property
     def n_rows(self) -> int:
-        """How many rows it makes, without making them."""
+        """Number of rows, without making them."""
         return math.prod(map(len, self.grid.values()))
 
-
-@dataclass(frozen=True)
-class Point:
-    """One row of a use: its label, its parameters, and which value of the grid each gridded
-    parameter took.
-    """
-
-    label: str
-    params: dict[str, Any]
-    grid_index: dict[str, int]
-
-
-def expand(use: MethodUse) -> Iterator[Point]:
-    """The rows of a use: itself, or the cartesian product of its grid labelled like
-    ``grad-noise[sigma=0.01]``.
-    """
-    base = use.label or "+".join([use.name, *(part.name for part in use.then)])
-    for picks in itertools.product(*(enumerate(values) for values in use.grid.values())):
-        chosen = {name: value for name, (_, value) in zip(use.grid, picks, strict=True)}
-        index = {name: i for name, (i, _) in zip(use.grid, picks, strict=True)}
-        inner = ",".join(f"{name}={_text(value)}" for name, value in chosen.items())
-        yield Point(f"{base}[{inner}]" if inner else base, {**use.params, **chosen}, index)
+    def points(self) -> Iterator[Point]:
+        """Yield the cartesian product of the grid, labelled like ``grad-noise[sigma=0.01]``."""
+        base = self.label or "+".join([self.name, *(part.name for part in self.then)])
+        for indices in itertools.product(*(range(len(v)) for v in self.grid.values())):
+            grid_index = dict(zip(self.grid, indices, strict=True))
+            values = {name: self.grid[name][i] for name, i in grid_index.items()}
+            inner = ",".join(f"{name}={_text(value)}" for name, value in values.items())
+            label = f"{base}[{inner}]" if inner else base
+            yield Point(label, self.params | values, grid_index)
 
 
 def grid_of(label: str) -> str:
-    """The label that the rows of a grid share: ``grad-noise`` of ``grad-noise[sigma=0.01]``; of
-    another row its own.
-    """
+    """Return the label that rows of a grid share: ``grad-noise`` of ``grad-noise[sigma=0.01]``."""
     return label.partition("[")[0]
 
 
 def _text(value: Any) -> str:
-    return one_line(
-        value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), default=str),
-        80,
-    )
+    if not isinstance(value, str):
+        value = json.dumps(value, separators=(",", ":"), default=str)
+    return one_line(value, 80)

@@ -1,14 +1,14 @@
-"""A YAML file as plain data with the place of every value, and changes of it from the command line."""
+"""A YAML file as plain data with the place of every value, and changes of the command line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
@@ -19,33 +19,32 @@ from fedbench.core.words import bounded, did_you_mean, one_line
 Loc = tuple[str | int, ...]
 MAX_BYTES = 2**20
 _LONGEST_NAME = 80  # of a field in a message
-_MERGE = "tag:yaml.org,2002:merge"  # the key <<
-_MOST_COPIED = 10_000  # fields that all merge keys of a file copy
+_MOST_FIELDS = 10_000  # of one mapping: merge keys (<<) may double them with every line
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A mistake at ``loc``; ``at_key``: the name itself is wrong, not the value behind it."""
+    """A mistake in a file."""
 
     loc: Loc
     text: str
     at_key: bool = False
+    """the name itself is wrong, not the value behind it"""
 
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed file. ``overridden``: the places that come from the command line, with the option's
-    text.
-    """
+    """A parsed file."""
 
     path: Path
     text: str
     data: Any
     root: Node
     overridden: dict[Loc, str] = field(default_factory=dict)
+    """places that come from the command line, with the option's text"""
 
     def position(self, loc: Sequence[str | int], at_key: bool = False) -> tuple[int, int]:
-        """(line, column), from 1, of the value at ``loc``, or of its nearest ancestor in the file."""
+        """Return line and column, from 1, of a value, or of its nearest ancestor in the file."""
         key, node = None, self.root
         for step in loc:
             inner = _step(node, step)
@@ -53,47 +52,45 @@ class Document:
                 at_key = isinstance(node, MappingNode)
                 break
             key, node = inner
-        # marked where it ends
-        empty = isinstance(node, ScalarNode) and node.start_mark.index == node.end_mark.index
-        mark = (key if (at_key or empty) and key is not None else node).start_mark
-        return mark.line + 1, mark.column + 1
+        is_empty = node.start_mark.index == node.end_mark.index  # marked where it ends
+        if key is not None and (at_key or is_empty):
+            node = key
+        return node.start_mark.line + 1, node.start_mark.column + 1
 
     def error(self, problems: Iterable[Problem]) -> UserError:
-        """All problems as one error, a line each, in the order of the file."""
+        """Return all problems as one error, a line each, in the order of the file."""
         ordered = sorted(dict.fromkeys(problems), key=lambda p: self.position(p.loc, p.at_key))
-        return UserError(
-            *bounded((self._line(p) for p in ordered), what=f"{self.path}: and {{}} more mistakes")
-        )
+        return UserError(*bounded(map(self._line, ordered), f"{self.path}: and {{}} more mistakes"))
 
     def _line(self, problem: Problem) -> str:
-        what = f"{path_words(problem.loc)}: {problem.text}" if problem.loc else problem.text
+        text = problem.text
+        if problem.loc:
+            text = f"{path_words(problem.loc)}: {text}"
         for loc, option in self.overridden.items():
             if problem.loc[: len(loc)] == loc:
-                return f"{self.path}: {option}: {what}"
+                return f"{self.path}: {option}: {text}"
         line, column = self.position(problem.loc, problem.at_key)
-        return f"{self.path}:{line}:{column}: {what}"
+        return f"{self.path}:{line}:{column}: {text}"
 
 
 def _step(node: Node, step: str | int) -> tuple[Node | None, Node] | None:
-    """(key node, value node) one level down, or None."""
-    if isinstance(node, MappingNode):
-        return _keys(node).get(str(step))
-    if isinstance(node, SequenceNode) and isinstance(step, int) and step < len(node.value):
-        return None, node.value[step]
+    """Return the key and the value one level down, or None."""
+    if isinstance(node, SequenceNode):
+        if isinstance(step, int) and step < len(node.value):
+            return None, node.value[step]
+    elif isinstance(node, MappingNode):
+        # merged keys come first, a mapping's own override them
+        for key, value in reversed(node.value):
+            if isinstance(key, ScalarNode) and key.value == str(step):
+                return key, value
     return None
 
 
-@lru_cache(maxsize=1000)
-def _keys(node: MappingNode) -> dict[str, tuple[Node, Node]]:
-    """Name -> (key node, value node). Merged keys come first, a mapping's own override them."""
-    return {k.value: (k, v) for k, v in node.value if isinstance(k, ScalarNode)}
-
-
 def path_words(loc: Sequence[str | int]) -> str:
-    """``attacks[2].params.stride``."""
-    words = "".join(
-        f"[{s}]" if isinstance(s, int) else f".{one_line(s, _LONGEST_NAME)}" for s in loc
-    )
+    """Return a place as ``attacks[2].params.stride``."""
+    words = ""
+    for step in loc:
+        words += f"[{step}]" if isinstance(step, int) else f".{one_line(step, _LONGEST_NAME)}"
     return words.removeprefix(".")
 
 
@@ -101,7 +98,11 @@ def path_words(loc: Sequence[str | int]) -> str:
 
 
 def read(path: Path) -> Document:
-    """Parse a file. Raises ``UserError`` with the place of the first mistake in its syntax."""
+    """Parse a file.
+
+    Raises:
+        UserError: with the place of the first mistake in its syntax.
+    """
     text = _read_text(path)
     root, data = _parsed(text, str(path))
     if root is None:
@@ -113,77 +114,38 @@ def read(path: Path) -> Document:
 
 
 def parse_value(text: str, name: str) -> Any:
-    """A YAML value from the command line; ``name`` leads the error messages."""
+    """Return a YAML value of the command line; ``name`` leads the error messages."""
     return _parsed(text, name)[1]
 
 
-def _parsed(text: str, name: str) -> tuple[Node | None, Any]:
-    """(tree of nodes, plain data) of a YAML 1.2 text; None where it is empty."""
-    try:
-        root = YAML(typ="safe", pure=True).compose(text)
-        if root is not None and _fields_copied(root) > _MOST_COPIED:
-            raise UserError(
-                f"{name}:1:1: its merge keys (<<) copy more than {_MOST_COPIED:,} fields; write "
-                "the values out"
+class _Constructor(SafeConstructor):
+    def flatten_mapping(self, node: MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > _MOST_FIELDS:
+            raise ConstructorError(
+                None, None, f"a mapping of more than {_MOST_FIELDS:,} fields", node.start_mark
             )
-        return root, None if root is None else YAML(
-            typ="safe", pure=True
-        ).constructor.construct_document(root)
+
+
+def _parsed(text: str, name: str) -> tuple[Node | None, Any]:
+    """Return nodes and plain data of a YAML 1.2 text; None where it is empty."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = _Constructor
+    try:
+        root = yaml.compose(text)
+        if root is None:
+            return None, None
+        return root, yaml.constructor.construct_document(root)
     except RecursionError:
         raise UserError(f"{name}:1:1: nested too deeply") from None
     except (YAMLError, ValueError) as error:
         raise UserError(_syntax_words(error, text, name)) from None
 
 
-def _fields_copied(root: Node) -> int:
-    """Count the fields that the constructor copies for merge keys, which may double with every
-    line.
-    """
-    sizes: dict[int, int] = {}
-    copied = 0
-    waiting = [root]
-    seen = set()
-    while waiting:  # in the order of the file, so that what is merged has been counted
-        node = waiting.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, MappingNode):
-            copied += _fields(node, sizes) - len(node.value)
-            waiting += [value for _, value in reversed(node.value)]
-        elif isinstance(node, SequenceNode):
-            waiting += reversed(node.value)
-    return copied
-
-
-def _fields(mapping: MappingNode, sizes: dict[int, int]) -> int:
-    """Count the fields of a mapping and of those that it merges; a mapping inside itself counts
-    once.
-    """
-    if id(mapping) not in sizes:
-        sizes[id(mapping)] = 0
-        merged = [value for key, value in mapping.value if key.tag == _MERGE]
-        parts = [
-            part
-            for value in merged
-            for part in (value.value if isinstance(value, SequenceNode) else [value])
-        ]
-        inner = sum(_fields(part, sizes) for part in parts if isinstance(part, MappingNode))
-        sizes[id(mapping)] = len(mapping.value) + inner
-    return sizes[id(mapping)]
-
-
 def _read_text(path: Path) -> str:
     try:
-        if path.exists() and not path.is_file():
-            raise UserError(
-                f"{path}: is {'a directory' if path.is_dir() else 'no regular file'}, expected a "
-                "suite file"
-            )
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from None
     if len(content) > MAX_BYTES:
@@ -202,15 +164,16 @@ def _place(before: str) -> tuple[int, int]:
 
 
 def _syntax_words(error: Exception, text: str, name: str) -> str:
-    """A parser's error on one line: place, problem, context."""
-    (line, column), problem = (1, 1), " ".join(str(error).split())
+    """Return a parser's error on one line: place, problem, context."""
+    line, column = 1, 1
+    problem = " ".join(str(error).split())
     if isinstance(error, ReaderError):
         line, column = _place(text[: error.position])
         problem = f"the character U+{error.character:04X} is not allowed"
     elif isinstance(error, MarkedYAMLError):
-        if (mark := error.problem_mark or error.context_mark) is not None:
+        if mark := error.problem_mark or error.context_mark:
             line, column = mark.line + 1, mark.column + 1
-        problem = ", ".join(part for part in (error.problem, error.context) if part)
+        problem = ", ".join(filter(None, (error.problem, error.context)))
         if "'\\t'" in problem:
             problem += " (indent with spaces, not tabs)"
     return f"{name}:{line}:{column}: {one_line(f'not valid YAML: {problem}')}"
@@ -220,11 +183,13 @@ def _syntax_words(error: Exception, text: str, name: str) -> str:
 
 
 def override(document: Document, overrides: Sequence[str]) -> Document:
-    """The document with each ``path=value`` applied in turn. Raises ``UserError`` with every bad
-    option.
+    """Return the document with each ``path=value`` applied in turn.
 
     A path is dotted; elements of a list go by index or by their label or name. The value is YAML.
     Error messages about such a place name the option instead of a line.
+
+    Raises:
+        UserError: with every bad option.
     """
     mistakes: list[str] = []
     for text in overrides:
@@ -248,18 +213,23 @@ def _override(document: Document, text: str) -> Document:
 
 
 def _set(data: Any, path: list[str], value: Any, loc: Loc, option: str) -> tuple[Any, Loc]:
-    """(a copy of ``data`` with the value at ``path``, the place)."""
+    """Return a copy of ``data`` with the value at ``path``, and the place."""
     if not path:
         return value, loc
-    # left out, or the short form of a use
-    if data is None or (isinstance(data, str) and len(loc) > 1):
-        data = {} if data is None else {"name": data}
-    if not isinstance(data, dict | list):
+    if data is None:
+        data = {}
+    elif isinstance(data, str) and len(loc) > 1:
+        data = {"name": data}  # the short form of a use
+    if isinstance(data, list):
+        key: Any = _index(data, path[0], loc, option)
+        inner = data[key]
+    elif isinstance(data, dict):
+        key = path[0]
+        inner = data.get(key)
+    else:
         raise UserError(
             f"{option}: {path_words(loc)} is a single value, it has no field '{path[0]}'"
         )
-    key: Any = _index(data, path[0], loc, option) if isinstance(data, list) else path[0]
-    inner = data[key] if isinstance(data, list) else data.get(key)
     changed, place = _set(inner, path[1:], value, (*loc, key), option)
     copy = data.copy()
     copy[key] = changed
@@ -267,17 +237,19 @@ def _set(data: Any, path: list[str], value: Any, loc: Loc, option: str) -> tuple
 
 
 def _index(data: list[Any], step: str, loc: Loc, option: str) -> int:
+    """Return the index of an element that goes by its index, label or name."""
     if step.isdecimal() and int(step) < len(data):
         return int(step)
-    names = [
-        str(item.get("label") or item.get("name")) if isinstance(item, dict) else str(item)
-        for item in data
-    ]
+    names = []
+    for item in data:
+        label = item
+        if isinstance(item, dict):
+            label = item.get("label") or item.get("name")
+        names.append(str(label))
+    list_has = f"{option}: {path_words(loc)} has"
     if names.count(step) == 1:
         return names.index(step)
     if step in names:
-        raise UserError(
-            f"{option}: {path_words(loc)} has several elements '{step}': use an index, from 0"
-        )
-    listed = did_you_mean(step, names) or f"; it has {len(data)}: {', '.join(names)}"
-    raise UserError(f"{option}: {path_words(loc)} has no element '{step}'{listed}")
+        raise UserError(f"{list_has} several elements '{step}': use an index, from 0")
+    choices = did_you_mean(step, names) or f"; it has {len(data)}: {', '.join(names)}"
+    raise UserError(f"{list_has} no element '{step}'{choices}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
@@ -13,46 +13,28 @@ from fedbench.core.spec import bounds
 from fedbench.core.spec.base import SpecModel, mistake
 from fedbench.core.words import did_you_mean
 
-RECIPES = files("fedbench.core.spec") / "recipes"  # the papers' settings by name, a data file each
+RECIPES = Path(__file__).with_name("recipes")  # the papers' settings by name, a data file each
 
 
 @cache
 def recipe_names() -> tuple[str, ...]:
-    """The recipes that are there, sorted."""
-    return tuple(
-        sorted(f.name.removesuffix(".yaml") for f in RECIPES.iterdir() if f.name.endswith(".yaml"))
-    )
+    """Return the names of the recipes, sorted."""
+    return tuple(sorted(path.stem for path in RECIPES.glob("*.yaml")))
 
 
 @cache
 def recipe(name: str) -> dict[str, Any]:
-    """The fields of a federation that the recipe states."""
-    return YAML(typ="safe", pure=True).load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
+    """Return the fields of a federation that the recipe states."""
+    return YAML(typ="safe", pure=True).load(RECIPES / f"{name}.yaml")
 
 
-def _known(name: str) -> str:
+def _check_recipe(name: str) -> str:
     if name not in recipe_names():
         raise mistake(
             f"unknown recipe '{name}'{did_you_mean(name, recipe_names())}; the recipes are "
             f"{', '.join(recipe_names())}"
         )
     return name
-
-
-Recipe = Annotated[str, AfterValidator(_known)]
-
-
-def with_recipe(value: object) -> object:
-    """The mapping with every field it leaves out taken from its recipe; the optimiser's fields one
-    by one.
-    """
-    if not isinstance(value, dict) or value.get("recipe") not in recipe_names():
-        return value
-    stated = recipe(value["recipe"])
-    merged = {**stated, **value}
-    if isinstance(value.get("optimizer"), dict):
-        merged["optimizer"] = {**stated["optimizer"], **value["optimizer"]}
-    return merged
 
 
 # --- types ----------------------------------------------------------------------------------------
@@ -82,10 +64,16 @@ class Schedule(SpecModel):
 
     @model_validator(mode="after")
     def _fields_fit(self) -> Schedule:
-        if (self.factor is None) == (self.name in ("exponential", "milestones")):
-            raise mistake(f"{self.name} {'needs a' if self.factor is None else 'takes no'} factor")
-        if (self.rounds is None) == (self.name == "milestones"):
-            raise mistake(f"{self.name} {'needs' if self.rounds is None else 'takes no'} rounds")
+        takes_factor = self.name in ("exponential", "milestones")
+        takes_rounds = self.name == "milestones"
+        if takes_factor and self.factor is None:
+            raise mistake(f"{self.name} needs a factor")
+        if not takes_factor and self.factor is not None:
+            raise mistake(f"{self.name} takes no factor")
+        if takes_rounds and self.rounds is None:
+            raise mistake(f"{self.name} needs rounds")
+        if not takes_rounds and self.rounds is not None:
+            raise mistake(f"{self.name} takes no rounds")
         return self
 
 
@@ -136,7 +124,7 @@ class FederationSpec(SpecModel):
 
     model_config = ConfigDict(json_schema_extra=_optional)
 
-    recipe: Recipe | None = Field(
+    recipe: Annotated[str, AfterValidator(_check_recipe)] | None = Field(
         None, description="a paper's settings, for the fields that are not given here"
     )
     clients: int = Field(ge=1, le=bounds.CLIENTS, description="number of clients K")
@@ -164,8 +152,7 @@ class FederationSpec(SpecModel):
         ge=0,
         lt=1,
         description="share of each client's own samples, by class, that is not trained on: its "
-        "outside non-members, in place of "
-        "the hold-out's",
+        "outside non-members, in place of the hold-out's",
     )
     validation_on: Literal["own", "nonmembers"] = Field(
         "own",
@@ -206,8 +193,15 @@ class FederationSpec(SpecModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _recipe(cls, value: object) -> object:
-        return with_recipe(value)
+    def _with_recipe(cls, value: object) -> object:
+        """Take every field that is left out from the recipe, the optimiser's one by one."""
+        if not isinstance(value, dict) or value.get("recipe") not in recipe_names():
+            return value
+        stated = recipe(value["recipe"])
+        merged = {**stated, **value}
+        if isinstance(value.get("optimizer"), dict):
+            merged["optimizer"] = {**stated["optimizer"], **value["optimizer"]}
+        return merged
 
     @model_validator(mode="after")
     def _parts_fit(self) -> FederationSpec:
@@ -220,9 +214,5 @@ class FederationSpec(SpecModel):
             raise mistake(
                 "validation_on: nonmembers validates on the test part: give test a share, and no "
                 "validation"
-            )
-        if self.weights == "equal" and self.weight_order == "shuffled":
-            raise mistake(
-                "weight_order: shuffled has no effect with weights: equal: remove one of them"
             )
         return self

@@ -1,4 +1,4 @@
-"""JSON schemas: of a suite for editors, and read back for messages and tables of parameters."""
+"""JSON schemas: of suites for editors, and read for messages and tables of parameters."""
 
 from __future__ import annotations
 
@@ -42,51 +42,55 @@ _HIGH = {
 
 @cache
 def schema_of(model: type[BaseModel]) -> Schema:
-    """The JSON schema of a model with its references resolved. Raises what a plugin's types raise."""
+    """Return the JSON schema of a model with its references resolved.
+
+    Raises what a plugin's types raise.
+    """
     schema = model.model_json_schema()
-    return _resolved(schema, schema.get("$defs", {}))
+    resolved: Schema = _resolved(schema, schema.get("$defs", {}))
+    return resolved
 
 
 def _resolved(node: Any, defs: Schema) -> Any:
+    """Return a node with its references replaced, without titles; ``model``: the name of one."""
     if isinstance(node, list):
         return [_resolved(part, defs) for part in node]
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
         name = node["$ref"].rpartition("/")[2]
-        return {
-            "model": name,
-            **_resolved(defs[name], defs),
-            **{k: v for k, v in node.items() if k != "$ref"},
-        }
-    kept = {
-        k: v for k, v in node.items() if k != "$defs" and not (k == "title" and isinstance(v, str))
-    }
-    return {
-        k: v if k in ("default", "enum", "const") else _resolved(v, defs) for k, v in kept.items()
-    }
+        siblings = {key: value for key, value in node.items() if key != "$ref"}
+        node = {"model": name, **defs[name], **siblings}
+    resolved = {}
+    for key, value in node.items():
+        if key in ("default", "enum", "const"):
+            resolved[key] = value
+        elif key != "$defs" and not (key == "title" and isinstance(value, str)):
+            resolved[key] = _resolved(value, defs)
+    return resolved
 
 
 def arms(node: Schema) -> list[Schema]:
-    """The alternatives of a node, without null; what the node says outside of them holds for each."""
-    own = (
-        {k: v for k, v in node.items() if k not in ("anyOf", "model")} if "anyOf" in node else node
-    )
-    found = (
-        [arm for part in node["anyOf"] for arm in arms({**own, **part})]
-        if "anyOf" in node
-        else [node]
-    )
-    return [arm for arm in found if arm.get("type") != "null"]
+    """Return the alternatives of a node, without null, each with what the node says outside."""
+    if "anyOf" not in node:
+        return [] if node.get("type") == "null" else [node]
+    outside = {key: value for key, value in node.items() if key not in ("anyOf", "model")}
+    alternatives = []
+    for part in node["anyOf"]:
+        alternatives += arms({**outside, **part})
+    return alternatives
 
 
 def fields(node: Schema) -> Schema:
-    """Name -> schema of the fields of a mapping."""
-    return {name: field for arm in arms(node) for name, field in arm.get("properties", {}).items()}
+    """Return name -> schema of the fields of a mapping."""
+    nodes: Schema = {}
+    for arm in arms(node):
+        nodes |= arm.get("properties", {})
+    return nodes
 
 
 def at(model: type[BaseModel], loc: tuple[str | int, ...]) -> Schema:
-    """The node at a place; empty where the schema says nothing about it."""
+    """Return the node at a place; empty where the schema says nothing about it."""
     node = schema_of(model)
     for step in loc:
         node = {"anyOf": list(filter(None, (_child(arm, step) for arm in arms(node))))}
@@ -95,15 +99,16 @@ def at(model: type[BaseModel], loc: tuple[str | int, ...]) -> Schema:
 
 def _child(arm: Schema, step: str | int) -> Schema | None:
     if isinstance(step, int):
-        items = arm.get("items")
-        return items if isinstance(items, dict) else None
-    more = arm.get("additionalProperties")
-    return arm.get("properties", {}).get(step, more if isinstance(more, dict) else None)
+        child = arm.get("items")
+    else:
+        child = arm.get("properties", {}).get(step, arm.get("additionalProperties"))
+    return child if isinstance(child, dict) else None
 
 
 def words(node: Schema) -> str:
-    """``an integer in [1, 10] or a number in (0, 1)``, for messages; empty where the schema does
-    not tell.
+    """Return ``an integer in [1, 10] or a number in (0, 1)``, for messages.
+
+    Empty where the schema does not tell.
     """
     return " or ".join(dict.fromkeys(filter(None, map(_words, arms(node)))))
 
@@ -116,38 +121,32 @@ def _words(arm: Schema) -> str:
 
 
 def interval(arm: Schema) -> str:
-    """``in (0, 1]``, ``>= 1``; empty without bounds."""
-    low, high = (
-        [(*signs[k], _plain(arm[k])) for k in signs if k in arm] for signs in (_LOW, _HIGH)
-    )
+    """Return ``in (0, 1]`` or ``>= 1``; empty without bounds."""
+    low, high = _bound(arm, _LOW), _bound(arm, _HIGH)
     if low and high:
-        return f"in {low[0][0]}{low[0][2]}, {high[0][2]}{high[0][0]}"
-    return " ".join((low or high)[0][1:]) if low or high else ""
+        return f"in {low[0]}{low[2]}, {high[2]}{high[0]}"
+    return " ".join((low or high)[1:])
 
 
-def _plain(value: Any) -> str:
-    return (
-        f"{value:.0f}"
-        if isinstance(value, float) and value.is_integer() and abs(value) < 1e15
-        else f"{value}"
-    )
+def _bound(arm: Schema, signs: dict[str, tuple[str, str]]) -> tuple[str, ...]:
+    """Return bracket, sign and value of a bound; empty where there is none."""
+    for key, sign in signs.items():
+        if key in arm:
+            value = arm[key]
+            return *sign, f"{value:.15g}" if isinstance(value, float) else str(value)
+    return ()
 
 
 # --- tables of parameters -------------------------------------------------------------------------
 
 
 def parameters(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str, str]]:
-    """(name, type, default, range, description) of every field."""
+    """Yield name, type, default, range and description of every field."""
     nodes = fields(schema_of(model))
-    for name, info in model.model_fields.items():
-        node = nodes.get(info.alias or name, {})
-        yield (
-            info.alias or name,
-            type_name(node),
-            _default(info),
-            range_of(node),
-            info.description or "",
-        )
+    for field, info in model.model_fields.items():
+        name = info.alias or field
+        node = nodes.get(name, {})
+        yield name, type_name(node), _default(info), range_of(node), info.description or ""
 
 
 def _default(info: FieldInfo) -> str:
@@ -158,13 +157,13 @@ def _default(info: FieldInfo) -> str:
     value = info.get_default(call_default_factory=True)
     if isinstance(value, BaseModel):
         return "its defaults"
-    return (
-        "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
 
 
 def type_name(node: Schema) -> str:
-    """``int``, ``float | null``, ``batchmean | mean``, ``list of int``, the name of a model."""
+    """Return ``int``, ``float | null``, ``batchmean | mean``, ``list of int``, a model's name."""
     if "model" in node:
         return str(node["model"])
     if "anyOf" in node:
@@ -178,23 +177,24 @@ def type_name(node: Schema) -> str:
 
 
 def range_of(node: Schema) -> str:
-    """``(0, 1]`` or ``>= 1``; of a list's elements ``each [0, 1)``; ``int in [1, 10], float in (0,
-    1)`` of a union.
+    """Return ``(0, 1]`` or ``>= 1``.
+
+    Of a list's elements it is ``each [0, 1)``; of a union ``int in [1, 10], float in (0, 1)``.
     """
-    found: dict[str, list[str]] = {}
+    ranges: dict[str, list[str]] = {}
     for arm in arms(node):
-        each = (
-            range_of(arm["items"]).removeprefix("each ")
-            if isinstance(arm.get("items"), dict)
-            else ""
-        )
-        if text := f"each {each}" if each else interval(arm).removeprefix("in "):
-            found.setdefault(text, []).append(type_name(arm))
-    if len(found) == 1:
-        return next(iter(found))
-    return ", ".join(
-        f"{' or '.join(names)} {'in ' * (text[0] in '[(')}{text}" for text, names in found.items()
-    )
+        text = interval(arm).removeprefix("in ")
+        if isinstance(arm.get("items"), dict) and (inner := range_of(arm["items"])):
+            text = f"each {inner.removeprefix('each ')}"
+        if text:
+            ranges.setdefault(text, []).append(type_name(arm))
+    if len(ranges) == 1:
+        return next(iter(ranges))
+    parts = []
+    for text, names in ranges.items():
+        preposition = "in " if text[0] in "[(" else ""
+        parts.append(f"{' or '.join(names)} {preposition}{text}")
+    return ", ".join(parts)
 
 
 # --- for editors ----------------------------------------------------------------------------------
@@ -203,42 +203,44 @@ def range_of(node: Schema) -> str:
 def suite_schema(
     suite: type[BaseModel], components: dict[str, dict[str, tuple[str, Schema]]]
 ) -> Schema:
-    """The JSON schema (draft 2020-12) of suites. ``components``: kind -> name -> (summary, schema
-    of the parameters).
+    """Return the JSON schema (draft 2020-12) of suites.
+
+    Args:
+        components: kind -> name -> summary, schema of the parameters.
     """
-    made = {"$schema": "https://json-schema.org/draft/2020-12/schema", **suite.model_json_schema()}
-    setting = made["$defs"]["Setting"]["properties"]
-    for kind, found in components.items():
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **suite.model_json_schema(),
+    }
+    setting = schema["$defs"]["Setting"]["properties"]
+    for kind, named in components.items():
         use = "Use" if kind in ("dataset", "model", "signal") else "MethodUse"
-        names = [
-            {"const": name, "description": summary} for name, (summary, _) in sorted(found.items())
-        ]
-        made["$defs"][kind] = {
-            "allOf": [
-                {"$ref": f"#/$defs/{use}"},
-                *(_params(name, params) for name, (_, params) in sorted(found.items())),
-            ],
-            "anyOf": [
-                *names,
-                {"type": "array"},
-                {"type": "object", "properties": {"name": {"anyOf": names}}},
-            ],
+        names, conditions = [], [{"$ref": f"#/$defs/{use}"}]
+        for name, (summary, params) in sorted(named.items()):
+            names.append({"const": name, "description": summary})
+            conditions.append(_condition(name, params))
+        schema["$defs"][kind] = {
+            "allOf": conditions,
+            "anyOf": [*names, {"type": "object", "properties": {"name": {"anyOf": names}}}],
         }
-        field = setting[kind] if kind in setting else made["properties"][PLURAL[kind]]
+        field = setting[kind] if kind in setting else schema["properties"][PLURAL[kind]]
         _point(field, use, f"#/$defs/{kind}")
-    return made
+    return schema
 
 
-def _params(name: str, params: Schema) -> Schema:
-    named = {"type": "object", "properties": {"name": {"const": name}}, "required": ["name"]}
-    # a grid may give them
-    given = {key: value for key, value in params.items() if key != "required"}
-    return {"if": named, "then": {"properties": {"params": given}}}
+def _condition(name: str, params: Schema) -> Schema:
+    """Return the parameters that go with a name; a grid may give the required ones."""
+    is_named = {"type": "object", "properties": {"name": {"const": name}}, "required": ["name"]}
+    optional = {key: value for key, value in params.items() if key != "required"}
+    return {"if": is_named, "then": {"properties": {"params": optional}}}
 
 
-def _point(node: Any, use: str, to: str) -> None:
+def _point(node: Any, use: str, target: str) -> None:
     """Let references to a kind of use in a field's schema point to the component's kind."""
-    for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
-        if isinstance(part, dict) and part.get("$ref") == f"#/$defs/{use}":
-            part["$ref"] = to
-        _point(part, use, to)
+    if isinstance(node, dict):
+        if node.get("$ref") == f"#/$defs/{use}":
+            node["$ref"] = target
+        node = list(node.values())
+    if isinstance(node, list):
+        for part in node:
+            _point(part, use, target)

@@ -1,22 +1,18 @@
-"""The suite file as types. Every field says what it is; ranges are enforced here, checks between
-fields in ``load``.
-"""
+"""The suite file as types with ranges; checks between fields are in ``load``."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from fedbench.core.spec import bounds
 from fedbench.core.spec.base import MethodUse, Name, SpecModel, Use, mistake
 from fedbench.core.spec.setting import Coalition, Setting
 
-SCHEMA = 1
-
 
 class Limits(SpecModel):
-    """What one run may consume; a run beyond it is ended and recorded."""
+    """Resources of a run; a run beyond them is ended and recorded."""
 
     run_seconds: float = Field(
         600.0,
@@ -120,8 +116,7 @@ class SuiteSpec(SpecModel):
         None,
         max_length=bounds.USES,
         description="which of free-rider and placebo are rows for comparison, by default both, of "
-        "every setting that has "
-        "members and names no defenses of its own; [] for none",
+        "every setting that has members and names no defenses of its own; [] for none",
     )
     attacks: list[MethodUse] = Field(
         min_length=1, max_length=bounds.USES, description="the attacks that judge them"
@@ -145,20 +140,13 @@ class SuiteSpec(SpecModel):
         description="published numbers to print beside ours",
     )
 
-    @field_validator("schema_version", mode="before")
-    @classmethod
-    def _no_bool(cls, value: object) -> object:
-        if isinstance(value, bool):  # true == 1
-            raise mistake(f"expected {SCHEMA}, found {str(value).lower()}")
-        return value
-
     @property
     def all_seeds(self) -> list[int]:
-        """Those that are reported, then those of tuning."""
+        """Seeds that are reported, then those of tuning."""
         return [*self.seeds, *self.tuning_seeds]
 
     def coalitions_of(self, setting: Setting) -> list[Coalition]:
-        """The setting's own coalitions, else the suite's."""
+        """Return the setting's own coalitions, else the suite's."""
         return setting.coalitions or self.coalitions or []
 
     @model_validator(mode="after")
@@ -167,17 +155,16 @@ class SuiteSpec(SpecModel):
         if cells > bounds.CELLS:
             raise mistake(
                 f"the suite has {cells:,} cells (settings x coalitions x defenses x attacks x "
-                f"seeds), at most {bounds.CELLS:,} "
-                "can be planned: split it into several suites"
+                f"seeds), at most {bounds.CELLS:,} can be planned: split it into several suites"
             )
         return self
 
     def n_cells(self, floors: int) -> int:
-        """Most scores it can give with so many floors: settings x coalitions x defenses x seeds x
-        attacks.
+        """Return the largest number of scores with so many floors.
 
         A defense that does nothing is trained once for all coalitions, which leaves fewer.
         """
-        sides = sum(len(self.coalitions_of(s)) for s in self.settings)
-        rows = [sum(use.n_rows for use in uses) for uses in (self.defenses, self.attacks)]
-        return sides * (rows[0] + floors) * rows[1] * len(self.all_seeds)
+        n_coalitions = sum(len(self.coalitions_of(setting)) for setting in self.settings)
+        n_defenses = sum(use.n_rows for use in self.defenses) + floors
+        n_attacks = sum(use.n_rows for use in self.attacks)
+        return n_coalitions * n_defenses * n_attacks * len(self.all_seeds)

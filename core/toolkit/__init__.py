@@ -1,4 +1,4 @@
-"""What data-set plugins share: downloads, archives, decoded images and their cache."""
+"""Helpers of data-set plugins: downloads, archives, decoded images and their cache."""
 
 from fedbench.core.toolkit.arrays import (
     Arrays,

@@ -1,13 +1,13 @@
-"""From files to arrays: decode images, cache what was decoded, and check the arrays of a data set."""
+"""From files to arrays: decode images, cache them, and check the arrays of a data set."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -27,28 +27,36 @@ SPLITS = ("train", "test", "holdout")
 
 
 def check_data(data: Data, name: str) -> Data:
-    """``data`` itself. Raises ``UserError`` with everything that is wrong with it: lengths, shapes,
-    labels, canary flags, normalisation. ``name`` is the data set's, for the message.
+    """Return ``data``.
+
+    Raises:
+        UserError: with everything that is wrong: lengths, shapes, labels, canary flags,
+            normalisation. ``name`` is the data set's, for the message.
     """
-    problems = [p for split in SPLITS for p in _split_problems(data, split)]
+    problems = []
+    for split in SPLITS:
+        problems += _split_problems(data, split)
     problems += _normalisation_problems(data)
     if problems:
-        raise UserError(*(f"dataset '{name}': {p}" for p in problems))
+        raise UserError(*(f"dataset '{name}': {problem}" for problem in problems))
     return data
 
 
 def check_labels(y: np.ndarray, n_classes: int, where: str) -> None:
-    """Every label in 0..C-1. Raises ``UserError`` naming ``where`` and the first position that is
-    not.
+    """Check that every label is in 0..C-1.
+
+    Raises:
+        UserError: naming ``where`` and the first position that is not.
     """
-    problem = _label_problem(y, n_classes)
-    if problem:
+    if problem := _label_problem(y, n_classes):
         raise UserError(f"{where}: {problem}")
 
 
 def check_size(file: Path, most: int) -> None:
-    """Raises ``UserError`` for a file of more than ``most`` bytes: before it is read, not when
-    memory is out.
+    """Check the size of a file before it is read.
+
+    Raises:
+        UserError: for more than ``most`` bytes.
     """
     size = file.stat().st_size
     if size > most:
@@ -58,65 +66,66 @@ def check_size(file: Path, most: int) -> None:
         )
 
 
-def _label_problem(y: np.ndarray, n_classes: int) -> str | None:
+def _label_problem(y: np.ndarray, n_classes: int) -> str:
     wrong = np.flatnonzero((y < 0) | (y >= n_classes))
     if not len(wrong):
-        return None
+        return ""
     return (
         f"{len(wrong):,} labels are not 0..{n_classes - 1} (the first: {y[wrong[0]]} at position "
-        f"{wrong[0]}); number the "
-        f"classes from 0, or fix the file or n_classes"
+        f"{wrong[0]}); number the classes from 0, or fix the file or n_classes"
     )
 
 
-def _split_problems(data: Data, split: str) -> list[str]:
+def _split_problems(data: Data, split: str) -> Iterator[str]:
     x, y = getattr(data, f"{split}_x"), getattr(data, f"{split}_y")
     if len(x) == 0:
-        return [f"{split} is empty"]
+        yield f"{split} is empty"
+        return
     if len(x) != len(y):
-        return [f"{split} has {len(x):,} samples but {len(y):,} labels"]
-    problems = []
-    if x.shape[1:] != data.train_x.shape[1:] or x.dtype != data.train_x.dtype:
-        problems.append(
-            f"{split} samples are {list(x.shape[1:])} {x.dtype}, train samples "
-            f"{list(data.train_x.shape[1:])} "
-            f"{data.train_x.dtype}: make them alike"
+        yield f"{split} has {len(x):,} samples but {len(y):,} labels"
+        return
+    shape, dtype = data.train_x.shape[1:], data.train_x.dtype
+    if (x.shape[1:], x.dtype) != (shape, dtype):
+        yield (
+            f"{split} samples are {list(x.shape[1:])} {x.dtype}, train samples {list(shape)} "
+            f"{dtype}: make them alike"
         )
     if not np.issubdtype(y.dtype, np.integer):
-        return [*problems, f"{split} labels are {y.dtype}: make them int64"]
-    wrong = _label_problem(y, data.n_classes)
-    problems += [f"{split}: {wrong}"] if wrong else []
+        yield f"{split} labels are {y.dtype}: make them int64"
+        return
+    if problem := _label_problem(y, data.n_classes):
+        yield f"{split}: {problem}"
     canary = getattr(data, f"{split}_canary", None)
     if canary is not None and len(canary) != len(y):
-        problems.append(f"{split} has {len(y):,} samples but {len(canary):,} canary flags")
-    return problems
+        yield f"{split} has {len(y):,} samples but {len(canary):,} canary flags"
 
 
-def _normalisation_problems(data: Data) -> list[str]:
-    for name, values in (("mean", data.mean), ("std", data.std)):
+def _normalisation_problems(data: Data) -> Iterator[str]:
+    """Yield the first problem of mean and standard deviation."""
+    moments = {"mean": data.mean, "std": data.std}
+    for name, values in moments.items():
         if not np.isfinite(values or ()).all():
-            return [
+            yield (
                 f"{name} is {values}, expected finite numbers (of an empty or constant channel "
                 "there are none)"
-            ]
+            )
+            return
     if data.train_x.dtype != np.uint8:
-        return []
-    channels = data.train_x.shape[1] if data.train_x.ndim == 4 else None
-    if channels is None:
-        return [
+        return
+    if data.train_x.ndim != 4:
+        yield (
             f"uint8 samples are {list(data.train_x.shape[1:])}, not images [channels, height, "
             "width]"
-        ]
-    for name in ("mean", "std"):
-        values = getattr(data, name)
-        if values is None or len(values) != channels:
-            return [
-                f"uint8 images with {channels} channels need 'mean' and 'std' with {channels} "
-                "values each"
-            ]
-    if min(data.std or (1.0,)) <= 0:
-        return [f"std must be above 0, not {data.std}"]
-    return []
+        )
+        return
+    channels = data.train_x.shape[1]
+    if any(values is None or len(values) != channels for values in moments.values()):
+        yield (
+            f"uint8 images with {channels} channels need 'mean' and 'std' with {channels} values "
+            "each"
+        )
+    elif min(data.std or (1.0,)) <= 0:
+        yield f"std must be above 0, not {data.std}"
 
 
 # --- cache ----------------------------------------------------------------------------------------
@@ -126,11 +135,14 @@ Arrays = dict[str, np.ndarray]
 
 
 def cached(name: str, source: Iterable[str], build: Callable[[], Arrays]) -> Arrays:
-    """``build()``, or what it answered earlier for the same ``source``.
+    """Return ``build()``, or what it returned earlier for the same ``source``.
 
-    ``source``: lines that name everything the arrays depend on (files with size and time, decoding
-    parameters). A damaged cache (each array carries a CRC) is built again; one that cannot be
-    written costs a warning, not the run.
+    A damaged cache (each array carries a CRC) is built again; one that cannot be written costs a
+    warning, not the run.
+
+    Args:
+        source: lines that name everything the arrays depend on (files with size and time, decoding
+            parameters).
     """
     # names need not be UTF-8
     digest = hashlib.sha256("\n".join(source).encode("utf-8", "surrogateescape")).hexdigest()
@@ -141,39 +153,29 @@ def cached(name: str, source: Iterable[str], build: Callable[[], Arrays]) -> Arr
         except (OSError, ValueError) as error:
             print(f"fedbench: {path} is damaged ({error}); decoding again", file=sys.stderr)
     arrays = build()
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
     try:
-        _store(path, arrays)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(temporary, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+        temporary.replace(path)
     except OSError as error:
         print(
             f"fedbench: cannot write {path} ({error.strerror}): the next run decodes again",
             file=sys.stderr,
         )
+    finally:
+        temporary.unlink(missing_ok=True)
     return arrays
 
 
 def file_lines(files: Iterable[str | Path], root: Path) -> list[str]:
-    """For ``source``: path below ``root``, size and time of change of each file, in the order
-    given.
-    """
-    cut = len(os.path.join(root, ""))
-    stats = ((os.fspath(f)[cut:], os.stat(f)) for f in files)
-    return [f"{name}:{s.st_size}:{s.st_mtime_ns}" for name, s in stats]
-
-
-def _store(path: Path, arrays: Arrays) -> None:
-    """Streamed to a temporary file, then renamed: half a cache is never seen, and memory is not
-    used twice.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as f:
-            np.savez(f, allow_pickle=False, **arrays)  # type: ignore[arg-type]
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Return lines for ``source``: path below ``root``, size and time of change of each file."""
+    start = len(os.path.join(root, ""))
+    lines = []
+    for file in files:
+        status = os.stat(file)
+        lines.append(f"{os.fspath(file)[start:]}:{status.st_size}:{status.st_mtime_ns}")
+    return lines
 
 
 # --- images ---------------------------------------------------------------------------------------
@@ -192,13 +194,14 @@ _MOST_PROBLEMS = 10
 
 @dataclass(frozen=True)
 class Labelled:
-    """Image files and their class: ``files`` [n] paths, ``y`` [n] int64, an index into the sorted
-    class ``names``.
-    """
+    """Image files and their class."""
 
     files: list[str]
+    """[n] paths"""
     y: np.ndarray
+    """[n] int64, an index into the class names"""
     names: list[str]
+    """sorted class names"""
 
 
 def class_folders(root: Path, at_least: int = 1) -> Labelled:
@@ -246,13 +249,16 @@ def decode_images(
     channels: int | None = None,
     fit: Fit = "stretch",
 ) -> np.ndarray:
-    """[n, C, H, W] uint8.
+    """Return [n, C, H, W] uint8 of image files with 8 bits a channel.
 
-    ``size``: side of the square result, in pixels; None keeps the images, which must then agree.
-    ``fit``: "stretch" to the square, or "crop" the largest square from the middle. ``channels``: 1
-    or 3 converts (colours weighted by ITU-R 601-2, transparency dropped); None keeps, and the
-    images must agree. 8 bits a channel only. Raises ``UserError`` naming every unreadable or odd
-    file (the first 10) and the remedy.
+    Args:
+        size: side of the square result, in pixels; None keeps the images, which must then agree.
+        channels: 1 or 3 converts (colours weighted by ITU-R 601-2, transparency dropped); None
+            keeps, and the images must agree.
+        fit: "stretch" to the square, or "crop" the largest square from the middle.
+
+    Raises:
+        UserError: naming every unreadable or odd file (the first 10) and the remedy.
     """
     out: np.ndarray | None = None
     problems: list[str] = []
@@ -262,7 +268,8 @@ def decode_images(
             if out is None:
                 out = _room(len(files), pixels.shape, file)
                 first = file
-            out[i] = _agreeing(pixels, out.shape[1:], file, first)
+            _check_alike(pixels, out.shape[1:], file, first)
+            out[i] = pixels
         except _Odd as error:
             problems.append(str(error))
             if len(problems) == _MOST_PROBLEMS:
@@ -277,7 +284,7 @@ class _Odd(Exception):
 
 
 def _pixels(file: str | Path, size: int | None, channels: int | None, fit: Fit) -> np.ndarray:
-    """[H, W, C] of one file."""
+    """Return [H, W, C] of one file."""
     from PIL import Image
 
     try:
@@ -290,14 +297,14 @@ def _pixels(file: str | Path, size: int | None, channels: int | None, fit: Fit) 
                 # a JPEG is decoded at a fraction of its size where that is enough
                 image.draft(None, (2 * size, 2 * size))
             image.load()
-            a = np.asarray(_resized(_converted(image, channels, file), size, fit))
+            pixels = np.asarray(_resized(_converted(image, channels, file), size, fit))
     except _Odd:
         raise
     except Exception as error:  # the readers of damaged files raise whatever they stumble over
         raise _Odd(
             f"{file}: not a readable image ({type(error).__name__}: {error}); replace or remove it"
         ) from error
-    return a[:, :, None] if a.ndim == 2 else a
+    return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
 def _converted(image: Image, channels: int | None, file: str | Path) -> Image:
@@ -323,27 +330,30 @@ def _resized(image: Image, size: int | None, fit: Fit) -> Image:
     return image.resize((size, size), pil.Resampling.BILINEAR)
 
 
-def _agreeing(
+def _check_alike(
     pixels: np.ndarray, shape: tuple[int, ...], file: str | Path, first: str | Path
-) -> np.ndarray:
-    if pixels.shape == shape:
-        return pixels
-    if pixels.shape[2] != shape[2]:
+) -> None:
+    """Raise ``_Odd`` where an image differs from the first in channels or size."""
+    height, width, channels = pixels.shape
+    if channels != shape[2]:
         kind = {1: "grey", 3: "RGB"}
         raise _Odd(
-            f"{file}: {kind[pixels.shape[2]]}, but {first} is {kind[shape[2]]}; set 'channels' to "
-            "1 or 3 to convert them"
+            f"{file}: {kind[channels]}, but {first} is {kind[shape[2]]}; set 'channels' to 1 or 3 "
+            "to convert them"
         )
-    (h, w), (h0, w0) = pixels.shape[:2], shape[:2]
-    raise _Odd(f"{file}: {w}x{h} pixels, but {first} has {w0}x{h0}; set 'size' to resize them")
+    if pixels.shape != shape:
+        raise _Odd(
+            f"{file}: {width}x{height} pixels, but {first} has {shape[1]}x{shape[0]}; set 'size' "
+            "to resize them"
+        )
 
 
 def _room(n: int, shape: tuple[int, ...], file: str | Path) -> np.ndarray:
-    needed = n * int(np.prod(shape))
-    if needed > _MOST_BYTES:
+    """Return an empty [n, H, W, C] array."""
+    n_bytes = n * math.prod(shape)
+    if n_bytes > _MOST_BYTES:
         raise UserError(
             f"{os.path.dirname(file)}: {n:,} images of {shape[1]}x{shape[0]} pixels need "
-            f"{needed / 2**30:.0f} GiB decoded; set a "
-            "smaller 'size'"
+            f"{n_bytes / 2**30:.0f} GiB decoded; set a smaller 'size'"
         )
     return np.empty((n, *shape), np.uint8)

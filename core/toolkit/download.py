@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import stat
 import tarfile
 import tempfile
 import time
@@ -28,21 +27,19 @@ from fedbench.core.store.locks import NO_LOCKS
 
 
 def data_folder() -> Path:
-    """Where local data sets are looked for: ``$FEDBENCH_DATA``, else ``fedbench`` in the user's
-    cache folder.
-    """
-    chosen = os.environ.get("FEDBENCH_DATA")
-    return Path(chosen).expanduser() if chosen else cache_folder()
+    """Return ``$FEDBENCH_DATA``, else ``fedbench`` in the user's cache folder."""
+    if folder := os.environ.get("FEDBENCH_DATA"):
+        return Path(folder).expanduser()
+    return cache_folder()
 
 
 def cache_folder() -> Path:
-    """``fedbench`` in the user's cache folder."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "fedbench"
+    """Return ``fedbench`` in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedbench"
 
 
 def decoded_folder() -> Path:
-    """Where decoded images are cached, beside the data; safe to delete at any time."""
+    """Return the cache of decoded images, beside the data; safe to delete at any time."""
     return data_folder() / ".decoded"
 
 
@@ -62,39 +59,36 @@ _RANGE_NOT_SATISFIABLE = 416
 
 @dataclass(frozen=True)
 class Remote:
-    """One file to download. ``urls`` are tried in order; ``checksum`` is ``md5:<hex>`` or
-    ``sha256:<hex>`` as the authors publish it; ``size`` is exact, in bytes: not one byte more is
-    accepted.
-
-    ``checksum`` None: the authors publish none. ``size`` is then the most the file may have, it
-    must have the length its server announces, and the reader must verify the content.
-    """
+    """A file to download."""
 
     name: str
     urls: tuple[str, ...]
+    """tried in order"""
     checksum: str | None
+    """``md5:<hex>`` or ``sha256:<hex>`` as the authors publish it; None: the reader must verify the
+    content
+    """
     size: int
+    """bytes, not one more is accepted; without a checksum the most that the file may have"""
 
     def how_to_get(self, folder: Path) -> str:
-        """For an error message: what to download, from where, its checksum, and where to put it."""
+        """Return, for an error message, what to download from where and where to put it."""
         size = f"{self.size / 1e6:.1f} MB" if self.size >= 1e5 else f"{self.size:,} bytes"
-        fact = f"at most {size}, no published checksum"
+        facts = f"at most {size}, no published checksum"
         if self.checksum is not None:
-            kind, _, hexdigest = self.checksum.partition(":")
-            fact = f"{size}, {kind} {hexdigest}"
-        return f"download {self.urls[0]} ({fact}) and put it at {folder / self.name}"
+            facts = f"{size}, {self.checksum.replace(':', ' ')}"
+        return f"download {self.urls[0]} ({facts}) and put it at {folder / self.name}"
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """The verified file ``folder / remote.name``; downloaded when it is not there, continued when a
-    part is.
+    """Return the verified file ``folder / remote.name``, downloaded or continued where it must be.
 
     Without a published checksum a download is the server's whole file, never continued by a later
-    run, and unverified.
+    run, and unverified. ``$FEDBENCH_OFFLINE`` forbids the network.
 
-    ``$FEDBENCH_OFFLINE`` forbids the network. Raises ``UserError`` when the file cannot be had, or
-    does not have the checksum: what was downloaded is then deleted, a file that was already there
-    is left alone and not used.
+    Raises:
+        UserError: when the file cannot be had, or does not have the checksum: what was downloaded
+            is then deleted, a file that was already there is left alone and not used.
     """
     path = folder / remote.name
     if not path.exists():
@@ -106,39 +100,36 @@ def fetch(remote: Remote, folder: Path) -> Path:
         with writable(folder), locked(folder):
             if not path.exists():
                 _download(remote, path)
-    elif (
-        remote.checksum is not None
-        and (found := checksum_of(path, remote.checksum)) != remote.checksum
-    ):
-        raise UserError(
-            f"{path}: its checksum is {found}, not {remote.checksum}: truncated or changed, so it "
-            "is not used; "
-            f"delete it and run again, or {remote.how_to_get(folder)}"
-        )
+    elif remote.checksum is not None:
+        checksum = checksum_of(path, remote.checksum)
+        if checksum != remote.checksum:
+            raise UserError(
+                f"{path}: its checksum is {checksum}, not {remote.checksum}: truncated or changed, "
+                f"so it is not used; delete it and run again, or {remote.how_to_get(folder)}"
+            )
     return path
 
 
 def checksum_of(path: Path, like: str) -> str:
-    """``kind:hex`` of a file, with the kind (``md5``, ``sha256``) of ``like``."""
+    """Return ``kind:hex`` of a file, with the kind (``md5``, ``sha256``) of ``like``."""
     kind = like.partition(":")[0]
-    with open(path, "rb") as f:
-        return f"{kind}:{hashlib.file_digest(f, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()}"
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False))
+    return f"{kind}:{digest.hexdigest()}"
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process at a time changes ``folder``, where its file system has locks; the lock dies with
-    its process.
-    """
+    """Let one process at a time change ``folder``, where its file system has locks."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a") as handle:
-        while not _taken(handle):
+    with open(folder / ".lock", "a") as handle:  # the lock dies with its process
+        while not _try_lock(handle):
             report_alive()  # another process is at it, for as long as its download takes
             time.sleep(_LOOK_AGAIN_S)
         yield
 
 
-def _taken(handle: IO[str]) -> bool:
+def _try_lock(handle: IO[str]) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -157,22 +148,22 @@ def writable(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(
             f"{error.filename or folder}: {error.strerror or error}; free some space, or set "
-            "FEDBENCH_DATA to a folder "
-            "of yours"
+            "FEDBENCH_DATA to a folder of yours"
         ) from error
 
 
 class _Unavailable(Exception):
-    """This address does not give the file; another may."""
+    """Report that this address does not give the file; another may."""
 
 
 def _download(remote: Remote, path: Path) -> None:
-    part = path.with_name(path.name + ".part")
+    """Download from the first address that gives the content of the checksum."""
+    part = path.with_name(f"{path.name}.part")
     if remote.checksum is None:  # nothing would reveal a file joined from two versions
         part.unlink(missing_ok=True)
-    # A part of an earlier run may be damaged: after it has failed the checksum, the first address
-    # is tried again.
-    urls = [*remote.urls[:1], *remote.urls] if part.exists() else list(remote.urls)
+    urls = list(remote.urls)
+    if part.exists():  # it may be damaged: after it has failed the checksum, once more
+        urls.insert(0, urls[0])
     problems = []
     for url in urls:
         try:
@@ -180,56 +171,58 @@ def _download(remote: Remote, path: Path) -> None:
         except _Unavailable as error:
             problems.append(f"{url}: {error}")
             continue
-        found = remote.checksum and checksum_of(part, remote.checksum)
-        if found == remote.checksum:
-            os.replace(part, path)
+        checksum = remote.checksum and checksum_of(part, remote.checksum)
+        if checksum == remote.checksum:
+            part.replace(path)
             return
         part.unlink()
         problems.append(
-            f"{url}: the checksum is {found}, not {remote.checksum}; what came was deleted"
+            f"{url}: the checksum is {checksum}, not {remote.checksum}; what came was deleted"
         )
     if remote.checksum is None:
         part.unlink(missing_ok=True)
-    kept = (
-        f"; {_size(part):,} of {remote.size:,} bytes are kept and the next run continues"
-        if _size(part)
-        else ""
-    )
+    elif _size(part):
+        problems.append(
+            f"{_size(part):,} of {remote.size:,} bytes are kept and the next run continues"
+        )
     raise UserError(
-        f"cannot download {remote.name}: {'; '.join(problems)}{kept}. Or by hand: "
+        f"cannot download {remote.name}: {'; '.join(problems)}. Or by hand: "
         f"{remote.how_to_get(path.parent)}"
     )
 
 
 def _complete(url: str, part: Path, remote: Remote) -> None:
-    """Request the missing bytes until ``part`` is complete, as long as every request brings some."""
+    """Request the missing bytes until ``part`` is complete, while every request brings some."""
     size = remote.size if remote.checksum else None  # None: the first answer tells
     for _ in range(_MOST_REQUESTS):
-        have = _size(part)
-        if have == size:
+        n_before = _size(part)
+        if n_before == size:
             return
-        if size is not None and have > size:
+        if size is not None and n_before > size:
             part.unlink()
-            have = 0
-        missing = f"{(remote.size - have) / 1e6:.1f} of {remote.size / 1e6:.1f} MB"
+            n_before = 0
+        missing = f"{(remote.size - n_before) / 1e6:.1f} of {remote.size / 1e6:.1f} MB"
         say(f"fedbench: downloading {url} ({missing}) to {part.parent}")
         reason = "the connection ended early"
         try:
-            size = _request(url, part, have, remote)
+            size = _request(url, part, n_before, remote)
         except _NETWORK as error:
             reason = f"{type(error).__name__}: {error}"
-        if _size(part) <= have:
-            raise _Unavailable(f"{reason} ({have:,} of {remote.size:,} bytes)")
+        if _size(part) <= n_before:
+            raise _Unavailable(f"{reason} ({n_before:,} of {remote.size:,} bytes)")
     raise _Unavailable(
         f"{_MOST_REQUESTS} requests brought only {_size(part):,} of {remote.size:,} bytes"
     )
 
 
-def _request(url: str, part: Path, have: int, remote: Remote) -> int:
-    """One request; the size of the whole file. A server that ignores the range sends everything,
-    and the part starts again.
+def _request(url: str, part: Path, start: int, remote: Remote) -> int:
+    """Request the bytes from ``start`` on, and return the size of the whole file.
+
+    A server that ignores the range sends everything, and the part starts again.
     """
-    headers = _HEADERS | ({"Range": f"bytes={have}-"} if have else {})
+    headers = dict(_HEADERS)
+    if start:
+        headers["Range"] = f"bytes={start}-"
     try:
         answer = urlopen(Request(url, headers=headers), timeout=_TIMEOUT)
     except HTTPError as error:
@@ -238,19 +231,18 @@ def _request(url: str, part: Path, have: int, remote: Remote) -> int:
             part.unlink()
         raise
     with answer:
-        begin = have if answer.status == 206 else 0
-        if begin and not (answer.headers["Content-Range"] or "").startswith(f"bytes {begin}-"):
-            raise ConnectionError("the server answered with another range than the requested one")
+        if answer.status != 206:
+            start = 0
         size = remote.size
         if remote.checksum is None:
             length = answer.headers["Content-Length"] or ""
-            size = begin + int(length) if length.isdigit() else 0
-            if not begin < size <= remote.size:
+            size = start + int(length) if length.isdigit() else 0
+            if not start < size <= remote.size:
                 raise _Unavailable(
-                    f"it announces {length or 'no'} bytes, 1 to {remote.size - begin:,} expected"
+                    f"it announces {length or 'no'} bytes, 1 to {remote.size - start:,} expected"
                 )
-        room = size - begin
-        with open(part, "ab" if begin else "wb") as out:
+        room = size - start
+        with open(part, "ab" if start else "wb") as out:
             while room >= 0 and (block := answer.read(min(_BLOCK, room + 1))):
                 report_alive()
                 room -= len(block)
@@ -280,41 +272,42 @@ _DAMAGED = (
 )
 
 
-class _Refused(Exception):
-    """A member no honest archive of data has."""
-
-
 def archive_files(
     archive: Path, max_bytes: int, max_files: int = 500_000
 ) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
-    """Path and content of every plain file of a .tar, .tar.gz or .zip, in its order, with nothing
-    unpacked to disk.
+    """Yield path and content of every plain file of a .tar, .tar.gz or .zip, in its order.
 
-    Raises ``UserError`` for what ``unpack`` refuses; a damaged archive raises when it is read.
+    Nothing is unpacked to disk. A damaged archive raises when it is read.
+
+    Raises:
+        UserError: for more than ``max_bytes`` or ``max_files``, and for a path that leads out of
+            the folder.
     """
     room = max_bytes
-    try:
-        for i, (path, size, content) in enumerate(_members(archive)):
-            room -= size
-            if i >= max_files or room < 0:
-                raise _Refused(
-                    f"more than {max_files:,} files"
-                    if room >= 0
-                    else f"more than {max_bytes:,} bytes unpacked"
-                )
-            yield path, content
-    except _Refused as error:
-        raise UserError(
-            f"{archive}: not unpacked: it holds {error}; get it from its official home"
-        ) from error
+    for i, (name, size, content) in enumerate(_members(archive)):
+        path = PurePosixPath(name)
+        room -= size
+        refusal = ""
+        if i >= max_files:
+            refusal = f"more than {max_files:,} files"
+        elif room < 0:
+            refusal = f"more than {max_bytes:,} bytes unpacked"
+        elif path.is_absolute() or ".." in path.parts:
+            refusal = f"a path that leads elsewhere: {name!r}"
+        if refusal:
+            raise UserError(
+                f"{archive}: not unpacked: it holds {refusal}; get it from its official home"
+            )
+        yield path, content
 
 
 def unpack(archive: Path, folder: Path, top: str, max_bytes: int, max_files: int = 500_000) -> Path:
-    """``folder / top``, unpacked from a .tar, .tar.gz or .zip: whole or not at all.
+    """Return ``folder / top``, unpacked from an archive with a verified checksum: all or nothing.
 
-    Plain files and folders only: an absolute path, ``..``, a link or a device, more than
-    ``max_bytes`` or ``max_files`` refuse the whole archive. Raises ``UserError``. Verify the
-    checksum (``fetch``) first.
+    Links and devices are left out.
+
+    Raises:
+        UserError: as :func:`archive_files`, and for a damaged archive.
     """
     target = folder / top
     with writable(folder), locked(folder):
@@ -326,49 +319,31 @@ def unpack(archive: Path, folder: Path, top: str, max_bytes: int, max_files: int
         try:
             for path, content in archive_files(archive, max_bytes, max_files):
                 (into / path).parent.mkdir(parents=True, exist_ok=True)
-                with open(into / path, "xb") as out:
+                with open(into / path, "wb") as out:
                     shutil.copyfileobj(content, out)
             if not (into / top).is_dir():
                 raise UserError(f"{archive}: holds no folder '{top}'; delete it and run again")
             (into / top).rename(target)
-        except (*_DAMAGED, FileExistsError, NotADirectoryError) as error:
-            what = f"a damaged archive ({type(error).__name__}: {error}), not unpacked"
-            raise UserError(f"{archive}: {what}; delete it and run again") from error
+        except _DAMAGED as error:
+            raise UserError(
+                f"{archive}: a damaged archive ({type(error).__name__}: {error}), not unpacked; "
+                "delete it and run again"
+            ) from error
         finally:
             shutil.rmtree(into)
     return target
 
 
-def _members(archive: Path) -> Iterator[tuple[PurePosixPath, int, IO[bytes]]]:
-    """Path, stated size and content of every plain file, in the archive's order."""
+def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """Yield name, stated size and content of every plain file."""
     if zipfile.is_zipfile(archive):
-        yield from _zip_members(archive)
+        with zipfile.ZipFile(archive) as package:
+            for entry in package.infolist():
+                if not entry.is_dir():
+                    with package.open(entry) as content:
+                        yield entry.filename, entry.file_size, content
         return
     with tarfile.open(archive, "r|*") as tar:
         for member in tar:
-            path = _safe(member.name)
-            if not (member.isreg() or member.isdir()):
-                raise _Refused(f"a link or device: {member.name!r}")
-            content = tar.extractfile(member)
-            if content is not None:
-                yield path, max(member.size, 0), content
-
-
-def _zip_members(archive: Path) -> Iterator[tuple[PurePosixPath, int, IO[bytes]]]:
-    with zipfile.ZipFile(archive) as z:
-        for member in z.infolist():
-            path = _safe(member.filename)
-            # 0 where the archive was not made on a Unix
-            kind = stat.S_IFMT(member.external_attr >> 16)
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise _Refused(f"a link or device: {member.filename!r}")
-            if not member.is_dir():
-                with z.open(member) as content:
-                    yield path, member.file_size, content
-
-
-def _safe(name: str) -> PurePosixPath:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name:
-        raise _Refused(f"a path that leads elsewhere: {name!r}")
-    return path
+            if member.isreg() and (plain := tar.extractfile(member)):
+                yield member.name, member.size, plain

@@ -27,7 +27,7 @@ from fedbench.core.cli.output import say
     required=True,
     help="The results folder to make; not there, or empty.",
 )
-def command(sources: tuple[Path, ...], output: Path, lasting: bool = True) -> None:
+def command(sources: tuple[Path, ...], output: Path) -> None:
     """Put the records of several results folders and bundles (each SOURCE) into one results folder.
 
     A bundle is checked as `fedbench import` does. Records of one key must be equal but for time and
@@ -38,5 +38,4 @@ def command(sources: tuple[Path, ...], output: Path, lasting: bool = True) -> No
     found = merge(sources, output.absolute())
     for note in found.notes:
         say(f"note: {note}")
-    where = f"{output}: " if lasting else ""  # not lasting: another command deletes the folder
-    say(f"{where}{found.records} records of {len(sources)} sources")
+    say(f"{output}: {found.records} records of {len(sources)} sources")

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from ruamel.yaml import YAML
 
-from fedbench.core.spec.base import MethodUse, expand
+from fedbench.core.spec.base import MethodUse
 from fedbench.suites import shipped_suites
 
 
@@ -311,7 +311,7 @@ def united(spec):
             a["params"] = {**a["params"], **quick["params"]}
     for s in spec["settings"]:
         for kind in ("defenses", "attacks"):
-            left = {p.label for use in spec[kind] for p in expand(MethodUse.model_validate(use))}
+            left = {p.label for use in spec[kind] for p in MethodUse.model_validate(use).points()}
             s |= {kind: [label for label in s[kind] if label in left]} if kind in s else {}
 
 
