@@ -170,6 +170,7 @@ def _type(given: bytes, rng: random.Random) -> bytes:
     put(content, "/".join(map(str, path[:n])), other)
     unsealed = {
         "described",
+        "identity",
         "facts",
         "analyses",
         "notes",

@@ -161,7 +161,7 @@ def changed(
 
 def flipped(content: bytes) -> bytes:
     run = json.loads(content)
-    run["run"]["seed"] += 1
+    run["run"]["identity"]["seed"] += 1
     return json.dumps(run).encode()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from damage import OTHER_OUTCOMES, Damage, damages, endings, with_all_outcomes
-from edits import in_run, put
+from edits import at, in_run, put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -95,6 +95,30 @@ def test_a_run_writes_records_of_every_outcome_with_digest_and_identity(folder):
         assert {use.distribution for use in used} == {
             f"fedbench-privacy {r.record.provenance.fedbench}"
         }
+
+
+FOLLOWING = {
+    "seed": 7,
+    "members": [3],
+    "key": "f" * 64,
+    "run_key": "0" * 64,
+    "defense/digest": "00",
+    "provenance/torch": "9.9",
+    "described/federation": {"rounds": 9},
+    "digests/data": "d",
+}
+
+
+@pytest.mark.parametrize(("path", "value"), FOLLOWING.items(), ids=FOLLOWING)
+def test_what_follows_from_the_identity_is_not_stored_and_is_read_from_it_alone(
+    record, path, value
+):
+    before = [r.record for r in read_run(record)]
+    content = json.loads(record.read_text())
+    with pytest.raises(KeyError):
+        at(content, in_run(path))
+    change(record, path, value)
+    assert [r.record for r in read_run(record)] == before
 
 
 def test_spaces_the_order_of_fields_and_the_program_that_packed_the_scores_do_not_count(record):
@@ -208,30 +232,8 @@ def test_a_board_follows_its_records(finished, tmp_path):
 # where a record of the undefended run is changed, to what (...: it is removed), and the refusal, or
 # its start
 SAID = [
-    ("seed", 7, "seed is 7, but 0 in its identity"),
-    ("members", [3], "members is [3], but [] in its identity"),
-    ("defense/digest", "00", "defense is {"),
-    ("attack/params/more", 1, "attack is {"),
-    ("provenance/torch", "9.9", 'torch is "9.9", but "'),
-    ("provenance/dtype", "float16", 'dtype is "float16", but "float32" in its identity'),
-    ("provenance/device", "cuda:0 (H)", 'device is "cuda", but "cpu" in its identity'),
-    ("described/federation/rounds", 9, "described.federation is {"),
-    ("described/dataset/name", "x", "described.dataset is {"),
-    ("described/model/params/hidden", [1], "described.model is {"),
-    ("described/audit/every", 1, "described.audit is {"),
-    ("described/adversary", {}, "described.adversary is false, but true in its identity"),
-    (
-        "described/coalitions",
-        {"a": [[0], [1]]},
-        "described.coalitions is [[[0],[1]]], but [] in its identity",
-    ),
-    ("described/tuning", True, "described.tuning is true, but false in its identity"),
-    ("digests/data", "d", "digests is {"),
-    ("targets/3", ..., "targets is [0,1,2], but [0,1,2,3] in its identity"),
-    ("key", "f" * 64, "key is not made of its identity"),
-    ("run_key", "0" * 64, "run_key is not made of its identity"),
-    ("identity/run/seed", 7, "run_key is not made of its identity"),
-    ("identity/signals", {}, "key is not made of its identity"),
+    ("targets/3", ..., "targets are not those of its identity"),
+    ("identity/run/seed", 7, "holds another run's record (key "),
     ("run/identity", ..., "KeyError('identity')"),
     ("digests/scores", ..., "digests.scores is missing"),
     ("colour", "red", "colour: Extra inputs are not permitted"),
