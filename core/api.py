@@ -181,7 +181,7 @@ class Results:
         that the attack needs.
         """
         from fedbench.core.cli.run import plan_part
-        from fedbench.core.store.plans import plan_files
+        from fedbench.core.store.stored_suites import plan_files
 
         runs = {loaded.path.stem: loaded for loaded in self._records}
         jobs = [

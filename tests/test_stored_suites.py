@@ -21,9 +21,9 @@ from fedbench.core.cli.run import build_plan
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.job import identity_of_cell
 from fedbench.core.run.resume import differences
-from fedbench.core.store import plans
-from fedbench.core.store.plans import keep_plan, plan_files, read_plan, stored_plans
+from fedbench.core.store import stored_suites
 from fedbench.core.store.results import Results
+from fedbench.core.store.stored_suites import keep_plan, plan_files, read_plan, stored_plans
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +113,9 @@ def test_another_plan_is_kept_beside_the_first_and_a_lost_marker_finds_both(made
     _, folder, first = made
     store = Results(folder)
     asked = replace(read_plan(folder, first), overrides=("seeds=[9]",))
-    store.set_manifest(store.marker()["cells"], asked=asked)
+    store.set_manifest(store.marker()["cells"], stored=asked)
     assert store.marker()["plans"] == [first, asked.id] and read_plan(folder, asked.id) == asked
-    store.set_manifest(store.marker()["cells"], asked=read_plan(folder, first))
+    store.set_manifest(store.marker()["cells"], stored=read_plan(folder, first))
     assert store.marker()["plans"] == [asked.id, first]  # the last one is what the folder shows now
     (folder / "fedbench.json").unlink()
     assert (
@@ -130,16 +130,16 @@ def test_killed_at_any_moment_the_marker_names_plans_that_are_there(made, monkey
     store, calls = Results(folder), []
     asked = replace(read_plan(folder, first), overrides=("seeds=[9]",))
 
-    def write(path, content, real=plans.write_atomically):
+    def write(path, content, real=stored_suites.write_atomically):
         calls.append(path)
         if len(calls) > written:
             raise KeyboardInterrupt
         real(path, content)
 
-    for module in ("plans", "results"):
+    for module in ("stored_suites", "results"):
         monkeypatch.setattr(f"fedbench.core.store.{module}.write_atomically", write)
     with pytest.raises(KeyboardInterrupt):
-        store.set_manifest(store.marker()["cells"], asked=asked)
+        store.set_manifest(store.marker()["cells"], stored=asked)
     assert Results(folder).marker()["plans"] == [first] and read_plan(folder, first)
 
 

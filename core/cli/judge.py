@@ -135,7 +135,7 @@ def _plans(store: Results, attacks: Sequence[str], runs: dict[str, LoadedRecord]
     are runs.
     """
     from fedbench.core.cli.run import build_plan
-    from fedbench.core.store.plans import SUITES, only_of
+    from fedbench.core.store.stored_suites import SUITES, only_of
 
     for name in store.marker()["plans"][::-1]:
         if runs:
@@ -205,8 +205,8 @@ def _observed(jobs: Sequence[Any]) -> list[Any]:
 
 def _note(store: Results, plan: Any, jobs: Sequence[Any]) -> None:
     """Add the cells and the suite that asks for them to the folder's marker."""
-    from fedbench.core.store.plans import keep_plan
     from fedbench.core.store.results import write_marker
+    from fedbench.core.store.stored_suites import keep_plan
 
     facts, asked = store.marker(), keep_plan(store.root, plan.asked)
     cells = dict.fromkeys([*facts["cells"], *(cell.stem for job in jobs for cell in job.cells)])

@@ -270,7 +270,7 @@ def plan_part(
     """(the plan of a suite, the part of it that ``only`` says); of a suite that a results folder
     stored, by default the part that was run. Raises ``UserError``.
     """
-    from fedbench.core.store.plans import only_of
+    from fedbench.core.store.stored_suites import only_of
 
     only = only or only_of(suite)
     parts = parse_only(only)

@@ -29,7 +29,7 @@ def key_of(value: Any) -> str:
 
 
 def digest_of(content: dict[str, Any]) -> str:
-    """Return the digest of a file's content without its ``digest``: spaces and order do not count."""
+    """Return the digest of a file's content but its ``digest``; spaces and order do not count."""
     return key_of({name: value for name, value in content.items() if name != "digest"})
 
 
@@ -115,16 +115,13 @@ def components_of(identity: dict[str, Any]) -> dict[str, Any]:
     Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for an identity that lacks a field.
     """
     run = identity["run"]
-    signals, analyses = (
-        {label: _labelled(use, label) for label, use in identity[kind].items()}
-        for kind in ("signals", "analyses")
-    )
-    return {
-        "dataset": _labelled(run["dataset"], run["dataset"]["name"]),
-        "model": _labelled(run["model"], run["model"]["name"]),
-        "signals": signals,
-        "analyses": analyses,
+    components: dict[str, Any] = {
+        kind: _labelled(run[kind], run[kind]["name"]) for kind in ("dataset", "model")
     }
+    for kind in ("signals", "analyses"):
+        uses = identity[kind].items()
+        components[kind] = {label: _labelled(use, label) for label, use in uses}
+    return components
 
 
 def _name_and_params(use: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +129,7 @@ def _name_and_params(use: dict[str, Any]) -> dict[str, Any]:
 
 
 def _use(use: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a ``ComponentUse`` but its label; those that follow are called by name."""
+    """Return the fields of a ``ComponentUse`` but its label; following ones have their names."""
     following = [_labelled(part, part["name"]) for part in use.get("then", ())]
     return {"requires": {}, **use, "then": following}
 

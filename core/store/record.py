@@ -1,4 +1,4 @@
-"""The record of one cell: its identity, its results and its provenance. Cells of a run share a file."""
+"""The record of one cell: identity, results and provenance. Cells of a run share a file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RoundRow(RecordPart):
     accuracy: float
     """test accuracy of the global model after this round"""
     train_loss: float | None
-    """mean cross-entropy of the global model on the members' own samples; None where not measured"""
+    """the global model's mean cross-entropy on the members' samples; None where not measured"""
     clusters: list[int] | None = None
     """clients of each global model, where there are several"""
     moved: int | None = None
@@ -64,9 +64,7 @@ class RoundRow(RecordPart):
 
 
 class RecordedFindings(RecordPart):
-    """Findings of one analysis; its vectors are in the .npz beside the record,
-    ``<analysis>:<name>``.
-    """
+    """Findings of one analysis; its vectors are in the .npz, ``<analysis>:<name>``."""
 
     numbers: dict[str, Number] = Field(default_factory=dict)
     """by name"""
@@ -140,7 +138,7 @@ class Provenance(RecordPart):
 
 
 class Identity(RecordPart):
-    """Everything that can change a result, as JSON values: the record's keys are its hashes, and its
+    """Everything that can change a result, as JSON values: the record's keys are its hashes; its
     seed, members, components, setting, versions and digests are read from it.
     """
 
@@ -247,7 +245,7 @@ class Record(RecordPart):
 
 
 def remark_note(label: str, setting: str, text: str) -> str:
-    """Return a remark of the defense with this label as a plan prints it and its records keep it."""
+    """Return a defense's remark as a plan prints it and its records keep it."""
     return f"defense '{label}' in setting '{setting}': {text}"
 
 

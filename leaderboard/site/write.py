@@ -12,7 +12,7 @@ from fedbench.core import UserError
 from fedbench.core.api import load
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
 from fedbench.core.store.json_file import parse_json
-from fedbench.core.store.plans import ID, read_plan
+from fedbench.core.store.stored_suites import ID, read_plan
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.figures import slug
 from fedbench.leaderboard.site.data import board_of, safe

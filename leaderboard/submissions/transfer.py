@@ -18,12 +18,12 @@ from fedbench.core.spec.suite import PublishedNumbers
 from fedbench.core.store.files import folder_aside
 from fedbench.core.store.integrity import canonical
 from fedbench.core.store.observations import observations_of, require_observations
-from fedbench.core.store.plans import Asked, keep_plan, read_plan
 from fedbench.core.store.reading import IMPORTED, REPRODUCED, LoadedRecord, load_records, run_by_run
 from fedbench.core.store.record import Record
 from fedbench.core.store.results import Results, write_marker
 from fedbench.core.store.run_file import CellResult, write_run
 from fedbench.core.store.stems import stem_in_merged, stem_of_run, word
+from fedbench.core.store.stored_suites import StoredSuite, keep_plan, read_plan
 from fedbench.core.words import bounded, one_line
 from fedbench.leaderboard.submissions.bundle import MAX_BUNDLE_BYTES, pack, unpack
 from fedbench.leaderboard.submissions.comparing import differing, reproductions
@@ -159,7 +159,7 @@ class _Source:
     root: Path
     records: list[LoadedRecord]
     marker: dict[str, Any]
-    plans: list[Asked]
+    plans: list[StoredSuite]
     bundle: str = ""
 
     @classmethod
