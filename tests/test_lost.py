@@ -14,7 +14,7 @@ import pytest
 from running import fingerprint, invoke, suite
 
 from fedbench.core import UserError
-from fedbench.core.run.local import LocalProcesses
+from fedbench.core.run.local_executor import LocalProcesses
 from fedbench.core.store import files
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically, write_if_room
 from fedbench.core.store.integrity import sealed

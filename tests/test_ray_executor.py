@@ -19,8 +19,8 @@ from running import called, fingerprint, records, suite
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
 from fedbench.core.run import ray_executor
+from fedbench.core.run.executor import Watcher
 from fedbench.core.run.job import job_json, key_of_run
-from fedbench.core.run.local import Watcher
 from fedbench.core.run.provenance import needs_of
 from fedbench.core.run.ray_executor import (
     MOST_RETRIES,
@@ -292,7 +292,7 @@ def test_an_address_that_cannot_be_a_cluster_is_refused_before_ray_is_imported(
 ):
     monkeypatch.setattr(ray_executor, "find_spec", lambda name: True)
     with pytest.raises(UserError, match=why):
-        RayExecutor(address).execute([job], Watcher())
+        RayExecutor(address=address).execute([job], Watcher())
 
 
 @pytest.mark.parametrize(

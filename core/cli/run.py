@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.discovery import of_leaderboard
 
 if TYPE_CHECKING:
-    from fedbench.core.run.local import Executor
+    from fedbench.core.run.executor import Executor
 
 _EPILOG = """\b
 Examples:
@@ -79,7 +80,7 @@ _LOST = "it has no new record: its process was ended, or the results folder was 
 )
 @click.option(
     "--executor",
-    type=click.Choice([LOCAL, RAY]),
+    type=click.Choice(sorted(entry_points(group="fedbench.executors").names)),
     default=LOCAL,
     show_default=True,
     help="The executor of the runs: this machine, or a Ray cluster (pip install "
@@ -161,7 +162,7 @@ def run_suite(
     Returns (the results folder, whether no cell failed and those verified are repeatable). Raises
     ``UserError``.
     """
-    from fedbench.core.run.local import start_early
+    from fedbench.core.run.local_executor import start_early
 
     share = parse_part(part)
     if ray_address is not None and executor != RAY:
@@ -481,15 +482,13 @@ def failures_of(
 
 
 def executor_of(name: str, workers: int | None, address: str | None) -> Executor:
-    """The executor of this name."""
-    if name == RAY:
-        from fedbench.core.run.ray_executor import RayExecutor
-
-        return RayExecutor(address, workers)
+    """Return the executor of this name."""
     from fedbench.core.cli.machine import usable_cores
-    from fedbench.core.run.local import LocalProcesses
+    from fedbench.core.run.executor import make_executor
 
-    return LocalProcesses(workers or usable_cores())
+    if name == LOCAL:
+        return make_executor(LOCAL, workers=workers or usable_cores())
+    return make_executor(name, workers=workers, address=address)
 
 
 def side_by_side(executor: Executor) -> str:
@@ -502,7 +501,7 @@ def device_of(wanted: str, executor: str, limits: Any) -> str:
     """The device of a plan: that of this machine, or the one that every run gets of its node.
     Raises ``UserError``.
     """
-    if executor == RAY:
+    if executor != LOCAL:
         return _device_of_nodes(wanted, limits.gpus)
     import torch
 

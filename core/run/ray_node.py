@@ -14,8 +14,9 @@ from pathlib import Path
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.process.child import end_with_parent
+from fedbench.core.run.executor import Watcher
 from fedbench.core.run.job import job_of
-from fedbench.core.run.local import LocalProcesses, Watcher
+from fedbench.core.run.local_executor import LocalProcesses
 from fedbench.core.run.provenance import as_here, lacking, require_data
 from fedbench.core.store.results import Results
 from fedbench.core.toolkit.download import cache_folder
@@ -24,7 +25,7 @@ CANNOT = 3
 
 
 def main(folder: str, parent: int) -> int:
-    """The exit status."""
+    """Compute the run and return the exit status."""
     end_with_parent(parent)
     request = json.load(sys.stdin)
     try:
@@ -32,8 +33,8 @@ def main(folder: str, parent: int) -> int:
             raise UserError(*problems)
         job = replace(as_here(job_of(request["job"])), results=folder)
         require_data(job)
-        # for attacks that come later
-        (trainings := cache_folder() / "trainings").mkdir(parents=True, exist_ok=True)
+        trainings = cache_folder() / "trainings"  # for attacks that come later
+        trainings.mkdir(parents=True, exist_ok=True)
         (Path(folder) / "cache").symlink_to(trainings)
         notes = list[str]()
         LocalProcesses(1).execute([job], Watcher(note=notes.append))

@@ -12,7 +12,7 @@ from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics.registry import Score
 from fedbench.core.metrics.utility import run_accuracy
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.store.integrity import components_of, key_of
+from fedbench.core.store.integrity import components_of, derived_fields, key_of, with_derived
 from fedbench.core.store.scores import RecordPart, TargetScores
 
 SCHEMA_VERSION = 1
@@ -239,6 +239,13 @@ class Record(RecordPart):
     def components(self) -> Components:
         """Data set, model, signals and analyses, each with its package and version."""
         return Components.model_validate(components_of(self.identity.model_dump()))
+
+
+def record_of(identity: dict[str, Any], coalition: str, **stored: Any) -> Record:
+    """Return the record with these fields and those that follow from its identity."""
+    derived = derived_fields(identity, coalition)
+    stored |= {"identity": identity, "coalition": coalition}
+    return Record.model_validate(with_derived(stored, derived))
 
 
 # -- remarks of defenses, kept as notes ------------------------------------------------------------
