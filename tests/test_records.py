@@ -242,16 +242,7 @@ SAID = [
     ("outcome", "failed", "outcome is 'failed', but it has scores"),
     ("outcome", "fine", "outcome: Input should be 'ok', "),
     ("by_adversary", True, "by_adversary, but it did not diverge with an adversary inside"),
-    ("utility/accuracy", 1.01, "utility.accuracy is not between 0 and 1"),
     ("utility/accuracy", 0.5, "utility.accuracy is not that of the last round in history"),
-    ("history/0/accuracy", -0.1, "the accuracy of a round is not between 0 and 1"),
-    ("pooled/mix/values/auc/value", 1.5, "auc is not between 0 and 1"),
-    ("targets/1/groups/ofl/values/tf01/value", 100.5, "tf01 is not between 0 and 100"),
-    ("pooled/mix/values/auc/error", -0.1, "the error of auc is not between 0 and 1"),
-    ("pooled/mix/n_members", -1, "a number of candidates is not between 0 and 2^53"),
-    ("targets/0/maximum/rounds", 0, "a maximum over rounds is not between 0 and 1, or of no round"),
-    ("targets/0/maximum/auc", 1.01, "a maximum over rounds is not between 0 and 1, or of no round"),
-    ("measured/wall_s", -1.0, "measured times are negative or not finite"),
     (
         "schema_version",
         ...,
@@ -270,9 +261,7 @@ SAID = [
 @pytest.mark.parametrize(
     ("path", "value", "said"), SAID, ids=[f"{path} {said[:9]}" for path, _, said in SAID]
 )
-def test_a_record_that_disagrees_with_itself_or_says_the_impossible_is_refused(
-    record, path, value, said
-):
+def test_a_record_that_contradicts_itself_is_refused(record, path, value, said):
     change(record, path, value)
     assert refusal(record).removeprefix("not a valid record (").startswith(said)
 
