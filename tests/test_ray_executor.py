@@ -23,6 +23,7 @@ from fedbench.core.run.executor import Watcher
 from fedbench.core.run.job import job_json, key_of_run
 from fedbench.core.run.provenance import needs_of
 from fedbench.core.run.ray_executor import (
+    CANNOT,
     MOST_RETRIES,
     Node,
     RayExecutor,
@@ -30,7 +31,6 @@ from fedbench.core.run.ray_executor import (
     keep_run,
     require_room,
 )
-from fedbench.core.run.ray_node import CANNOT
 from fedbench.core.spec.suite import Limits
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.results import Results
@@ -87,7 +87,8 @@ class FakeRay:
 
 
 def returned(files=None, node="a" * 8, refused="", said=""):
-    return {"node": node, "refused": refused, "said": said, "records": files or {}, "logs": {}}
+    status, said = (CANNOT, refused) if refused else (0, said)
+    return {"node": node, "status": status, "said": said, "records": files or {}, "logs": {}}
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.process.channel import Channel, TimeLimits, at_work
+from fedbench.core.process.channel import Channel, Message, TimeLimits, at_work
 from fedbench.core.process.child import Child
 from fedbench.core.run.executor import Watcher
 from fedbench.core.run.job import Job, job_json
@@ -50,6 +50,8 @@ _HELP = (
     "and Ray"
 )
 _CONTINUES = "; what is finished is kept, and the same command continues"
+CANNOT = 3
+"""exit status of ``ray_node`` on a node that cannot do the run"""
 
 
 @dataclass(frozen=True)
@@ -78,14 +80,7 @@ class RayExecutor:
         drive = partial(_drive, jobs, address, self.workers or _MOST_WAITING)
         child = Child(drive, TimeLimits(), watcher.tick, printed=lambda _: None)
         for message in child:
-            if message.kind == "user error":
-                raise UserError(*message.value)
-            if message.kind == "os error":
-                raise OSError(*message.value)
-            index, *values = message.value
-            if index is not None:
-                values = [jobs[index], *values]
-            getattr(watcher, message.kind)(*values)
+            _hand_on(message, jobs, watcher)
         if child.timed_out:
             raise UserError(
                 f"{_name_of(address)} did not answer within {_JOIN_S:g} s; is it a Ray head's "
@@ -95,6 +90,18 @@ class RayExecutor:
             raise UserError(
                 f"the connection to the Ray cluster was lost ({child.ending}){_CONTINUES}"
             )
+
+
+def _hand_on(message: Message, jobs: Sequence[Job], watcher: Watcher) -> None:
+    """Call the watcher as a message of the driver says, or raise the error in it."""
+    if message.kind == "user error":
+        raise UserError(*message.value)
+    if message.kind == "os error":
+        raise OSError(*message.value)
+    index, *values = message.value
+    if index is not None:
+        values = [jobs[index], *values]
+    getattr(watcher, message.kind)(*values)
 
 
 def _require_answer(address: str) -> None:
@@ -131,21 +138,12 @@ def _drive(jobs: Sequence[Job], address: str, most: int, out: Channel) -> None:
     """Send each callback of the watcher with the job's position (None: no job) and values, or why
     the work ended early.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray
-
-    where = {"address": address} if address else {"include_dashboard": False}
     try:
-        with at_work("joining the cluster", TimeLimits(idle_s=_JOIN_S)):
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
-    # of many kinds: another version of Ray or Python there, a missing token
-    except Exception as error:
-        reason = one_line(f"{type(error).__name__}: {error}", 400)
-        out.send("user error", [f"{_name_of(address)} cannot be joined: {reason}; {_HELP}"])
-        return
-    try:
-        RayRuns(ray, jobs, out.send).work(most)
+        ray = _joined(address)
+        try:
+            RayRuns(ray, jobs, out.send).work(most)
+        finally:
+            ray.shutdown()
     except UserError as error:
         out.send("user error", list(error.messages))
     except OSError as error:
@@ -153,8 +151,23 @@ def _drive(jobs: Sequence[Job], address: str, most: int, out: Channel) -> None:
             out.send("user error", [str(error)])
         else:
             out.send("os error", [error.errno, error.strerror, str(error.filename)])
-    finally:
-        ray.shutdown()
+
+
+def _joined(address: str) -> Any:
+    """Join the cluster and return the module ``ray``. Raises ``UserError``."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    cluster = {"address": address} if address else {"include_dashboard": False}
+    try:
+        with at_work("joining the cluster", TimeLimits(idle_s=_JOIN_S)):
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **cluster)
+    # of many kinds: another version of Ray or Python there, a missing token
+    except Exception as error:
+        reason = one_line(f"{type(error).__name__}: {error}", 400)
+        raise UserError(f"{_name_of(address)} cannot be joined: {reason}; {_HELP}") from error
+    return ray
 
 
 class RayRuns:
@@ -185,12 +198,10 @@ class RayRuns:
             for task in ready:
                 index = self.running.pop(task)
                 result = self._result(index, task)
-                if result is None:
-                    continue
-                if result["refused"]:
-                    self._refuse(index, result)
+                if result and (reason := refusal(result)):
+                    self._refuse(index, result["node"], reason)
                     waiting.append(index)
-                else:
+                elif result:
                     self._keep(index, result)
             self._require_node()
 
@@ -214,9 +225,8 @@ class RayRuns:
             return None
         return result
 
-    def _refuse(self, index: int, result: dict[str, Any]) -> None:
+    def _refuse(self, index: int, node: str, reason: str) -> None:
         """Leave out a node that cannot do runs of this command."""
-        node, reason = result["node"], result["refused"]
         if node not in self.refusals:
             self.refusals[node] = reason
             self.tell("note", [None, f"node {node[:8]} is not used: {reason}"])
@@ -224,17 +234,13 @@ class RayRuns:
             self._give_up("")
 
     def _keep(self, index: int, result: dict[str, Any]) -> None:
-        job = self.jobs[index]
-        if log := result["logs"].get(job.log_path.name):
-            job.log_path.parent.mkdir(parents=True, exist_ok=True)
-            with job.log_path.open("ab") as file:
-                file.write(log)
+        _keep_log(self.jobs[index], result["logs"])
         if not result["records"]:
             lines = result["said"].splitlines() or ["the node returned no record"]
             self._note_lost(index, lines[-1])
             return
         try:
-            records = keep_run(job, result["records"])
+            records = keep_run(self.jobs[index], result["records"])
         except UserError as error:
             self._note_lost(index, f"what the node returned cannot be used: {error}")
             return
@@ -273,9 +279,7 @@ class RayRuns:
 
 
 def _task() -> Callable[[str, dict[str, str]], dict[str, Any]]:
-    """Return the remote function, made here so that Ray sends its code: a node without fedbench can
-    say so.
-    """
+    """Return the remote function, made here so that Ray sends its code to any node."""
 
     def fedbench_run(request: str, environment: dict[str, str]) -> dict[str, Any]:
         import os
@@ -286,31 +290,36 @@ def _task() -> Callable[[str, dict[str, str]], dict[str, Any]]:
 
         import ray
 
+        result: dict[str, Any] = {"node": ray.get_runtime_context().get_node_id()}
         settings = dict(environment)
         for name, value in os.environ.items():
             if not name.startswith("RAY_") and name != "PYTHONBREAKPOINT":
                 settings[name] = value
         with tempfile.TemporaryDirectory(prefix="fedbench-run-") as root:
-            module = ["-P", "-m", "fedbench.core.run.ray_node"]
             ended = subprocess.run(
-                [sys.executable, *module, root, str(os.getpid())],
+                [sys.executable, "-P", "-m", "fedbench.core.run.ray_node", root, str(os.getpid())],
                 input=request.encode(),
                 env=settings,
                 capture_output=True,
             )
-            files: dict[str, dict[str, bytes]] = {"records": {}, "logs": {}}
-            for folder, contents in files.items():
-                for path in sorted(Path(root, folder).glob("*")):
-                    contents[path.name] = path.read_bytes()
-        status, said = ended.returncode, ended.stderr.decode(errors="replace").strip()[-2000:]
-        if status == 1 and not files["records"] and "No module named" in said:
-            missing = said.splitlines()[-1]
-            status = 3
-            said = f"{sys.executable} has no fedbench like the one of the driver ({missing})"
-        node = ray.get_runtime_context().get_node_id()
-        return {"node": node, "refused": said if status == 3 else "", "said": said, **files}
+            for folder in ("records", "logs"):
+                paths = sorted(Path(root, folder).glob("*"))
+                result[folder] = {path.name: path.read_bytes() for path in paths}
+        result["status"] = ended.returncode
+        result["said"] = ended.stderr.decode(errors="replace").strip()[-2000:]
+        return result
 
     return fedbench_run
+
+
+def refusal(result: dict[str, Any]) -> str:
+    """Return the reason why a node cannot do runs of this command; empty where it can."""
+    text = str(result["said"])
+    if result["status"] == CANNOT:
+        return text
+    if result["status"] == 1 and not result["records"] and "No module named" in text:
+        return f"it has no fedbench like the one of the driver ({text.splitlines()[-1]})"
+    return ""
 
 
 def _passed_on() -> dict[str, str]:
@@ -320,6 +329,15 @@ def _passed_on() -> dict[str, str]:
     if data and not data.startswith("~"):
         settings["FEDBENCH_DATA"] = os.path.abspath(data)
     return settings
+
+
+def _keep_log(job: Job, logs: dict[str, bytes]) -> None:
+    """Append the run's log on the node to the log that is here."""
+    path = job.log_path
+    if log := logs.get(path.name):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(log)
 
 
 def keep_run(job: Job, files: dict[str, bytes]) -> list[Record]:
@@ -333,16 +351,20 @@ def keep_run(job: Job, files: dict[str, bytes]) -> list[Record]:
         for name, content in files.items():
             if Path(name).name != name or not name.startswith(job.stem):
                 raise UserError(f"{job.stem}: '{one_line(name, 100)}' is the file of another run")
-            (Path(folder) / name).write_bytes(content)
-        loaded = read_run(Path(folder) / f"{job.stem}.json")
+            Path(folder, name).write_bytes(content)
+        loaded = read_run(Path(folder, f"{job.stem}.json"))
         cells = [CellResult(r.record, r.all_arrays()) for r in loaded]
     records = [cell.record for cell in cells]
-    names = {(r.run_key, r.suite, r.setting, r.coalition) for r in records}
-    expected = {(job.run_key, job.suite, job.setting.name, job.coalition)}
-    if names != expected or {r.key for r in records} != {cell.key for cell in job.cells}:
+    if not _are_of(job, records):
         raise UserError(f"{job.stem}: it is the record of another run")
     Results(Path(job.results)).write(job.stem, cells)
     return records
+
+
+def _are_of(job: Job, records: Sequence[Record]) -> bool:
+    names = {(r.run_key, r.suite, r.setting, r.coalition) for r in records}
+    expected = (job.run_key, job.suite, job.setting.name, job.coalition)
+    return names == {expected} and {r.key for r in records} == {cell.key for cell in job.cells}
 
 
 # --- resources of nodes ---------------------------------------------------------------------------

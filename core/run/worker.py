@@ -52,7 +52,6 @@ from fedbench.core.run.verdict import verdict
 from fedbench.core.store.record import (
     Costs,
     Outcome,
-    Record,
     RecordedFindings,
     RoundRow,
     record_of,
@@ -129,40 +128,38 @@ def _judge(
     recorder: Recorder, cell: Cell, run: Run, active_answers: Callable[[], Answers] | None
 ) -> None:
     """Record the scores of one cell, or why it has none, and the findings of the analyses."""
-    job, report, training = recorder.job, recorder.report, run.trained
+    job, training = recorder.job, run.trained
+    ask_attack = active_answers or partial(answers_of, job, cell, run, recorder.report)
     scored, failure = None, None
     try:
-        ask_attack = active_answers or partial(answers_of, job, cell, run, report)
         scored = verdict(job, cell, run.scene, training, ask_attack(), recorder.draws)
-    except Failed as error:
-        failure = error
-    except Exception as error:  # scores that the harness cannot use
-        failure = Failed(*outcome_of(error))
+    except Exception as error:
+        failure = failure_of(error)
     judgement = scored.judgement if scored else None
-    findings, vectors, complaints = analysed(job, run, judgement, report)
-    fields: dict[str, Any] = {
-        "utility": training.utility,
-        "history": [RoundRow(**row) for row in training.history],
-        "facts": training.facts,
-        "complaints": [*training.complaints, *complaints],
-        "measured": recorder.clock.costs(training.measured, scored.cpu_s if scored else 0.0),
-    }
+    findings, vectors, complaints = analysed(job, run, judgement, recorder.report)
     if scored is None:  # vectors are kept with scores alone
-        fields["analyses"] = {
-            label: RecordedFindings(numbers=f.numbers) for label, f in findings.items()
+        attack_cpu, arrays = 0.0, {}
+        findings = {name: RecordedFindings(numbers=f.numbers) for name, f in findings.items()}
+        fields: dict[str, Any] = {"notes": training.notes}
+    else:
+        attack_cpu, arrays = scored.cpu_s, {**scored.arrays, **vectors, **training.arrays}
+        fields = {
+            "notes": scored.notes,
+            "targets": scored.targets,
+            "pooled": scored.pooled,
+            "digests": {"scores": digest_of_arrays(arrays)},
         }
-        recorder.add(cell, failure, notes=training.notes, **fields)
-        return
-    arrays = {**scored.arrays, **vectors, **training.arrays}
     recorder.add(
         cell,
-        arrays=arrays,
-        notes=scored.notes,
-        analyses=findings,
-        targets=scored.targets,
-        pooled=scored.pooled,
-        digests={"scores": digest_of_arrays(arrays)},
+        failure,
+        arrays,
         **fields,
+        utility=training.utility,
+        history=[RoundRow(**row) for row in training.history],
+        facts=training.facts,
+        analyses=findings,
+        complaints=[*training.complaints, *complaints],
+        measured=recorder.clock.costs(training.measured, attack_cpu),
     )
 
 
@@ -176,6 +173,13 @@ class Recorder:
         self.job, self.report = job, report
         self.clock, self.draws = Clock(), SharedDraws()
         self._identity = identity(job)
+        self._of_run = {
+            "suite": job.suite,
+            "setting": job.setting.name,
+            "defense": {"label": job.defense.label},
+            "described": job.described(),
+            "provenance": job.provenance.model_dump(),
+        }
         self._results: list[CellResult] = []
 
     def add(
@@ -186,11 +190,7 @@ class Recorder:
         **fields: Any,
     ) -> None:
         """Add the record of a cell with these fields and all that the job knows."""
-        self._results.append(CellResult(self.record(cell, failure, **fields), arrays or {}))
-
-    def record(self, cell: Cell, failure: Failed | None = None, **fields: Any) -> Record:
-        """Return the record of a cell."""
-        job = self.job
+        fields["outcome"] = "ok"
         if failure is not None:
             fields |= {
                 "outcome": failure.outcome,
@@ -199,18 +199,15 @@ class Recorder:
             }
         fields["notes"] = [*cell.notes, *fields.get("notes", ())]
         fields.setdefault("measured", self.clock.costs())
-        return record_of(
+        record = record_of(
             {"run": self._identity, **cell.identity},
-            job.coalition,
-            **{"outcome": "ok", **fields},
-            suite=job.suite,
-            setting=job.setting.name,
-            defense={"label": job.defense.label},
+            self.job.coalition,
+            **self._of_run,
+            **fields,
             attack={"label": cell.attack.label},
             view=cell.look.view,
-            described=job.described(),
-            provenance=job.provenance.model_dump(),
         )
+        self._results.append(CellResult(record, arrays or {}))
 
     def write(self) -> None:
         """Write the cells to the run's record and report them: a cell counts as done once it is on
@@ -232,15 +229,17 @@ class Clock:
 
     def costs(self, training: dict[str, float] | None = None, attack_cpu: float = 0.0) -> Costs:
         """Return the costs of this process and those forked from it until now."""
-        training = training or {"train_cpu_s": 0.0, "signals_cpu_s": 0.0}
         usages = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        seconds = {
+            **(training or {"train_cpu_s": 0.0, "signals_cpu_s": 0.0}),
+            "wall_s": time.perf_counter() - self._start,
+            "cpu_s": sum(u.ru_utime + u.ru_stime for u in usages),
+            "attack_cpu_s": attack_cpu,
+        }
         return Costs(
             started=self.started,
-            wall_s=round(time.perf_counter() - self._start, 3),
-            cpu_s=round(sum(u.ru_utime + u.ru_stime for u in usages), 3),
-            attack_cpu_s=round(attack_cpu, 3),
             peak_memory_mb=round(max(u.ru_maxrss for u in usages) / 1024, 1),
-            **{name: round(seconds, 3) for name, seconds in training.items()},
+            **{name: round(s, 3) for name, s in seconds.items()},
         )
 
 
@@ -321,20 +320,19 @@ def trained(job: Job, report: Report) -> tuple[Run, Callable[[], Answers] | None
     that attack's answers. Raises :class:`Failed`.
     """
     packed, shadows = cached(job)
-    has_training = packed is not None
-    has_shadows = shadows is not None
-    if packed is not None and (has_shadows or not wants_shadow_models(job)):
+    if packed is not None and (shadows is not None or not wants_shadow_models(job)):
         return _run_of(job, packed, shadows), None
-    fork = _Fork(job, lambda out: train_run(job, out, has_training, has_shadows), report)
+    done = {"trained": packed is not None, "shadows": shadows is not None}
+    fork = _Fork(job, lambda out: train_run(job, out, **done), report)
     message = fork.until("trained")
-    new_shadows = shadows_of(message)
     if packed is None:
         packed = message.value, dict(message.arrays)
         if not job.attacker:
             save_training(job, packed)
-    if new_shadows is not None:
-        save_shadow_models(job, new_shadows)
-    run = _run_of(job, packed, new_shadows or shadows)
+    if trained_shadows := shadows_of(message):
+        shadows = trained_shadows
+        save_shadow_models(job, shadows)
+    run = _run_of(job, packed, shadows)
     if job.attacker is None:
         fork.end()
         return run, None
@@ -347,7 +345,7 @@ def _run_of(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
         return made_of(job, packed, shadows)
     # of data that came from a process with plugin code
     except (UserError, KeyError, TypeError, ValueError) as error:
-        raise Failed(*outcome_of(error)) from error
+        raise failure_of(error) from error
 
 
 def answers_of(job: Job, cell: Cell, run: Run, report: Report) -> Answers:
@@ -388,11 +386,15 @@ def analysed(
             findings |= finding
             arrays |= vectors
         except Exception as error:  # Failed, or findings that cannot be read
-            reason = error.reason if isinstance(error, Failed) else outcome_of(error)[1]
-            complaints.append(f"the analysis '{use.label}' failed: {reason}")
+            complaints.append(f"the analysis '{use.label}' failed: {failure_of(error).reason}")
         finally:
             fork.end()
     return findings, arrays, complaints
+
+
+def failure_of(error: Exception) -> Failed:
+    """Return a failure itself, or the failure that another exception is recorded as."""
+    return error if isinstance(error, Failed) else Failed(*outcome_of(error))
 
 
 def outcome_of(error: BaseException) -> tuple[Outcome, str]:
