@@ -181,14 +181,14 @@ class Results:
         that the attack needs.
         """
         from fedbench.core.cli.run import plan_part
-        from fedbench.core.store.stored_suites import plan_files
+        from fedbench.core.store.stored_suites import suite_files
 
         runs = {loaded.path.stem: loaded for loaded in self._records}
         jobs = [
             # those of an imported run
             replace(job, results=str(run.path.parents[1]), provenance=run.record.provenance)
             for stored in self._store.marker()["plans"][-1:]
-            for job in plan_part(str(plan_files(self.folder, stored)[-1]), (), (), self.folder)[
+            for job in plan_part(str(suite_files(self.folder, stored)[-1]), (), (), self.folder)[
                 1
             ].jobs
             if (run := runs.get(job.stem))

@@ -206,9 +206,9 @@ def _observed(jobs: Sequence[Any]) -> list[Any]:
 def _note(store: Results, plan: Any, jobs: Sequence[Any]) -> None:
     """Add the cells and the suite that asks for them to the folder's marker."""
     from fedbench.core.store.results import write_marker
-    from fedbench.core.store.stored_suites import keep_plan
+    from fedbench.core.store.stored_suites import keep_suite
 
-    facts, asked = store.marker(), keep_plan(store.root, plan.asked)
+    facts, asked = store.marker(), keep_suite(store.root, plan.asked)
     cells = dict.fromkeys([*facts["cells"], *(cell.stem for job in jobs for cell in job.cells)])
     write_marker(
         store.root,

@@ -26,7 +26,7 @@ from fedbench.core.store.reading import (
 )
 from fedbench.core.store.record import SCHEMA_VERSION
 from fedbench.core.store.run_file import CellResult, write_run
-from fedbench.core.store.stored_suites import SUITES, StoredSuite, keep_plan, stored_plans
+from fedbench.core.store.stored_suites import SUITES, StoredSuite, keep_suite, stored_ids
 from fedbench.core.store.validity import first_mistake
 
 MARKER = "fedbench.json"
@@ -135,7 +135,7 @@ class Results:
         facts = self.marker()
         plans = facts["plans"]
         if stored is not None:  # first: the marker never names a plan that is not there
-            plan = keep_plan(self.root, stored)
+            plan = keep_suite(self.root, stored)
             plans = [*(earlier for earlier in plans if earlier != plan), plan]
         facts |= {
             "title": title,
@@ -270,5 +270,5 @@ def _marker_of_records(root: Path) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "suite": suites[0],
         "cells": [r.stem for r in loaded],
-        "plans": stored_plans(root),
+        "plans": stored_ids(root),
     }

@@ -61,36 +61,36 @@ class StoredSuite:
         return key_of(self.facts())[:16]
 
 
-def keep_plan(root: Path, stored: StoredSuite) -> str:
+def keep_suite(root: Path, stored: StoredSuite) -> str:
     """Store the suite of a plan and return its id; a suite that is there stays unchanged.
 
     Raises ``OSError``.
     """
     facts = json.dumps(stored.facts(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     texts = (stored.given, facts, stored.resolved)
-    for path, text in zip(plan_files(root, stored.id), texts, strict=True):
+    for path, text in zip(suite_files(root, stored.id), texts, strict=True):
         content = text.encode()
         if not (path.is_file() and path.read_bytes() == content):
             write_atomically(path, content)
     return stored.id
 
 
-def plan_files(root: Path, plan: str) -> list[Path]:
+def suite_files(root: Path, plan: str) -> list[Path]:
     """Return the three files of a plan: as given, facts, as resolved."""
     return [root / SUITES / f"{plan}{suffix}" for suffix in (".given.yaml", ".json", ".yaml")]
 
 
-def stored_plans(root: Path) -> list[str]:
+def stored_ids(root: Path) -> list[str]:
     """Return the ids of all plans with their three files, sorted."""
     ids = sorted(path.stem for path in (root / SUITES).glob("*.json") if ID.fullmatch(path.stem))
     return [plan for plan in ids if _complete(root, plan)]
 
 
-def read_plan(root: Path, plan: str) -> StoredSuite:
+def read_suite(root: Path, plan: str) -> StoredSuite:
     """Return the suite of one plan. Raises ``UserError`` unless the files have the hash that is
     their id.
     """
-    given, path, resolved = plan_files(root, plan)
+    given, path, resolved = suite_files(root, plan)
     facts = parse_json(path, _MAX_FACTS_BYTES, _REMEDY)
     texts = [read_file(text, MAX_SUITE_BYTES, _REMEDY) for text in (given, resolved)]
     try:
@@ -113,14 +113,14 @@ def only_of(suite: str | Path) -> tuple[str, ...]:
     """Return the parts (``--only``) in which a plan was run, given the path of its resolved suite;
     none for any other file.
 
-    Raises ``UserError`` as :func:`read_plan`.
+    Raises ``UserError`` as :func:`read_suite`.
     """
     path = Path(suite).absolute()
     if path.parent.name != SUITES or not ID.fullmatch(path.stem) or path.suffix != ".yaml":
         return ()
     root = path.parents[1]
-    return read_plan(root, path.stem).only if _complete(root, path.stem) else ()
+    return read_suite(root, path.stem).only if _complete(root, path.stem) else ()
 
 
 def _complete(root: Path, plan: str) -> bool:
-    return all(path.is_file() for path in plan_files(root, plan))
+    return all(path.is_file() for path in suite_files(root, plan))

@@ -23,7 +23,7 @@ from fedbench.core.store.record import Record
 from fedbench.core.store.results import Results, write_marker
 from fedbench.core.store.run_file import CellResult, write_run
 from fedbench.core.store.stems import stem_in_merged, stem_of_run, word
-from fedbench.core.store.stored_suites import StoredSuite, keep_plan, read_plan
+from fedbench.core.store.stored_suites import StoredSuite, keep_suite, read_suite
 from fedbench.core.words import bounded, one_line
 from fedbench.leaderboard.submissions.bundle import MAX_BUNDLE_BYTES, pack, unpack
 from fedbench.leaderboard.submissions.comparing import differing, reproductions
@@ -189,7 +189,7 @@ class _Source:
     def of_folder(cls, path: Path, root: Path) -> _Source:
         store = Results.open(root)
         marker = store.marker()
-        plans = [read_plan(root, plan) for plan in marker["plans"]]
+        plans = [read_suite(root, plan) for plan in marker["plans"]]
         return cls(path, root, store.planned(load_records(root))[0], marker, plans)
 
     def bundle_of(self, loaded: LoadedRecord) -> str:
@@ -288,7 +288,7 @@ def _write_folder(
             cells += [replace(r, path=path).stem for r in run if name != REPRODUCED]
     for source in sources:
         for plan in source.plans:
-            keep_plan(root, plan)
+            keep_suite(root, plan)
     marker = _marker([source.marker for source in sources], cells)
     write_marker(root, marker)
     if folders.get(REPRODUCED):
