@@ -42,7 +42,7 @@ class Message:
 
 
 class Channel:
-    """One end of a one-way pipe for messages."""
+    """An end of a one-way pipe for messages."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -98,7 +98,8 @@ def _buffer(a: np.ndarray) -> memoryview:
 
 _channel: Channel | None = None  # from this process to the one that forked it for plugin code
 _pid = 0  # of this process: a copy that plugin code forks has another one
-_parties: list[tuple[str, TimeLimits | None]] = []  # components at work, the innermost last
+# components at work with their limits, the innermost last
+_parties: list[tuple[str, TimeLimits | None]] = [("", None)]
 # the last exception of a component, and the component
 _raised: tuple[BaseException | None, str] = (None, "")
 _alive = 0.0
@@ -108,7 +109,7 @@ def set_channel(channel: Channel | None) -> None:
     """Declare this process a fork for plugin code, with ``channel`` to its parent."""
     global _channel, _pid
     _channel, _pid = channel, os.getpid()
-    _parties.clear()
+    del _parties[1:]
 
 
 def in_fork() -> bool:
@@ -124,7 +125,7 @@ def at_work(party: str, limits: TimeLimits | None = None) -> Iterator[None]:
     if not in_fork():
         yield
         return
-    _parties.append((party, limits or (_parties[-1][1] if _parties else None)))
+    _parties.append((party, limits or _parties[-1][1]))
     _send_party()
     try:
         yield
@@ -139,9 +140,9 @@ def at_work(party: str, limits: TimeLimits | None = None) -> Iterator[None]:
 
 
 def _send_party() -> None:
-    party, limits = _parties[-1] if _parties else ("", None)
+    party, limits = _parties[-1]
     if _channel is not None and in_fork():
-        _channel.send("at work", [party, None if limits is None else [limits.cpu_s, limits.idle_s]])
+        _channel.send("at work", [party, limits and [limits.cpu_s, limits.idle_s]])
 
 
 def raised_by(error: BaseException) -> str:

@@ -64,12 +64,12 @@ class Registry:
     @property
     def clashes(self) -> list[Clash]:
         """Names claimed more than once, by kind and name."""
-        return [
-            Clash(kind, name, tuple(claims))
-            for kind in KINDS
-            for name, claims in sorted(self._claims[kind].items())
-            if len(claims) > 1
-        ]
+        clashes = []
+        for kind, by_name in self._claims.items():
+            for name, claims in sorted(by_name.items()):
+                if len(claims) > 1:
+                    clashes.append(Clash(kind, name, tuple(claims)))
+        return clashes
 
     def claimants(self, kind: str, name: str) -> list[RegisteredComponent]:
         """Return all components of this kind and name."""

@@ -163,14 +163,14 @@ def _walk(folder: Path) -> Iterator[Path]:
     environments.
     """
     for parent, folders, files in os.walk(folder):
-        folders[:] = [
-            name
-            for name in folders
-            if name[0] not in "._" and not any(Path(parent, name, m).exists() for m in _NO_PART)
-        ]
+        folders[:] = [name for name in folders if _is_part(Path(parent, name))]
         for name in files:
             if not name.startswith(".") and not name.endswith(".pyc"):
                 yield Path(parent, name)
+
+
+def _is_part(folder: Path) -> bool:
+    return folder.name[0] not in "._" and not any((folder / name).exists() for name in _NO_PART)
 
 
 # --- modules of fedbench --------------------------------------------------------------------------

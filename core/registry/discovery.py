@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from importlib.metadata import Distribution, EntryPoint, distribution, distributions
+from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
@@ -56,8 +57,7 @@ def discover_plugins() -> list[PluginStatus]:
         if key not in plugins:  # Python imports the first copy on sys.path
             answers = zip(entries, _answers(entries, name), strict=True)
             plugins[key] = [_status(entry, answer, name, version) for entry, answer in answers]
-    statuses = [status for of_package in plugins.values() for status in of_package]
-    return sorted(statuses, key=lambda p: (p.distribution, p.entry_point))
+    return sorted(chain(*plugins.values()), key=lambda p: (p.distribution, p.entry_point))
 
 
 def _entries(dist: Distribution) -> list[EntryPoint | Exception]:

@@ -85,7 +85,7 @@ def unknown_methods(cls: type) -> list[str]:
     if not bases:
         return []
     authored = [base for base in cls.__mro__ if _is_authored(base, cls)]
-    inherited = {name for base in cls.__mro__ if base not in authored for name in dir(base)}
+    inherited = set().union(*(dir(base) for base in cls.__mro__ if base not in authored))
     names: dict[str, None] = {}
     for base in authored:
         names |= dict.fromkeys(name for name in _methods(base) if name not in inherited)

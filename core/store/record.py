@@ -47,7 +47,7 @@ class Utility(RecordPart):
 
 
 class RoundRow(RecordPart):
-    """One audited round."""
+    """An audited round."""
 
     round: int
     """its number, from 1"""
