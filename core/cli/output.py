@@ -61,15 +61,10 @@ def clipped(text: str, limit: int = 600) -> str:
 
 
 def opened(root: Path) -> Results:
-    """An existing results folder, for reading; notes on its state go to stderr. Raises
-    ``UserError`` for another folder.
-    """
+    """An existing results folder, for reading. Raises ``UserError`` for another folder."""
     from fedbench.core.store.results import Results
 
-    store = Results.open(root.absolute())
-    for note in store.notes:
-        say(note, err=True)
-    return store
+    return Results.open(root.absolute())
 
 
 def show_table(

@@ -20,13 +20,11 @@ from fedbench.core.store.reading import (
     IMPORTED,
     REPRODUCED,
     LoadedRecord,
-    all_paths,
-    read_all,
     read_bare,
 )
 from fedbench.core.store.record import SCHEMA_VERSION
 from fedbench.core.store.run_file import CellResult, write_run
-from fedbench.core.store.stored_suites import SUITES, StoredSuite, keep_suite, stored_ids
+from fedbench.core.store.stored_suites import SUITES, StoredSuite, keep_suite
 from fedbench.core.store.validity import first_mistake
 
 MARKER = "fedbench.json"
@@ -34,19 +32,17 @@ DRAW = "reproduced.json"  # which part of the imported records is computed again
 _ENTRIES = {MARKER, DRAW, "records", SUITES, "cache", "logs", "leaderboard", IMPORTED, REPRODUCED}
 _MAX_MARKER_BYTES = 32 << 20
 _ANOTHER = "name another folder with --results"
-_REMEDY = f"delete it, and its facts are taken from the records; or {_ANOTHER}"
-_FOREIGN = f"not empty and not a fedbench results folder (no {MARKER}); nothing was touched"
+_REMEDY = f"delete it and run its suite again; or {_ANOTHER}"
 
 
 class Results:
-    """The folder ``root``. ``notes``: messages for the user about the state of the folder."""
+    """The folder ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.records = root / "records"
         self.cache = root / "cache"
         self.logs = root / "logs"
-        self.notes: list[str] = []
 
     # -- opening -----------------------------------------------------------------------------------
 
@@ -73,29 +69,26 @@ class Results:
         """
         results = cls(root)
         results.marker()
-        if not results._marked():
-            results.notes.append(
-                f"note: {root}: its {MARKER} is gone; suite and cells are taken from the records"
-            )
         return results
 
     def _claim(self, suite: str) -> None:
         """Write the marker of a new folder before anything else, so that a killed run leaves a
         folder that can be used.
         """
-        facts = {"suite": suite, "cells": [], "plans": []}
-        if self._marked() or all_paths(self.root):
-            facts = self.marker()
         # of parts of one plan that begin at once, the second may see the folder of the first
-        elif _is_foreign(self.root) and not self._marked():
-            raise UserError(f"{self.root}: {_FOREIGN} - {_ANOTHER}")
-        if facts["suite"] != suite:
+        if _is_foreign(self.root) and not self._marked():
             raise UserError(
-                f"{self.root}: holds the results of suite '{facts['suite']}', not '{suite}'; "
-                f"nothing was touched - {_ANOTHER}"
+                f"{self.root}: not empty and not a fedbench results folder (no {MARKER}); nothing "
+                f"was touched - {_ANOTHER}"
             )
         if not self._marked():
-            write_marker(self.root, facts)
+            write_marker(self.root, {"suite": suite})
+        holds = self.marker()["suite"]
+        if holds != suite:
+            raise UserError(
+                f"{self.root}: holds the results of suite '{holds}', not '{suite}'; nothing was "
+                f"touched - {_ANOTHER}"
+            )
 
     @contextlib.contextmanager
     def lock(self, part: tuple[int, int] | None = None) -> Iterator[None]:
@@ -110,10 +103,16 @@ class Results:
 
     def marker(self) -> dict[str, Any]:
         """Return the folder's facts: schema version, suite, ``cells`` (names of those of the last
-        plan) and ``plans`` (ids of the stored suites, the last one at the end). Without the file
-        they are taken from the records.
+        plan) and ``plans`` (ids of the stored suites, the last one at the end).
+
+        Raises ``UserError`` without its file, and for a damaged one.
         """
-        return read_marker(self.root) if self._marked() else _marker_of_records(self.root)
+        if not self._marked():
+            raise UserError(
+                f"{self.root}: not a fedbench results folder (no {MARKER}); `fedbench run SUITE` "
+                "writes it"
+            )
+        return read_marker(self.root)
 
     def set_manifest(
         self,
@@ -245,30 +244,3 @@ def _is_foreign(root: Path) -> bool:
     return not all(
         name in _ENTRIES or is_lock(name) or name.startswith(TEMPORARY_PREFIX) for name in names
     )
-
-
-def _marker_of_records(root: Path) -> dict[str, Any]:
-    """Return the facts of a folder without its marker, given its records. Raises ``UserError`` for
-    records of several suites, records that cannot be used, and a folder of another program.
-    """
-    if _is_foreign(root):
-        raise UserError(f"{root}: {_FOREIGN} - name another folder")
-    paths = all_paths(root)
-    if not paths:
-        raise UserError(
-            f"{root}: not a fedbench results folder (no {MARKER}); run `fedbench run SUITE` first"
-        )
-    loaded = read_all(paths, read_bare)
-    suites = sorted({r.record.suite for r in loaded})
-    if len(suites) > 1:
-        raise UserError(
-            f"{root}: its {MARKER} is gone, and it holds records of several suites "
-            f"({', '.join(map(repr, suites[:5]))}); nothing was touched - move the records of all "
-            "suites but one to another folder"
-        )
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "suite": suites[0],
-        "cells": [r.stem for r in loaded],
-        "plans": stored_ids(root),
-    }

@@ -80,12 +80,6 @@ def suite_files(root: Path, plan: str) -> list[Path]:
     return [root / SUITES / f"{plan}{suffix}" for suffix in (".given.yaml", ".json", ".yaml")]
 
 
-def stored_ids(root: Path) -> list[str]:
-    """Return the ids of all plans with their three files, sorted."""
-    ids = sorted(path.stem for path in (root / SUITES).glob("*.json") if ID.fullmatch(path.stem))
-    return [plan for plan in ids if _complete(root, plan)]
-
-
 def read_suite(root: Path, plan: str) -> StoredSuite:
     """Return the suite of one plan. Raises ``UserError`` unless the files have the hash that is
     their id.
@@ -119,8 +113,6 @@ def only_of(suite: str | Path) -> tuple[str, ...]:
     if path.parent.name != SUITES or not ID.fullmatch(path.stem) or path.suffix != ".yaml":
         return ()
     root = path.parents[1]
-    return read_suite(root, path.stem).only if _complete(root, path.stem) else ()
-
-
-def _complete(root: Path, plan: str) -> bool:
-    return all(path.is_file() for path in suite_files(root, plan))
+    if not all(file.is_file() for file in suite_files(root, path.stem)):
+        return ()
+    return read_suite(root, path.stem).only
