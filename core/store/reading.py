@@ -4,8 +4,7 @@ are checked.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,8 +21,6 @@ from fedbench.core.store.validity import RERUN, validated
 from fedbench.core.words import one_line
 
 MAX_RECORD_BYTES = 16 << 20
-MAX_RECORDS = 200_000
-_ARRAYS = re.compile(r"|--[^/]*")  # the name of a run's arrays, after that of its record
 IMPORTED = "imported"  # RESULTS/imported/BUNDLE/records: records of other groups
 # RESULTS/reproduced: a results folder with imported cells that were computed again here
 REPRODUCED = "reproduced"
@@ -154,12 +151,9 @@ def _null_maxima(arrays: RunArrays, key: str, target: int) -> tuple[np.ndarray, 
     return auc.astype(np.float64), advantage.astype(np.float64)
 
 
-def load_records(folder: Path | str, arrays: bool = True) -> list[LoadedRecord]:
-    """Return the records of all cells in a results folder: those measured there, then imported
-    ones of other keys.
-
-    Args:
-        arrays: whether their arrays are checked, too.
+def load_records(folder: Path | str) -> list[LoadedRecord]:
+    """Return the records of all cells in a results folder, checked together with their arrays:
+    those measured there, then imported ones of other keys.
 
     Raises ``UserError`` with every file that cannot be used, the reason and the remedy.
     """
@@ -168,7 +162,15 @@ def load_records(folder: Path | str, arrays: bool = True) -> list[LoadedRecord]:
         raise UserError(
             f"{Path(folder) / 'records'}: no records found; `fedbench run SUITE` writes them"
         )
-    loaded = read_all(paths, read_run if arrays else read_bare)
+    loaded: list[LoadedRecord] = []
+    problems: list[str] = []
+    for path in paths:
+        try:
+            loaded += read_run(path)
+        except UserError as error:
+            problems += error.messages
+    if problems:
+        raise UserError(*problems)
     measured = [r for r in loaded if not r.bundle]
     imported = {(r.record.suite, r.record.key): r for r in loaded if r.bundle}
     for r in measured:
@@ -185,34 +187,8 @@ def all_paths(root: Path) -> list[Path]:
 
 
 def record_paths(records: Path) -> list[Path]:
-    """Return the record files of a folder by name. Raises ``UserError`` for more than any suite
-    has.
-    """
-    paths = sorted(p for p in records.glob("*.json") if not p.name.startswith("."))
-    if len(paths) > MAX_RECORDS:
-        raise UserError(
-            f"{records}: {len(paths)} records, more than the {MAX_RECORDS} a board can hold; split "
-            "them"
-        )
-    return paths
-
-
-def read_all(
-    paths: Iterable[Path], read: Callable[[Path], list[LoadedRecord]]
-) -> list[LoadedRecord]:
-    """Return the cells of the runs at ``paths``, each read by ``read``. Raises ``UserError`` with
-    the mistakes of all of them.
-    """
-    loaded: list[LoadedRecord] = []
-    problems: list[str] = []
-    for path in paths:
-        try:
-            loaded += read(path)
-        except UserError as error:
-            problems.extend(error.messages)
-    if problems:
-        raise UserError(*problems)
-    return loaded
+    """Return the record files of a folder by name."""
+    return sorted(p for p in records.glob("*.json") if not p.name.startswith("."))
 
 
 def read_run(path: Path) -> list[LoadedRecord]:
@@ -251,7 +227,8 @@ def read_bare(path: Path) -> list[LoadedRecord]:
     content = parse_json(path, MAX_RECORD_BYTES, RERUN)
     records = validated(content, path)
     name = content.get("arrays")
-    if not isinstance(name, str) or not _ARRAYS.fullmatch(name.removeprefix(path.stem)):
+    plain = isinstance(name, str) and "/" not in name
+    if not plain or (name and not name.startswith(f"{path.stem}--")):
         raise UserError(
             f"{path}: not a valid record (arrays: {one_line(repr(name), 120)}); {RERUN}"
         )
