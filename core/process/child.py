@@ -292,7 +292,7 @@ class _Output:
         os.set_blocking(self.reader, False)
 
     def redirect(self) -> None:
-        """In the child: write here, and read nothing, so that no question waits for an answer."""
+        """Write here, in the child, and read nothing, so that no question waits for an answer."""
         no_input()
         for standard in (1, 2):
             os.dup2(self.writer, standard)
