@@ -182,12 +182,12 @@ class Results:
         that the attack needs.
         """
         from fedbench.core.cli.run import plan_part
-        from fedbench.core.store.plans import plan_files
+        from fedbench.core.store.stored_suites import suite_files
 
         runs = {loaded.path.stem: loaded for loaded in self._records}
         rows = []
         for stored in self._store.marker()["plans"][-1:]:
-            suite = plan_files(self.folder, stored)[-1]
+            suite = suite_files(self.folder, stored)[-1]
             for job in plan_part(str(suite), (), (), self.folder)[1].jobs:
                 if run := runs.get(job.stem):
                     folder, provenance = str(run.path.parents[1]), run.record.provenance

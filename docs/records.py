@@ -32,8 +32,11 @@ arrays of the cells with scores. This page is generated from the classes of `cor
 | `schema_version` | version of this format |
 | `digest` | sha256 of the canonical JSON of all other fields, made when the file is written and checked when it is read |
 | `arrays` | name of the `.npz`, empty where no cell has scores |
-| `run` | what all cells share; `identity` and `digests` of the run alone |
+| `run` | what all cells share; `identity` of the run alone |
 | `cells` | the rest of the record of each cell; a field of `run` that differs in a cell is repeated there |
+
+What follows from the identity is not stored: keys, seed, members, setting, versions of libraries, digests of code and data, and
+all of a component but its label. `fedbench show RESULTS --json` prints it.
 
 An `outcome` is one of {", ".join(f"`{o}`" for o in typing.get_args(Outcome))}; every one but `ok` has a `reason`.
 """

@@ -15,7 +15,7 @@ from fedbench.core.population.audit import EVERYBODY
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.integrity import keys_of
 from fedbench.core.store.reading import load_records, read_run
-from fedbench.core.store.record import Found, Measured, Record, RoundRow, Utility
+from fedbench.core.store.record import Costs, Record, RecordedFindings, RoundRow, Utility
 from fedbench.core.store.run_file import (
     CellResult,
     array_names,
@@ -152,7 +152,7 @@ class Folder:
             "history": [RoundRow(round=r, accuracy=0.5, train_loss=None) for r in (10, 20, 30)],
             "provenance": PROVENANCE,
             "digests": {"data": "d" * 64, "split": "e" * 64},
-            "measured": Measured(
+            "measured": Costs(
                 started=f"2026-03-0{1 + seed % 9}T10:00:00+00:00",
                 wall_s=2,
                 cpu_s=2,
@@ -380,9 +380,11 @@ class Clustered(Folder):
         numbers = fairness_of(defense, seed) | (
             {} if self.purity is None else {"purity": Number(self.purity, 0.0)}
         )
-        found = {"group-fairness": Found(numbers=numbers, arrays={"models": "clients"})}
+        found = {"group-fairness": RecordedFindings(numbers=numbers, arrays={"models": "clients"})}
         violated = Number(10 * seed, count_error(10 * seed, 200))
-        bounds = {"violations": Found(numbers={"violated": violated, "clients": Number(200)})}
+        bounds = {
+            "violations": RecordedFindings(numbers={"violated": violated, "clients": Number(200)})
+        }
         return found | (bounds if attack == "shadow" else {})
 
     def history(self, defense, seed):

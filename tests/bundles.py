@@ -110,7 +110,7 @@ def arrays_of(content):
 def array_of(files, name, array):
     """An array of a cell; None where it has none."""
     arrays = arrays_of(files[scores_of(files, name)])
-    return arrays.get(member(_key(files, name), array), arrays.get(array))
+    return arrays.get(member(_key_in(files, name), array), arrays.get(array))
 
 
 def with_scores(files, name, content):
@@ -123,10 +123,10 @@ def rescored(files, name, **changes):
     arrays = arrays_of(files[scores_of(files, name)])
     for array, value in changes.items():
         if value is None:
-            arrays.pop(member(_key(files, name), array), None)
+            arrays.pop(member(_key_in(files, name), array), None)
             arrays.pop(array, None)
         else:
-            arrays[member(_key(files, name), array)] = np.asarray(value)
+            arrays[member(_key_in(files, name), array)] = np.asarray(value)
     out = io.BytesIO()
     np.savez(out, **arrays)
     return with_scores(files, name, out.getvalue()) | {
@@ -139,7 +139,8 @@ def unscored(files, name):
     arrays = arrays_of(files[scores_of(files, name)])
     out = io.BytesIO()
     np.savez(
-        out, **{n: a for n, a in arrays.items() if not n.startswith(member(_key(files, name), ""))}
+        out,
+        **{n: a for n, a in arrays.items() if not n.startswith(member(_key_in(files, name), ""))},
     )
     return with_scores(files, name, out.getvalue())
 
@@ -148,7 +149,7 @@ def redigested(record, scores):
     """The record of a run with the digests of the arrays that its cells have now."""
     content, arrays = json.loads(record), arrays_of_any(scores)
     for cell in (c for c in content["cells"] if c["outcome"] == "ok"):
-        own = f"{cell['key'][:12]}/"
+        own = member(_key(content, cell), "")
         mine = {
             n.removeprefix(own): a for n, a in arrays.items() if "/" not in n or n.startswith(own)
         }
@@ -168,8 +169,13 @@ def arrays_of_any(content):
         }
 
 
-def _key(files, name):
-    return json.loads(files[name])["cells"][name.cell]["key"]
+def _key_in(files, name):
+    content = json.loads(files[name])
+    return _key(content, content["cells"][name.cell])
+
+
+def _key(content, cell):
+    return keys_of({**cell["identity"], "run": content["run"]["identity"]})[1]
 
 
 def without(files, *names):
@@ -187,23 +193,17 @@ def renamed(files, name, stem):
 
 
 def rekeyed(files, name, change):
-    """A run with a changed identity of every cell, and with all that is made of it; under another
-    name.
-    """
+    """A run with a changed identity of every cell, its arrays and its name with the new keys."""
     content = json.loads(files[name])
     scores = arrays_of(files[scores_of(files, name)])
-    for cell in content["cells"]:
+    for cell, before in [(cell, _key(content, cell)) for cell in content["cells"]]:
         identity = {**cell["identity"], "run": content["run"]["identity"]}
-        before = cell["key"][:12]
         change(identity)
-        run_key, cell["key"] = keys_of(identity)
-        content["run"]["run_key"], content["run"]["identity"] = run_key, identity.pop("run")
+        run_key, key = keys_of(identity)
+        content["run"]["identity"] = identity.pop("run")
         cell["identity"] = identity
-        scores = {n.replace(f"{before}/", f"{cell['key'][:12]}/"): a for n, a in scores.items()}
-    run = content["run"]["identity"]
-    content["run"]["digests"] |= run["digests"]
-    content["run"]["defense"] |= {n: v for n, v in run["defense"].items() if n != "then"}
+        scores = {n.replace(member(before, ""), member(key, "")): a for n, a in scores.items()}
     out = io.BytesIO()
     np.savez(out, **scores)
     files = files | {name: sealed(content), scores_of(files, name): out.getvalue()}
-    return renamed(files, name, Path(name).stem[:-12] + content["run"]["run_key"][:12])
+    return renamed(files, name, Path(name).stem[:-12] + run_key[:12])

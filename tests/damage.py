@@ -17,12 +17,10 @@ from running import suite
 
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
-from fedbench.core.run.job import identity
-from fedbench.core.run.worker import Clock, Failed, record_for
+from fedbench.core.run.worker import Failed, Recorder
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import read_run
-from fedbench.core.store.results import Results
-from fedbench.core.store.run_file import CellResult, cells_of
+from fedbench.core.store.run_file import cells_of
 
 OTHER_OUTCOMES = ("failed", "timeout", "diverged", "skipped")
 Files = dict[str, bytes]
@@ -44,13 +42,11 @@ def with_all_outcomes(folder: Path) -> Path:
     elsewhere.mkdir()
     path = suite(elsewhere, attacks=["blackbox-loss", "avg-cosine", "fta-l", "rmia"])
     (job,) = build_plan(str(path), (), folder, "cpu").jobs
-    reason, spent = 'its reason: é, <b> and "quotes"', Clock().measured()
-    failures = [Failed(outcome, reason) for outcome in OTHER_OUTCOMES]
-    made = [
-        record_for(job, cell, identity(job), why, spent)
-        for cell, why in zip(job.cells, failures, strict=True)
-    ]
-    Results(folder).write(job.stem, [CellResult(record) for record in made])
+    reason = 'its reason: é, <b> and "quotes"'
+    recorder = Recorder(job, lambda kind, value: None)
+    for cell, outcome in zip(job.cells, OTHER_OUTCOMES, strict=True):
+        recorder.add(cell, Failed(outcome, reason))
+    recorder.write()
     return folder
 
 
@@ -170,6 +166,7 @@ def _type(given: bytes, rng: random.Random) -> bytes:
     put(content, "/".join(map(str, path[:n])), other)
     unsealed = {
         "described",
+        "identity",
         "facts",
         "analyses",
         "notes",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from fedbench.core.store.record import CELL_FIELDS
+
 
 def put(content, path, value):
     """Set the item at ``path`` ("targets/0/groups") in place; ``...`` removes it."""
-    *way, last = path.split("/")
-    for part in way:
-        content = content[int(part) if isinstance(content, list) else part]
+    way, _, last = path.rpartition("/")
+    content = at(content, way) if way else content
     key = int(last) if isinstance(content, list) else last
     if value is ...:
         del content[key]
@@ -15,24 +16,14 @@ def put(content, path, value):
         content[key] = value
 
 
-_OF_CELL = (
-    "key",
-    "outcome",
-    "reason",
-    "by_adversary",
-    "attack",
-    "view",
-    "targets",
-    "pooled",
-    "analyses",
-    "notes",
-    "complaints",
-    "measured",
-    "identity/attack",
-    "identity/signals",
-    "identity/analyses",
-    "digests/scores",
-)
+def at(content, path):
+    """Return the item at ``path``. Raises ``KeyError`` where there is none."""
+    for part in path.split("/"):
+        content = content[int(part) if isinstance(content, list) else part]
+    return content
+
+
+_OF_CELL = (*CELL_FIELDS, "identity/attack", "identity/signals", "identity/analyses")
 _OF_FILE = ("schema_version", "digest", "arrays", "cells", "run")
 
 

@@ -29,7 +29,7 @@ from fedbench.core import IFL, MEMBER, OFL, UserError
 from fedbench.core.metrics import Interval
 from fedbench.core.registry.components import Registry
 from fedbench.core.spec.resolve import load_and_check
-from fedbench.core.store.record import Found as Recorded
+from fedbench.core.store.record import RecordedFindings as Recorded
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.sections import family
 from fedbench.plugins.papers.claim_files import Quantity, load_paper, shipped_papers

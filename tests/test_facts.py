@@ -15,7 +15,7 @@ from running import invoke, records, suite
 from fedbench.core import Number
 from fedbench.core.metrics import t_interval
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.record import Found
+from fedbench.core.store.record import RecordedFindings
 from fedbench.leaderboard.board import MarkdownBoard
 
 PACKAGE = """
@@ -200,8 +200,8 @@ def measured(tmp_path):
         def add(self, defense, attack, seed, outcome="ok", **change):
             mine = {"epsilon|": Number(2.0 + seed, 0.5, "per client"), "none": Number(None)}
             own = {
-                "mine": Found(numbers=mine),
-                "by-attack": Found(numbers={"n": Number(float(len(attack)))}),
+                "mine": RecordedFindings(numbers=mine),
+                "by-attack": RecordedFindings(numbers={"n": Number(float(len(attack)))}),
             }
             return super().add(defense, attack, seed, outcome, **{"analyses": own, **change})
 

@@ -29,7 +29,7 @@ from running import (
     wait_for,
 )
 
-from fedbench.core.run import local
+from fedbench.core.run import local_executor
 
 PLUGIN = '''
     import os, pickle, random, resource, signal, subprocess, sys, time
@@ -564,7 +564,7 @@ def test_the_process_of_the_command_never_imports_a_plugin_and_runs_none_of_its_
 def test_a_worker_that_a_plugin_stopped_is_noticed_and_costs_its_own_run(
     tmp_path, ill, monkeypatch
 ):
-    monkeypatch.setattr(local, "SILENCE_S", 1.0)
+    monkeypatch.setattr(local_executor, "SILENCE_S", 1.0)
     other = {"name": "b", "audit": {"nonmembers": 40}, "attacks": ["ill-last"]}
     settings = settings_of(tmp_path, {"attacks": ["ill-stops"]}, other)
     path = suite(tmp_path, settings=settings, attacks=["ill-stops", "ill-last"])

@@ -35,7 +35,7 @@ from fedbench.core import UserError
 from fedbench.core.metrics import combined_interval, hypervolume, score_groups, t_interval
 from fedbench.core.report import Fold, Note, Words
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.record import Measured, RoundRow, remark_note
+from fedbench.core.store.record import Costs, RoundRow, remark_note
 from fedbench.core.store.results import write_marker
 from fedbench.core.store.scores import TargetScores
 from fedbench.leaderboard.board import FullBoard, MarkdownBoard
@@ -333,7 +333,7 @@ def timed(tmp_path, walls, away="away"):
     folder = Folder(tmp_path / "r", dict.fromkeys(walls, 0.5), attacks=("fedmia-ii",))
     for label, seconds in walls.items():
         for seed, wall in enumerate(seconds):
-            measured = Measured(
+            measured = Costs(
                 started="2026-03-01T10:00:00+00:00",
                 wall_s=9,
                 cpu_s=9,

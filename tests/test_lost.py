@@ -5,20 +5,16 @@ without a word.
 from __future__ import annotations
 
 import errno
-import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from running import fingerprint, invoke, suite
 
 from fedbench.core import UserError
-from fedbench.core.run.local import LocalProcesses
+from fedbench.core.run.local_executor import LocalProcesses
 from fedbench.core.store import files
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically, write_if_room
-from fedbench.core.store.integrity import sealed
-from fedbench.core.store.reading import load_records
 from fedbench.core.store.results import MARKER, Results
 
 # -- a folder that goes while a run goes on --------------------------------------------------------
@@ -63,87 +59,27 @@ def unmarked(finished, tmp_path) -> tuple[Path, Path]:
     return finished.parent / "tiny.yaml", folder
 
 
-@pytest.mark.parametrize(
-    "words", ["show FOLDER", "clean FOLDER", "run SUITE --results FOLDER --no-plots"]
-)
-def test_commands_take_the_facts_of_a_lost_marker_from_the_records(unmarked, call, words):
+def test_a_lost_marker_is_missed_and_written_by_the_next_run(unmarked, call):
     path, folder = unmarked
-    whole, note = (
-        fingerprint(folder),
-        f"its {MARKER} is gone; suite and cells are taken from the records",
-    )
-    asked = [{"SUITE": path, "FOLDER": folder}.get(word, word) for word in words.split()]
-    status, said = call(*asked)
-    runs = words.startswith("run")
-    assert (
-        status == 0
-        and ("0 runs with 0 cells" in said)
-        == runs
-        == (note not in said)
-        == (folder / MARKER).exists()
-    )
-    assert fingerprint(folder) == whole and Results.open(folder).marker()["suite"] == "tiny"
-    assert sorted(Results.open(folder).marker()["cells"]) == sorted(
-        r.stem for r in load_records(folder)
-    )
-
-
-def first(folder: Path) -> Path:
-    """A record of the folder."""
-    return min((folder / "records").glob("*.json"))
-
-
-def spoil_suite(path: Path) -> None:
-    """Put the name of another suite into the record of a run."""
-    content = json.loads(path.read_text())
-    content["run"]["suite"] = "other"
-    path.write_bytes(sealed(content))
-
-
-def foreign(name: str) -> Callable[[Path], None]:
-    """Puts a file of this name into the folder."""
-
-    def spoil(folder: Path) -> None:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("x")
-
-    return spoil
-
-
-NOT_OURS = "not empty and not a fedbench results folder"
-SPOILT = {
-    "a file": (foreign("thesis.tex"), NOT_OURS),
-    "a folder": (foreign("data/x.csv"), NOT_OURS),
-    "records of two suites": (
-        lambda folder: spoil_suite(first(folder)),
-        "it holds records of several suites ('other', 'tiny')",
-    ),
-    "a damaged record": (lambda folder: first(folder).write_text("{half"), ".json: unreadable"),
-}
-
-
-@pytest.mark.parametrize(("spoil", "said"), SPOILT.values(), ids=SPOILT)
-def test_a_folder_that_may_be_another_programs_is_refused_untouched(unmarked, call, spoil, said):
-    path, folder = unmarked
-    spoil(folder)
-    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    status, words = call("run", path, "--results", folder)
-    assert status == 2 and said in words
-    assert call("show", folder)[0] == 2
-    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
-
-
-def test_records_of_another_suite_are_not_adopted(unmarked, tmp_path):
-    _, folder = unmarked
-    (tmp_path / "other").mkdir()
-    with pytest.raises(
-        UserError, match="holds the results of suite 'tiny', not 'mine'; nothing was touched"
-    ):
-        invoke(suite(tmp_path / "other", name="mine"), "--results", folder)
-    assert not (folder / MARKER).exists()
-    assert Results.open(folder).marker()["suite"] == "tiny"
+    before = fingerprint(folder)
+    status, said = call("show", folder)
+    assert status == 2 and "not a fedbench results folder" in said
+    status, said = call("run", path, "--results", folder, "--no-plots")
+    assert status == 0 and "0 runs with 0 cells" in said
+    assert fingerprint(folder) == before and Results.open(folder).marker()["suite"] == "tiny"
     with pytest.raises(UserError, match="holds the results of suite 'tiny', not 'mine'"):
         Results.create(folder, "mine")
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "data/x.csv"])
+def test_a_folder_that_may_be_another_programs_is_refused_untouched(unmarked, call, name):
+    path, folder = unmarked
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("x")
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    status, words = call("run", path, "--results", folder)
+    assert status == 2 and "not empty and not a fedbench results folder" in words
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 
 def test_a_folder_of_a_run_killed_before_its_first_record_is_used(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from fake_packages import install
 from running import HANG_S, called, fingerprint, invoke, outcomes, records, start, suite
 
-from fedbench.core.run import local
+from fedbench.core.run import local_executor
 
 PLUGIN = '''
     import glob, os, signal
@@ -98,7 +98,7 @@ def test_bytes_that_are_no_message_cost_one_worker(tmp_path, monkeypatch):
             theirs._send(garbled.pop())
         return mine, theirs
 
-    monkeypatch.setattr(local, "Pipe", pipe)
+    monkeypatch.setattr(local_executor, "Pipe", pipe)
     path = suite(tmp_path, seeds=[0, 1, 2, 3])
     output = " ".join(invoke(path, "--results", tmp_path / "r", "--workers", 1, status=1).split())
     assert output.count("what the worker sent cannot be read (") == 3

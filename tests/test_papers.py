@@ -11,7 +11,7 @@ from claim_boards import NO, YES, judge
 from scipy import stats
 
 from fedbench.core import UserError
-from fedbench.core.store.record import Found
+from fedbench.core.store.record import RecordedFindings
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.sections import family
 from fedbench.plugins.papers.published import match, plain, published
@@ -159,7 +159,10 @@ def test_tf01_of_a_client_and_a_class_is_counted_over_all_seeds(tmp_path):
             "found": hits,
         }
         arrays = {f"mine:{name}": np.array(v, float) for name, v in counted.items()}
-        said = {"analyses": {"mine": Found(arrays=dict.fromkeys(counted, ""))}, "arrays": arrays}
+        said = {
+            "analyses": {"mine": RecordedFindings(arrays=dict.fromkeys(counted, ""))},
+            "arrays": arrays,
+        }
         folder.add("cofedmid", "seqmia", seed, coalition="half", **said)
     entry = {"source": "cofedmid", "setting": "iid", "where": {"table": "Table 12"}}
     (found,) = match(entry, sections_of(folder))

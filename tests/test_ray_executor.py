@@ -19,10 +19,11 @@ from running import called, fingerprint, records, suite
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
 from fedbench.core.run import ray_executor
+from fedbench.core.run.executor import Watcher
 from fedbench.core.run.job import job_json, key_of_run
-from fedbench.core.run.local import Watcher
 from fedbench.core.run.provenance import needs_of
 from fedbench.core.run.ray_executor import (
+    CANNOT,
     MOST_RETRIES,
     Node,
     RayExecutor,
@@ -30,7 +31,6 @@ from fedbench.core.run.ray_executor import (
     keep_run,
     require_room,
 )
-from fedbench.core.run.ray_node import CANNOT
 from fedbench.core.spec.suite import Limits
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.results import Results
@@ -87,7 +87,8 @@ class FakeRay:
 
 
 def returned(files=None, node="a" * 8, refused="", said=""):
-    return {"node": node, "refused": refused, "said": said, "records": files or {}, "logs": {}}
+    status, said = (CANNOT, refused) if refused else (0, said)
+    return {"node": node, "status": status, "said": said, "records": files or {}, "logs": {}}
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +162,7 @@ def changed(
 
 def flipped(content: bytes) -> bytes:
     run = json.loads(content)
-    run["run"]["seed"] += 1
+    run["run"]["identity"]["seed"] += 1
     return json.dumps(run).encode()
 
 
@@ -292,7 +293,7 @@ def test_an_address_that_cannot_be_a_cluster_is_refused_before_ray_is_imported(
 ):
     monkeypatch.setattr(ray_executor, "find_spec", lambda name: True)
     with pytest.raises(UserError, match=why):
-        RayExecutor(address).execute([job], Watcher())
+        RayExecutor(address=address).execute([job], Watcher())
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from running import suite
 from fedbench.core import Number
 from fedbench.core.cli.main import main
 from fedbench.core.store.reading import Candidates, load_records, read_run
-from fedbench.core.store.record import Found, RoundRow
+from fedbench.core.store.record import RecordedFindings, RoundRow
 from fedbench.core.store.scores import DecisionScores, RoundScores
 from fedbench.leaderboard.board import summary
 from fedbench.leaderboard.document import document, source_of
@@ -129,7 +129,7 @@ def test_scores_are_compared_by_their_paired_interval(
     assert how in said.how
 
 
-FOUND = {value: {"a": Found(numbers={"n": Number(value)})} for value in (0.1, 0.9)}
+FOUND = {value: {"a": RecordedFindings(numbers={"n": Number(value)})} for value in (0.1, 0.9)}
 FORGED = {
     "epsilon": (
         {"facts": {"epsilon": 54.38}},

@@ -26,7 +26,6 @@ from bundles import (
     levels,
     packed,
     pick,
-    rekeyed,
     rescored,
     scores_of,
     with_scores,
@@ -229,10 +228,6 @@ def _bomb(content):
 
 
 FILES = {  # of the record of one cell and its scores
-    "key of another cell": (
-        lambda f, n: rekeyed(f, n, lambda i: i["attack"]["params"].update(forged=1)),
-        "attack is ",
-    ),
     "field twice": (
         lambda f, n: f | {n: b'{"run": 7,' + f[n].lstrip()[1:]},
         "'run' is a duplicate name",

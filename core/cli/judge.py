@@ -126,7 +126,7 @@ def _plan_with(
 ) -> Any:
     """Return the plan of a stored suite with the attacks added."""
     from fedbench.core.cli.run import build_plan
-    from fedbench.core.store.plans import SUITES, only_of
+    from fedbench.core.store.stored_suites import SUITES, only_of
 
     device = next(iter(runs.values())).record.identity.run["device"]
     suite = store.root / SUITES / f"{name}.yaml"
@@ -187,10 +187,10 @@ def _observed(jobs: Iterable[Any]) -> list[Any]:
 def _note(store: Results, plan: Any, jobs: Sequence[Any]) -> None:
     """Add the cells and the suite that asks for them to the folder's marker."""
     from fedbench.core.cli.run import cells_of
-    from fedbench.core.store.plans import keep_plan
     from fedbench.core.store.results import write_marker
+    from fedbench.core.store.stored_suites import keep_suite
 
-    facts, added = store.marker(), keep_plan(store.root, plan.asked)
+    facts, added = store.marker(), keep_suite(store.root, plan.asked)
     cells = dict.fromkeys([*facts["cells"], *(cell.stem for cell in cells_of(jobs))])
     plans = [plan_id for plan_id in facts["plans"] if plan_id != added]
     write_marker(store.root, facts | {"cells": [*cells], "plans": [*plans, added]})

@@ -65,10 +65,7 @@ def opened(root: Path) -> Results:
     """
     from fedbench.core.store.results import Results
 
-    store = Results.open(root.absolute())
-    for note in store.notes:
-        say(note, err=True)
-    return store
+    return Results.open(root.absolute())
 
 
 def show_table(

@@ -19,8 +19,8 @@ from rich.progress import (
 )
 
 from fedbench.core.cli.output import cause, clipped, counted, say
+from fedbench.core.run.executor import Watcher
 from fedbench.core.run.job import Job
-from fedbench.core.run.local import Watcher
 from fedbench.core.words import printable
 
 _LOG_EVERY_S = 15.0

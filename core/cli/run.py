@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.registry.discovery import of_leaderboard
 
 if TYPE_CHECKING:
-    from fedbench.core.run.local import Executor
+    from fedbench.core.run.executor import Executor
 
 _EPILOG = """\b
 Examples:
@@ -81,7 +82,7 @@ _LOST = (
 )
 @click.option(
     "--executor",
-    type=click.Choice([LOCAL, RAY]),
+    type=click.Choice(sorted(entry_points(group="fedbench.executors").names)),
     default=LOCAL,
     show_default=True,
     help="The executor of the runs: this machine, or a Ray cluster (pip install "
@@ -165,7 +166,7 @@ def run_suite(
     Raises:
         UserError: for a mistake in the suite or an option.
     """
-    from fedbench.core.run.local import start_early
+    from fedbench.core.run.local_executor import start_early
 
     share = parse_part(part)
     if ray_address is not None and executor != RAY:
@@ -266,7 +267,7 @@ def plan_part(
 
     By default the part of a suite that a results folder stored is the one that was run.
     """
-    from fedbench.core.store.plans import only_of
+    from fedbench.core.store.stored_suites import only_of
 
     only = only or only_of(suite)
     parts = parse_only(only)
@@ -464,14 +465,12 @@ def failures_of(
 
 def executor_of(name: str, workers: int | None, address: str | None) -> Executor:
     """Return the executor of this name."""
-    if name == RAY:
-        from fedbench.core.run.ray_executor import RayExecutor
-
-        return RayExecutor(address, workers)
     from fedbench.core.cli.machine import usable_cores
-    from fedbench.core.run.local import LocalProcesses
+    from fedbench.core.run.executor import make_executor
 
-    return LocalProcesses(workers or usable_cores())
+    if name == LOCAL:
+        return make_executor(LOCAL, workers=workers or usable_cores())
+    return make_executor(name, workers=workers, address=address)
 
 
 def device_of(wanted: str, executor: str, limits: Any) -> str:
@@ -482,7 +481,7 @@ def device_of(wanted: str, executor: str, limits: Any) -> str:
     """
     import torch
 
-    on_ray = executor == RAY
+    on_ray = executor != LOCAL
     if wanted == "auto":
         available = limits.gpus if on_ray else torch.cuda.is_available()
         return "cuda" if available else "cpu"

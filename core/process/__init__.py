@@ -1,1 +1,1 @@
-"""Other people's code in processes of their own: forked, watched, ended; only data come back."""
+"""Plugin code in processes of its own: forked, watched, ended; only data come back."""

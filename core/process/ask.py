@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SECONDS = "FEDBENCH_PLUGIN_SECONDS"
 _DEFAULT_S = 60.0
-# times as much for loading data and writing reports, which may download and compute
+# factors for loading data and writing reports, which may download and compute
 _LONG_CPU, _LONG_IDLE = 30, 5
 _LONGEST_LINE = 1000  # characters of what is printed there
 
@@ -50,15 +50,15 @@ class Answer:
     error: Exception | None = None
 
     def get(self) -> Any:
-        """The value; raises the error."""
+        """Return the value or raise the error."""
         if self.error is not None:
             raise self.error
         return self.value
 
 
 def plugin_limits() -> TimeLimits:
-    """The limits of an import, a hook or a constructor of a plugin. Raises ``UserError`` for an
-    invalid ``SECONDS``.
+    """Return the limits of an import, a hook or a constructor of a plugin. Raises ``UserError`` for
+    an invalid ``SECONDS``.
     """
     text = os.environ.get(SECONDS, "")
     try:
@@ -74,67 +74,71 @@ def plugin_limits() -> TimeLimits:
 
 
 def long_plugin_limits() -> TimeLimits:
-    """The limits of loading data or writing a report: by default half an hour of CPU, five minutes
-    without activity.
+    """Return the limits of loading data or writing a report: by default half an hour of CPU, five
+    minutes without activity.
     """
     seconds = plugin_limits().cpu_s or 0.0
     return TimeLimits(cpu_s=_LONG_CPU * seconds, idle_s=_LONG_IDLE * seconds)
 
 
 def ask(question: Callable[[], Any]) -> Any:
-    """The result of ``question()``, a JSON value, from a separate process. Raises its ``UserError``
-    and ``OSError``, and :class:`Ended` naming the plugin at work where the process ended.
+    """Return the result of ``question()``, a JSON value, from a separate process.
+
+    Raises its ``UserError`` and ``OSError``, and :class:`Ended` naming the plugin at work where the
+    process ended.
     """
     (answer,) = ask_each([None], lambda _: question())
     return answer.get()
 
 
 def ask_apart(party: str, distributions: Iterable[str], question: Callable[[], Any]) -> Any:
-    """The result of ``question()``, which runs the code of ``party``, components of these
-    distributions: here where all are fedbench's own, else as :func:`ask` gives it. No module of
-    another package is imported here, where it could change what is fedbench's.
+    """Return the result of ``question()``, which runs the code of ``party``, components of these
+    distributions: from this process where all are fedbench's own, else as :func:`ask`.
+
+    No module of another package is imported in this process, where it could change fedbench's.
     """
 
-    def asked() -> Any:
+    def named() -> Any:
         with at_work(party):
             return question()
 
-    return question() if is_own(distributions) else ask(asked)
+    return question() if is_own(distributions) else ask(named)
 
 
 def is_own(distributions: Iterable[str]) -> bool:
-    """Whether all are fedbench's own."""
+    """Return whether all distributions are fedbench's own."""
     return all(distribution.partition(" ")[0] == DISTRIBUTION for distribution in distributions)
 
 
 def ask_each(
     items: Sequence[T], question: Callable[[T], Any], quiet: bool = False
 ) -> Iterator[Answer]:
-    """``question(item)`` of every item, in order. All run in one process; where an item ends it, a
-    new one begins with the next. ``quiet``: drop its output.
+    """Yield ``question(item)`` of every item, in order. All run in one process; where an item ends
+    it, a new one begins with the next. ``quiet``: drop its output.
     """
     from fedbench.core.process.child import Child, Lines
 
-    at, shown = 0, Lines(lambda line: print(printable_lines(line)[:_LONGEST_LINE], file=sys.stderr))
-    while at < len(items):
-        child = Child(
-            partial(_serve, items[at:], question),
-            TimeLimits(),
-            printed=(lambda _: None) if quiet else shown.take,
-        )
+    def show(line: str) -> None:
+        if not quiet:
+            print(printable_lines(line)[:_LONGEST_LINE], file=sys.stderr)
+
+    answered = 0
+    while answered < len(items):
+        lines = Lines(show)
+        child = Child(partial(_serve, items[answered:], question), TimeLimits(), printed=lines.take)
         complete = False
         for message in child:
             if message.kind == "traceback":
                 print(message.value, file=sys.stderr)
-                continue
-            complete = message.kind == "all"
-            if not complete:
+            elif message.kind == "all":
+                complete = True
+            else:
                 yield _answer(message.kind, message.value)
-                at += 1
-        shown.end()
-        if not complete and at < len(items):
+                answered += 1
+        lines.end()
+        if not complete and answered < len(items):
             yield Answer(error=_ended(child))
-            at += 1
+            answered += 1
 
 
 def _ended(child: Child) -> Ended:
@@ -145,7 +149,7 @@ def _ended(child: Child) -> Ended:
 
 
 def _serve(items: Sequence[T], question: Callable[[T], Any], channel: Channel) -> None:
-    """The forked process: send an answer per item."""
+    """Send an answer per item, in the forked process."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # threads do not survive a fork: torch would wait for them forever
     pid = os.getpid()
@@ -173,11 +177,8 @@ def _result(question: Callable[[T], Any], item: T) -> tuple[str, Any]:
         if party := raised_by(error):
             return "user error", [f"{party}: {explain(error)}"]
         if isinstance(error, OSError) and error.errno is not None:
-            return "os error", [
-                error.errno,
-                error.strerror,
-                None if error.filename is None else str(error.filename),
-            ]
+            place = error.filename and str(error.filename)
+            return "os error", [error.errno, error.strerror, place]
         return "defect", traceback.format_exc()
 
 
@@ -186,4 +187,6 @@ def _answer(kind: str, value: Any) -> Answer:
         return Answer(value)
     if kind == "user error":
         return Answer(error=UserError(*value))
-    return Answer(error=OSError(*value) if kind == "os error" else Defect(value))
+    if kind == "os error":
+        return Answer(error=OSError(*value))
+    return Answer(error=Defect(value))

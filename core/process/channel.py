@@ -42,7 +42,7 @@ class Message:
 
 
 class Channel:
-    """One end of a one-way pipe for messages."""
+    """An end of a one-way pipe for messages."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -50,53 +50,56 @@ class Channel:
     def send(
         self, kind: str, value: Any = None, arrays: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        """Raises ``TypeError`` or ``ValueError`` for a value that is not JSON and for an array of
-        Python objects. A copy of the process that plugin code forked ends here: only one process
-        writes to a pipe.
+        """Send a message. A copy of the process that plugin code forked ends at this call: only one
+        process writes to a pipe.
+
+        Raises ``TypeError`` or ``ValueError`` for a value that is not JSON and for an array of
+        Python objects.
         """
         if self is _channel and not in_fork():
             os._exit(0)
-        whole = {name: _plain(name, a) for name, a in (arrays or {}).items()}
-        shapes = [[name, a.dtype.str, list(a.shape)] for name, a in whole.items()]
+        plain = {name: _plain(name, a) for name, a in (arrays or {}).items()}
+        shapes = [[name, a.dtype.str, list(a.shape)] for name, a in plain.items()]
         self.connection.send_bytes(json.dumps([kind, value, shapes]).encode())
-        for a in whole.values():
+        for a in plain.values():
             if a.size:
-                self.connection.send_bytes(a.reshape(-1).view("u1").data)
+                self.connection.send_bytes(_buffer(a))
 
     def receive(self) -> Message:
-        """The next message. Raises ``EOFError`` or ``OSError`` after the other end closed, and any
-        error of json and numpy for bytes that are not a message.
+        """Return the next message. Raises ``EOFError`` or ``OSError`` after the other end closed,
+        and any error of json and numpy for bytes that are not a message.
         """
         kind, value, shapes = json.loads(self.connection.recv_bytes())
         arrays: dict[str, np.ndarray] = {}
         for name, dtype, shape in shapes:
             import numpy as np  # not imported for messages without arrays
 
-            a = np.empty(shape, np.dtype(dtype))
-            if (
-                a.size
-                and (got := self.connection.recv_bytes_into(a.reshape(-1).view("u1").data))
-                != a.nbytes
-            ):
-                raise ValueError(f"{got} bytes where {a.nbytes} were announced")
-            arrays[name] = a
+            arrays[name] = a = np.empty(shape, np.dtype(dtype))
+            size = self.connection.recv_bytes_into(_buffer(a)) if a.size else 0
+            if size != a.nbytes:
+                raise ValueError(f"{size} bytes where {a.nbytes} were announced")
         return Message(kind=kind, value=value, arrays=arrays)
 
 
 def _plain(name: str, a: np.ndarray) -> np.ndarray:
     import numpy as np
 
-    whole = np.ascontiguousarray(a).reshape(np.shape(a))
-    if type(whole) is not np.ndarray or whole.dtype.hasobject or whole.dtype.names:
+    plain = np.ascontiguousarray(a).reshape(np.shape(a))
+    if type(plain) is not np.ndarray or plain.dtype.hasobject or plain.dtype.names:
         raise TypeError(
             f"the array {name!r} holds Python objects or records; only plain numbers are sent"
         )
-    return whole
+    return plain
+
+
+def _buffer(a: np.ndarray) -> memoryview:
+    return a.reshape(-1).view("u1").data
 
 
 _channel: Channel | None = None  # from this process to the one that forked it for plugin code
 _pid = 0  # of this process: a copy that plugin code forks has another one
-_parties: list[tuple[str, TimeLimits | None]] = []  # components at work, the innermost last
+# components at work with their limits, the innermost last
+_parties: list[tuple[str, TimeLimits | None]] = [("", None)]
 # the last exception of a component, and the component
 _raised: tuple[BaseException | None, str] = (None, "")
 _alive = 0.0
@@ -106,11 +109,11 @@ def set_channel(channel: Channel | None) -> None:
     """Declare this process a fork for plugin code, with ``channel`` to its parent."""
     global _channel, _pid
     _channel, _pid = channel, os.getpid()
-    _parties.clear()
+    del _parties[1:]
 
 
 def in_fork() -> bool:
-    """Whether this process was forked to run plugin code."""
+    """Return whether this process was forked to run plugin code."""
     return _channel is not None and os.getpid() == _pid
 
 
@@ -122,7 +125,7 @@ def at_work(party: str, limits: TimeLimits | None = None) -> Iterator[None]:
     if not in_fork():
         yield
         return
-    _parties.append((party, limits or (_parties[-1][1] if _parties else None)))
+    _parties.append((party, limits or _parties[-1][1]))
     _send_party()
     try:
         yield
@@ -137,21 +140,21 @@ def at_work(party: str, limits: TimeLimits | None = None) -> Iterator[None]:
 
 
 def _send_party() -> None:
-    party, limits = _parties[-1] if _parties else ("", None)
+    party, limits = _parties[-1]
     if _channel is not None and in_fork():
-        _channel.send("at work", [party, None if limits is None else [limits.cpu_s, limits.idle_s]])
+        _channel.send("at work", [party, limits and [limits.cpu_s, limits.idle_s]])
 
 
 def raised_by(error: BaseException) -> str:
-    """The component that raised the exception; empty if none did."""
+    """Return the component that raised the exception; empty if none did."""
     return _raised[1] if _raised[0] is error else ""
 
 
 def pass_on_interrupt(error: BaseException) -> None:
-    """Raise ``error`` if it is the user's Ctrl-C. Called first wherever ``BaseException`` of plugin
-    code is caught, since ``pytest.skip``, ``CancelledError`` and ``SystemExit`` are no
-    ``Exception``. In a fork SIGINT ends the process, so that a ``KeyboardInterrupt`` there was
-    raised by a plugin.
+    """Raise ``error`` if it is the user's Ctrl-C: for every place that catches ``BaseException`` of
+    plugin code, since ``pytest.skip``, ``CancelledError`` and ``SystemExit`` are no ``Exception``.
+
+    In a fork SIGINT ends the process, so that a ``KeyboardInterrupt`` was raised by a plugin.
     """
     if isinstance(error, KeyboardInterrupt) and not in_fork():
         raise error

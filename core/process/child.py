@@ -25,21 +25,25 @@ _TRAFFIC = 1 << 16  # bytes written that count as activity: a download uses next
 _ACTIVE = 0.01  # share of the idle limit that must be used as CPU
 _MOST_DESCRIPTORS = 1 << 20
 _BLOCK = 1 << 16
-_MOST_BLOCKS = 64  # taken after the end of a process
+_MOST_BLOCKS = 64  # read after the end of a process
 _LONGEST_LINE = 2000  # bytes without a line end
 
 
 class Child:
-    """``work`` in a fork of this process. It has all that is in memory here, and of this process's
-    descriptors only its channel, its output and, without ``printed``, the standard input: no pipe
-    to another process. It leads a process group, so that a signal to its group reaches no other
-    process; what it left running in the group ends with it.
+    """A fork of this process that does ``work``. Of this process's descriptors it has only its
+    channel, its output and, without ``printed``, the standard input: no pipe to another process. It
+    leads a process group, so that a signal to its group reaches no other process; what it left
+    running in the group ends with it.
 
     Iterate to get its messages until it ends. Then ``ending`` says why in words (empty after exit
     status 0), ``timed_out`` whether a limit ended it, and ``party`` which component was at work.
-    ``limits`` are those of the whole process; a component may have limits of its own, which count
-    from its start. ``printed`` takes its output as bytes; it then has a session of its own without
-    a terminal or input. ``tick`` is called several times a second.
+
+    Args:
+        limits: those of the whole process; a component may have its own, which count from its
+            start.
+        tick: called several times a second.
+        printed: takes its output as bytes; it then has a session of its own without a terminal or
+            input.
     """
 
     def __init__(
@@ -53,18 +57,18 @@ class Child:
         self.party, self.ending, self.timed_out = "", "", False
         open_standard_input()
         # sockets: no other process can open one through /proc, as it can a pipe
-        mine, theirs = Pipe()
+        receiver, sender = Pipe()
         self._output = None if printed is None else _Output(printed)
         for text in (sys.stdout, sys.stderr):
             text.flush()
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _serve(work, Channel(theirs), parent, self._output)
-        theirs.close()
+            _serve(work, Channel(sender), parent, self._output)
+        sender.close()
         if self._output is not None:
             os.close(self._output.writer)
-        self._channel, self._open = Channel(mine), True
+        self._channel, self._open = Channel(receiver), True
         self._status: int | None = None
         self._usage = _Usage(self.pid)
         self._party_limits: TimeLimits | None = None
@@ -82,7 +86,7 @@ class Child:
 
     @property
     def limits(self) -> TimeLimits:
-        """Those that hold now: of the component at work, else of the whole process."""
+        """The limits of the component at work, else of the whole process."""
         return self._party_limits or self.own_limits
 
     def more_cpu(self, seconds: float) -> None:
@@ -102,7 +106,7 @@ class Child:
         self._open = False
 
     def _wait(self) -> None:
-        """Until there is a message or output, for one tick at most."""
+        """Wait for a message or output, for one tick at most."""
         if not self._open:
             time.sleep(_END_S)
             return
@@ -114,32 +118,30 @@ class Child:
             self._output.drain()
 
     def _messages(self) -> Iterator[Message]:
-        """Those that are there, but for the ones to this class."""
+        """Yield the messages that have come, but those for this class."""
         while self._open and self._channel.connection.poll():
             try:
                 message = self._channel.receive()
-                own = self._is_own(message)
+                handled = self._handle(message)
             except (EOFError, OSError):
                 self._open = False
                 return
             except Exception as error:  # bytes that are no message, or no memory for an array
-                self._open, self.ending = (
-                    False,
-                    f"what it sent cannot be read ({type(error).__name__}: {error})",
-                )
+                self._open = False
+                self.ending = f"what it sent cannot be read ({type(error).__name__}: {error})"
                 self._kill()
                 return
             self._usage.renew()
-            if not own:
+            if not handled:
                 yield message
 
-    def _is_own(self, message: Message) -> bool:
-        """Whether a message is for this class, which then acts on it."""
+    def _handle(self, message: Message) -> bool:
+        """Act on a message for this class; return whether it was one."""
         if message.kind == "at work":
             party, limits = message.value
-            self._party_limits = (
-                None if limits is None else TimeLimits(cpu_s=limits[0], idle_s=limits[1])
-            )
+            self._party_limits = None
+            if limits is not None:
+                self._party_limits = TimeLimits(cpu_s=limits[0], idle_s=limits[1])
             self.party = str(party)
             self._usage.begin(limits is not None)
         elif message.kind == "said":
@@ -154,7 +156,7 @@ class Child:
             self._kill()
 
     def _kill(self) -> None:
-        self._usage.kill()
+        kill_tree(self.pid)
         self._reap(block=True)
 
     def _reap(self, block: bool) -> None:
@@ -166,16 +168,17 @@ class Child:
 
 
 def exit_reason(status: int) -> str:
-    """Why a process ended, by its exit status; empty for 0."""
+    """Say why a process ended, given its exit status; empty for 0."""
     if status < 0:
-        return f"it was killed by {signal.Signals(-status).name}{' - out of memory?' if -status == signal.SIGKILL else ''}"
+        hint = " - out of memory?" if status == -signal.SIGKILL else ""
+        return f"it was killed by {signal.Signals(-status).name}{hint}"
     return f"it ended the process with status {status}" if status else ""
 
 
 def _serve(
     work: Callable[[Channel], None], channel: Channel, parent: int, output: _Output | None
 ) -> None:
-    """The forked process from start to end: no exit handler or ``finally`` of the forking one runs."""
+    """Run the forked process to its end: no exit handler or ``finally`` of its parent runs."""
     status, pid = 1, os.getpid()
     try:
         if output is None:
@@ -193,7 +196,8 @@ def _serve(
     except BaseException:
         traceback.print_exc()
     finally:
-        status = status if os.getpid() == pid else 1  # a copy that plugin code forked
+        if os.getpid() != pid:  # a copy that plugin code forked
+            status = 1
         for text in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 text.flush()
@@ -204,12 +208,12 @@ def close_descriptors(keep: int) -> None:
     """Close all but the standard ones and ``keep``; multiprocessing forgets those that it had."""
     os.closerange(3, keep)
     os.closerange(max(keep + 1, 3), _MOST_DESCRIPTORS)
-    for name, kept in (("resource_tracker", "_resource_tracker"), ("forkserver", "_forkserver")):
+    for name, server in (("resource_tracker", "_resource_tracker"), ("forkserver", "_forkserver")):
         if module := sys.modules.get(f"multiprocessing.{name}"):
-            getattr(module, kept).__init__()
+            getattr(module, server).__init__()
 
 
-# --- what it uses ---------------------------------------------------------------------------------
+# --- CPU time and file traffic --------------------------------------------------------------------
 
 
 class _Usage:
@@ -218,17 +222,14 @@ class _Usage:
     """
 
     def __init__(self, pid: int) -> None:
-        try:
-            self._process: psutil.Process | None = psutil.Process(pid)
-        except psutil.Error:  # it ended
-            self._process = None
+        self._pid = pid
         self._measured = self._active = time.monotonic()
         # CPU seconds used before the limits began to count; None: measured at the next look
         self._start: float | None = 0.0
         self._active_cpu, self._active_bytes = 0.0, 0  # at the last activity
 
     def renew(self) -> None:
-        """A message came."""
+        """Count a message as activity."""
         self._active = time.monotonic()
 
     def begin(self, anew: bool) -> None:
@@ -236,12 +237,13 @@ class _Usage:
         self._start = None if anew else 0.0
 
     def over(self, limits: TimeLimits) -> str:
-        """The limit that is exceeded, in words; empty if none is."""
+        """Return the limit that is exceeded, in words; empty if none is."""
         now = time.monotonic()
-        if self._process is None or now - self._measured < _MEASURE_EVERY_S:
+        if now - self._measured < _MEASURE_EVERY_S:
             return ""
         self._measured, cpu = now, self.cpu()
-        self._start = cpu if self._start is None else self._start
+        if self._start is None:
+            self._start = cpu
         if limits.cpu_s is not None and cpu - self._start > limits.cpu_s:
             return f"it used more than {limits.cpu_s:g} s of CPU"
         if limits.idle_s is None:
@@ -250,46 +252,33 @@ class _Usage:
         # the usage of an ended descendant is not counted any more
         self._active_cpu = min(self._active_cpu, cpu)
         self._active_bytes = min(self._active_bytes, written)
-        if (
-            cpu - self._active_cpu > _ACTIVE * limits.idle_s
-            or written - self._active_bytes > _TRAFFIC
-        ):
+        used = cpu - self._active_cpu > _ACTIVE * limits.idle_s
+        if used or written - self._active_bytes > _TRAFFIC:
             self._active, self._active_cpu, self._active_bytes = now, cpu, written
-        return (
-            f"nothing moved for {limits.idle_s:g} s" if now - self._active > limits.idle_s else ""
-        )
+        if now - self._active > limits.idle_s:
+            return f"nothing moved for {limits.idle_s:g} s"
+        return ""
 
     def cpu(self) -> float:
-        """Seconds of the process, its living descendants, and those that ended and were waited for."""
+        """Return the CPU seconds of the process, its living descendants, and those that ended and
+        were waited for.
+        """
         total = 0.0
-        for one in self._family():
+        for process in family(self._pid):
             with contextlib.suppress(psutil.Error):
-                times = one.cpu_times()
+                times = process.cpu_times()
                 total += times.user + times.system + times.children_user + times.children_system
         return total
 
-    def kill(self) -> None:
-        """The process and its descendants."""
-        if self._process is not None:
-            kill_tree(self._process.pid)
-
     def _written(self) -> int:
         total = 0
-        for one in self._family():
+        for process in family(self._pid):
             with contextlib.suppress(psutil.Error, AttributeError):  # no such count on this system
-                total += one.io_counters().write_chars
+                total += process.io_counters().write_chars
         return total
 
-    def _family(self) -> list[psutil.Process]:
-        if self._process is None:
-            return []
-        try:
-            return [self._process, *self._process.children(recursive=True)]
-        except psutil.Error:
-            return [self._process]
 
-
-# --- what it prints -------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 class _Output:
@@ -303,28 +292,27 @@ class _Output:
         os.set_blocking(self.reader, False)
 
     def redirect(self) -> None:
-        """In the child: write here, and read nothing, so that no question waits for an answer."""
+        """Write here, in the child, and read nothing, so that no question waits for an answer."""
         no_input()
         for standard in (1, 2):
             os.dup2(self.writer, standard)
         sys.stdout, sys.stderr = _text(1), _text(2)
 
     def drain(self) -> None:
-        """Take what is there."""
+        """Take one block, so that a process that prints without end is still watched."""
         with contextlib.suppress(BlockingIOError):
-            # one, so that a process that prints without end is still watched
             block = os.read(self.reader, _BLOCK)
             self.take(block)
             self.open = bool(block)
 
     def close(self) -> None:
         """Take the rest, up to a limit; a process that was left running is not waited for."""
-        for _ in range(_MOST_BLOCKS):
-            with contextlib.suppress(BlockingIOError):
-                if block := os.read(self.reader, _BLOCK):
-                    self.take(block)
-                    continue
-            break
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_MOST_BLOCKS):
+                block = os.read(self.reader, _BLOCK)
+                if not block:
+                    break
+                self.take(block)
         os.close(self.reader)
 
 
@@ -361,11 +349,11 @@ class Lines:
 
     def take(self, block: bytes) -> None:
         """Show the complete lines."""
-        *whole, self._begun = (self._begun + block).replace(b"\r", b"\n").split(b"\n")
-        if len(self._begun) > _LONGEST_LINE:
-            whole, self._begun = [*whole, self._begun], b""
-        for line in whole:
+        *lines, self._begun = (self._begun + block).replace(b"\r", b"\n").split(b"\n")
+        for line in lines:
             self._show(line)
+        if len(self._begun) > _LONGEST_LINE:
+            self.end()
 
     def end(self) -> None:
         """Show the last line, which has no end."""
@@ -383,26 +371,43 @@ class Lines:
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h; forks do not inherit them
 
 
+def _prctl(option: int, value: int) -> None:
+    """Set an attribute of this process (Linux only)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(option, value)
+
+
 def end_with_parent(parent: int | None = None) -> None:
     """End this process when its parent ends (Linux only); at once if ``parent``, its process id,
     has ended already.
     """
-    if sys.platform == "linux":
-        import ctypes
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
 
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if parent is not None and os.getppid() != parent:
-            os._exit(1)
+
+def adopt_orphans() -> None:
+    """Become the parent of processes that descendants of this one leave running (Linux only)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """Return a process and its descendants; none where it has ended."""
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []
 
 
 def kill_tree(pid: int, but: int = 0) -> None:
     """Kill a process and its descendants, except the one with the id ``but``."""
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        for one in reversed([process, *process.children(recursive=True)]):
-            if one.pid != but:
-                with contextlib.suppress(psutil.Error):
-                    one.kill()
+    for process in reversed(family(pid)):
+        if process.pid != but:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
 
 def kill_session(leader: int) -> None:
@@ -413,21 +418,13 @@ def kill_session(leader: int) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of processes that descendants of this one leave running (Linux only)."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
 def end_children(but: int) -> None:
     """Kill and wait for all descendants of this process except the child with this process id."""
-    for one in psutil.Process().children(recursive=True):
-        if one.pid != but:
+    for process in family(os.getpid())[1:]:
+        if process.pid != but:
             with contextlib.suppress(psutil.Error):
-                one.kill()
-    for one in psutil.Process().children():
-        if one.pid != but:
+                process.kill()
+    for process in psutil.Process().children():  # with the orphans that it adopted
+        if process.pid != but:
             with contextlib.suppress(psutil.Error, ChildProcessError):
-                one.wait()
+                process.wait()

@@ -18,39 +18,41 @@ from torch.nn.modules import module as _modules
 
 _SMALL = sys.float_info.min  # half of it is 0 where the processor takes numbers as small for zero
 _HOOKS = [
-    there
-    for name, there in vars(_modules).items()
-    if name.startswith("_global_") and isinstance(there, dict)
+    hooks
+    for name, hooks in vars(_modules).items()
+    if name.startswith("_global_") and isinstance(hooks, dict)
 ]
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Settings, hooks on all modules and the state of generators are afterwards what they were
-    before.
+    """Restore settings, hooks on all modules and the state of generators afterwards.
 
-    Not what was replaced inside a library, nor the working directory and the environment.
+    Whatever was replaced inside a library stays, and so do the working directory and the
+    environment.
     """
     settings = [(get, put, get()) for get, put in _SETTINGS]
-    hooks = [(there, set(there)) for there in _HOOKS]
+    hooks_before = [(hooks, set(hooks)) for hooks in _HOOKS]
     with warnings.catch_warnings():
         try:
             yield
         finally:
             for get, put, was in settings:
-                if not _ALIKE.get(get, _same)(get(), was):
+                if not _EQUAL.get(get, _equal)(get(), was):
                     put(was)
-            for there, before in hooks:
-                for new in there.keys() - before:
-                    del there[new]
+            for hooks, before in hooks_before:
+                for new in hooks.keys() - before:
+                    del hooks[new]
 
 
-def _same(a: Any, b: Any) -> bool:
+def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
         return torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return np.array_equal(a, b)
     if isinstance(a, tuple | list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else bool(a == b)
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return bool(a == b)
 
 
 def _attribute(of: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
@@ -58,7 +60,7 @@ def _attribute(of: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], N
 
 
 def _device() -> torch.device | None:
-    """None for the default: setting the CPU would put a mode around every call."""
+    """Return None for the default: setting the CPU would put a mode around every call."""
     device = torch.get_default_device()
     return None if device.type == "cpu" else device
 
@@ -67,7 +69,7 @@ def _cuda_generators() -> list[torch.Tensor]:
     return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
 
-# (how it is asked for, how it is put back)
+# (getter, setter)
 _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (_device, torch.set_default_device),  # first: tensors are made below
     (torch.get_default_dtype, torch.set_default_dtype),
@@ -92,4 +94,4 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (_cuda_generators, torch.cuda.set_rng_state_all),
 )
 # Python's own generator states 626 plain numbers, which tuples compare at once.
-_ALIKE: dict[Callable[[], Any], Callable[[Any, Any], bool]] = {random.getstate: eq}
+_EQUAL: dict[Callable[[], Any], Callable[[Any, Any], bool]] = {random.getstate: eq}

@@ -1,1 +1,1 @@
-"""What is installed: plugins, their components, and the digests of their code."""
+"""Installed plugins, their components, and the digests of their code."""

@@ -36,7 +36,7 @@ class RegisteredComponent:
         return f"{self.kind} '{self.name}' ({self.distribution} {self.version})"
 
     def load(self) -> Any:
-        """The class; raises ``UserError`` when it cannot be imported or is not what its kind
+        """Return the class; raises ``UserError`` when it cannot be imported or is not what its kind
         demands.
         """
         base_module, base_name = BASES[self.kind]
@@ -44,22 +44,23 @@ class RegisteredComponent:
         base: type = getattr(import_module(base_module), base_name)
         with at_work(str(self), plugin_limits()), settled():
             try:
-                found = self._imported()
-                self._check_class(found, base)
+                cls = self._imported()
+                if mistake := self._mistake(cls, base):
+                    raise UserError(f"{self}: {mistake}")
             except UserError:
                 raise
-            except BaseException as exc:  # a class can fail at being looked at
-                pass_on_interrupt(exc)
-                raise UserError(f"{self}: {explain(exc)}") from exc
-        return found
+            except BaseException as error:  # a class can fail at being looked at
+                pass_on_interrupt(error)
+                raise UserError(f"{self}: {explain(error)}") from error
+        return cls
 
     def _imported(self) -> Any:
         module_name, _, attribute = self.component.target.partition(":")
         try:
             module = import_module(module_name)
-        except BaseException as exc:
-            pass_on_interrupt(exc)
-            raise UserError(f"{self}: cannot import '{module_name}': {explain(exc)}") from exc
+        except BaseException as error:
+            pass_on_interrupt(error)
+            raise UserError(f"{self}: cannot import '{module_name}': {explain(error)}") from error
         try:
             return getattr(module, attribute)
         except AttributeError:
@@ -68,20 +69,17 @@ class RegisteredComponent:
                 f"{self}: the module '{module_name}' has no '{attribute}'{hint}"
             ) from None
 
-    def _check_class(self, found: Any, base: type) -> None:
-        if not (isinstance(found, type) and issubclass(found, base)):
-            expected = f"expected a subclass of fedbench.core.{base.__name__}"
-            raise UserError(f"{self}: '{self.component.target}' is {describe(found)}, {expected}")
+    def _mistake(self, cls: Any, base: type) -> str:
+        """Say why the class cannot be used; empty where it can."""
         from fedbench.core.contract.components import Params
 
-        params = getattr(found, "Params", None)
+        if not (isinstance(cls, type) and issubclass(cls, base)):
+            expected = f"expected a subclass of fedbench.core.{base.__name__}"
+            return f"'{self.component.target}' is {describe(cls)}, {expected}"
+        params = getattr(cls, "Params", None)
         if not (isinstance(params, type) and issubclass(params, Params)):
-            raise UserError(
-                f"{self}: its Params is {describe(params)}, expected a subclass of "
-                "fedbench.core.Params"
-            )
-        if mistake := _facts_mistake(self.kind, found):
-            raise UserError(f"{self}: {mistake}")
+            return f"its Params is {describe(params)}, expected a subclass of fedbench.core.Params"
+        return _facts_mistake(cls) if self.kind == "dataset" else ""
 
 
 # --- facts of a class -----------------------------------------------------------------------------
@@ -94,45 +92,45 @@ _TEXTS = {
 }
 
 
-def _facts_mistake(kind: str, cls: Any) -> str:
-    """What is wrong with the class attributes of a data set, or nothing."""
-    if kind != "dataset":
-        return ""
+def _facts_mistake(cls: Any) -> str:
+    """Say what is wrong with the class attributes of a data set; empty if nothing is."""
     for name, expected in _TEXTS.items():
-        found = getattr(cls, name)
-        if not isinstance(found, str) or not (found or name in ("citation", "home")):
-            return f"its {name} is {describe(found)}, expected {expected}"
+        text = getattr(cls, name)
+        if not isinstance(text, str) or not (text or name in ("citation", "home")):
+            return f"its {name} is {describe(text)}, expected {expected}"
     size = cls.size_mb
     if size is not None and not (isinstance(size, int | float) and 0 <= size < math.inf):
         return f"its size_mb is {describe(size)}, expected a number of megabytes >= 0, or None"
     return ""
 
 
-def is_here(cls: Any, who: str) -> bool | str:
-    """Whether a data set is on this machine, or in which form. Raises ``UserError`` naming ``who``
-    for an invalid answer.
+def is_here(cls: Any, party: str) -> bool | str:
+    """Return whether a data set is on this machine, or in which form. Raises ``UserError`` naming
+    ``party`` for an invalid answer.
     """
-    with at_work(who, plugin_limits()):
+    with at_work(party, plugin_limits()):
         try:
-            found = cls.here()
+            answer = cls.here()
         except BaseException as error:
             pass_on_interrupt(error)
-            raise UserError(f"{who}: here() failed: {explain(error)}") from error
-    if not isinstance(found, bool | str):
+            raise UserError(f"{party}: here() failed: {explain(error)}") from error
+    if not isinstance(answer, bool | str):
         raise UserError(
-            f"{who}: here() returned {describe(found)}, expected True, False or a text that says "
-            "in which form"
+            f"{party}: here() returned {describe(answer)}, expected True, False or a text that "
+            "says in which form"
         )
-    return found
+    return answer
 
 
 def describe(value: Any) -> str:
-    """A value in a few words, for messages."""
+    """Return a value in a few words, for messages."""
+    if value is None:
+        return "None"
     if isinstance(value, type):
         return f"the class {value.__name__}({', '.join(b.__name__ for b in value.__bases__)})"
     if callable(value) and (name := getattr(value, "__name__", None)):
         return f"the function {name}"
-    return "None" if value is None else f"{type(value).__name__} {value!r:.60}"
+    return f"{type(value).__name__} {value!r:.60}"
 
 
 @contextmanager

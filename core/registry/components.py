@@ -22,22 +22,19 @@ class Clash:
     claimants: tuple[RegisteredComponent, ...]
 
     def __str__(self) -> str:
-        packages = [f"{c.distribution} {c.version}" for c in self.claimants]
-        who = " and ".join(
-            f"{p} ({c.component.target})" for p, c in zip(packages, self.claimants, strict=True)
+        claims = " and ".join(
+            f"{c.distribution} {c.version} ({c.component.target})" for c in self.claimants
         )
-        way_out = (
-            "uninstall one of them"
-            if len(set(packages)) > 1
-            else "the package must rename one of them"
-        )
-        return f"{self.kind} '{self.name}' is claimed by {who}: {way_out}"
+        remedy = "the package must rename one of them"
+        if len({(c.distribution, c.version) for c in self.claimants}) > 1:
+            remedy = "uninstall one of them"
+        return f"{self.kind} '{self.name}' is claimed by {claims}: {remedy}"
 
 
 class Registry:
-    """``plugins``: every entry point with its status; ``clashes``: names claimed more than once.
+    """All plugins and their components. ``plugins``: every entry point with its status.
 
-    Nothing here imports a component's class; ``get(kind, name).load()`` does.
+    No component's class is imported before ``get(kind, name).load()``.
     """
 
     def __init__(self, plugins: Sequence[PluginStatus]) -> None:
@@ -46,16 +43,16 @@ class Registry:
             kind: defaultdict(list) for kind in KINDS
         }
         for plugin in self.plugins:
-            for found in plugin.components:
-                claims = self._claims[found.kind][found.name]
+            for component in plugin.components:
+                claims = self._claims[component.kind][component.name]
                 # the same announcement twice, through two entry points of one package
-                if found not in claims:
-                    claims.append(found)
+                if component not in claims:
+                    claims.append(component)
 
     @classmethod
     def discover(cls) -> Registry:
-        """Every entry point of the group ``fedbench``, each loaded on its own; never raises for a
-        broken plugin.
+        """Load every entry point of the group ``fedbench`` on its own; a broken plugin never raises
+        an error.
         """
         return cls(discover_plugins())
 
@@ -67,32 +64,32 @@ class Registry:
     @property
     def clashes(self) -> list[Clash]:
         """Names claimed more than once, by kind and name."""
-        return [
-            Clash(kind, name, tuple(claims))
-            for kind in KINDS
-            for name, claims in sorted(self._claims[kind].items())
-            if len(claims) > 1
-        ]
+        clashes = []
+        for kind, by_name in self._claims.items():
+            for name, claims in sorted(by_name.items()):
+                if len(claims) > 1:
+                    clashes.append(Clash(kind, name, tuple(claims)))
+        return clashes
 
     def claimants(self, kind: str, name: str) -> list[RegisteredComponent]:
-        """All components of this kind and name."""
+        """Return all components of this kind and name."""
         return self._claims[kind].get(name, [])
 
     def components(self, kind: str) -> list[RegisteredComponent]:
-        """The usable components of a kind (claimed once), by name."""
+        """Return the usable components of a kind (claimed once), by name."""
         return [claims[0] for _, claims in sorted(self._claims[kind].items()) if len(claims) == 1]
 
     def own(self, kind: str) -> list[RegisteredComponent]:
-        """Those that come with the harness: what a suite has without naming it."""
+        """Return the components that come with fedbench: a suite has them without naming them."""
         return [c for c in self.components(kind) if c.distribution == DISTRIBUTION]
 
     def floors(self) -> list[RegisteredComponent]:
-        """The defenses that every board has as rows: nothing but what comes with the harness."""
+        """Return fedbench's defenses that every board has as rows."""
         return [c for c in self.own("defense") if c.component.floor]
 
     def get(self, kind: str, name: str) -> RegisteredComponent:
-        """The component; raises ``UserError`` for an unknown name (with the nearest) and for one
-        claimed twice.
+        """Return the component; raises ``UserError`` for an unknown name (with the nearest) and for
+        one claimed twice.
         """
         claims = self.claimants(kind, name)
         if len(claims) > 1:
@@ -103,11 +100,14 @@ class Registry:
 
     def _unknown(self, kind: str, name: str) -> str:
         names = [c.name for c in self.components(kind)]
-        other = [k for k in KINDS if k != kind and name in self._claims[k]]
-        hint = f" (there is a {other[0]} of this name)" if other else did_you_mean(name, names)
-        text = f"unknown {kind} '{name}'{hint}; the {PLURAL[kind]} are {', '.join(by_nearness(name, names)) or '(none)'}"
+        hint = did_you_mean(name, names)
+        for namesake in KINDS:
+            if namesake != kind and name in self._claims[namesake]:
+                hint = f" (there is a {namesake} of this name)"
+                break
+        choices = ", ".join(by_nearness(name, names)) or "(none)"
+        text = f"unknown {kind} '{name}'{hint}; the {PLURAL[kind]} are {choices}"
         if self.broken:
-            text += "; a broken plugin may have provided it: " + "; ".join(
-                f"{p}: {p.reason}" for p in self.broken
-            )
+            reasons = "; ".join(f"{p}: {p.reason}" for p in self.broken)
+            text += f"; a broken plugin may have provided it: {reasons}"
         return text

@@ -1,5 +1,5 @@
 """Find plugins: every entry point of the group ``fedbench`` is loaded on its own, so that a broken
-one breaks nothing else.
+one breaks no other.
 
 Built-in plugins are loaded in this process, those of other packages in a separate one.
 """
@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from importlib.metadata import Distribution, EntryPoint, distribution, distributions
+from itertools import chain
+from pathlib import PurePath
 from typing import Any
 
 import pluggy
@@ -24,14 +26,12 @@ from fedbench.core.words import did_you_mean, explain, one_line
 _KEBAB = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 Announced = tuple[list[tuple[str, dict[str, Any]]], str]
-"""([(kind, fields of a Component)], what is wrong)"""
+"""([(kind, fields of a Component)], mistakes)"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PluginStatus:
-    """One entry point: what it announced (``components``), and what is wrong with it (``reason``,
-    empty when ok).
-    """
+    """An entry point: the components that it announced, and the ``reason`` why it is not ok."""
 
     entry_point: str
     distribution: str
@@ -47,47 +47,22 @@ class PluginStatus:
 def discover_plugins() -> list[PluginStatus]:
     """Load every entry point of the group, in the order of package and entry point."""
     plugin_limits()  # raises for an invalid time limit, which is not a plugin's fault
-    found: dict[str, list[PluginStatus]] = {}
+    plugins: dict[str, list[PluginStatus]] = {}
     for dist in distributions():
-        if not (entries := list(dict.fromkeys(_entries(dist)))):
+        entries = list(dict.fromkeys(_entries(dist)))
+        if not entries:
             continue
-        name, version = _identity(dist)
+        name, version = _name_and_version(dist)
         key = re.sub(r"[-_.]+", "-", name).lower()
-        if key not in found:  # Python imports the first copy on sys.path
-            found[key] = [
-                _status(e, said, name, version)
-                for e, said in zip(entries, _ask(entries, name), strict=True)
-            ]
-    return sorted(
-        (p for plugins in found.values() for p in plugins),
-        key=lambda p: (p.distribution, p.entry_point),
-    )
-
-
-def _identity(dist: Distribution) -> tuple[str, str]:
-    """Name and version, also of a distribution with damaged metadata."""
-    stem = (
-        str(getattr(dist, "_path", "unknown"))
-        .replace("\\", "/")
-        .rsplit("/", 1)[-1]
-        .removesuffix(".dist-info")
-    )
-    try:
-        name, version = dist.metadata["Name"], dist.metadata["Version"]
-    # a missing METADATA file gives None or an exception, depending on the version of Python
-    except Exception:
-        name, version = "", ""
-    return one_line(str(name or stem), 200), one_line(str(version or "?"), 100)
-
-
-def of_leaderboard(name: str) -> Any:
-    """Return a function that the leaderboard announces: core imports nothing of it."""
-    return distribution(DISTRIBUTION).entry_points.select(group="fedbench.results")[name].load()
+        if key not in plugins:  # Python imports the first copy on sys.path
+            answers = zip(entries, _answers(entries, name), strict=True)
+            plugins[key] = [_status(entry, answer, name, version) for entry, answer in answers]
+    return sorted(chain(*plugins.values()), key=lambda p: (p.distribution, p.entry_point))
 
 
 def _entries(dist: Distribution) -> list[EntryPoint | Exception]:
-    """The group's entry points; an unreadable ``entry_points.txt`` that mentions the group is one
-    failure.
+    """Return the group's entry points; an unreadable ``entry_points.txt`` that mentions the group
+    is one failure.
     """
     try:
         return [e for e in dist.entry_points if e.group == PROJECT]
@@ -95,7 +70,19 @@ def _entries(dist: Distribution) -> list[EntryPoint | Exception]:
         return [error] if f"[{PROJECT}]" in (dist.read_text("entry_points.txt") or "") else []
 
 
-def _ask(entries: list[EntryPoint | Exception], distribution: str) -> Iterator[Announced]:
+def _name_and_version(dist: Distribution) -> tuple[str, str]:
+    """Return name and version, also of a distribution with damaged metadata."""
+    try:
+        name, version = dist.metadata["Name"], dist.metadata["Version"]
+    # a missing METADATA file gives None or an exception, depending on the version of Python
+    except Exception:
+        name, version = "", ""
+    if not name:
+        name = PurePath(str(getattr(dist, "_path", "unknown"))).name.removesuffix(".dist-info")
+    return one_line(str(name), 200), one_line(str(version or "?"), 100)
+
+
+def _answers(entries: list[EntryPoint | Exception], distribution: str) -> Iterator[Announced]:
     if distribution == DISTRIBUTION:
         yield from map(_announced, entries)
         return
@@ -104,9 +91,9 @@ def _ask(entries: list[EntryPoint | Exception], distribution: str) -> Iterator[A
 
 
 def _status(
-    entry: EntryPoint | Exception, said: Announced, distribution: str, version: str
+    entry: EntryPoint | Exception, answer: Announced, distribution: str, version: str
 ) -> PluginStatus:
-    components, reason = said
+    components, reason = answer
     return PluginStatus(
         entry_point="?" if isinstance(entry, Exception) else one_line(entry.name, 200),
         distribution=distribution,
@@ -114,10 +101,15 @@ def _status(
         ok=not reason,
         reason=one_line(reason, 2000),
         components=tuple(
-            RegisteredComponent(Component(**record), distribution, version, kind)
-            for kind, record in components
+            RegisteredComponent(Component(**fields), distribution, version, kind)
+            for kind, fields in components
         ),
     )
+
+
+def of_leaderboard(name: str) -> Any:
+    """Return a function that the leaderboard announces: core imports nothing of it."""
+    return distribution(DISTRIBUTION).entry_points.select(group="fedbench.results")[name].load()
 
 
 # --- one entry point ------------------------------------------------------------------------------
@@ -127,25 +119,26 @@ def _announced(entry: EntryPoint | Exception) -> Announced:
     """Load an entry point and call its hooks."""
     if isinstance(entry, Exception):
         return [], f"its entry_points.txt cannot be read: {explain(entry)}"
-    who = f"cannot import '{one_line(entry.value, 200)}'"
+    step = f"cannot import '{one_line(entry.value, 200)}'"
     try:
-        with at_work(who, plugin_limits()):
+        with at_work(step, plugin_limits()):
             plugin = entry.load()
-        who = "what it announces cannot be read"
-        with at_work(who, plugin_limits()):
-            components, problems = announced(plugin)
-            told = [
-                (kind, {field.name: getattr(c, field.name) for field in fields(Component)})
-                for kind, c in components
-            ]
+        step = "what it announces cannot be read"
+        with at_work(step, plugin_limits()):
+            components, mistakes = announced(plugin)
+            records = [(kind, _fields(component)) for kind, component in components]
     except BaseException as error:
         pass_on_interrupt(error)
-        return [], f"{who}: {explain(error)}"
-    return told, "; ".join(problems)
+        return [], f"{step}: {explain(error)}"
+    return records, "; ".join(mistakes)
+
+
+def _fields(component: Component) -> dict[str, Any]:
+    return {field.name: getattr(component, field.name) for field in fields(Component)}
 
 
 def announced(plugin: Any) -> tuple[list[tuple[str, Component]], list[str]]:
-    """([(kind, component)] of all hooks, what is wrong) of a loaded plugin."""
+    """Return ([(kind, component)] of all hooks, mistakes) of a loaded plugin."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(Hooks)
     try:
@@ -154,48 +147,50 @@ def announced(plugin: Any) -> tuple[list[tuple[str, Component]], list[str]]:
         pass_on_interrupt(error)
         return [], [_invalid_hook(error)]
     implemented = [caller.name for caller in manager.get_hookcallers(plugin) or []]
-    problems = [
-        f"unknown hook '{n}'{did_you_mean(n, HOOKS.values())}"
-        for n in implemented
-        if n not in HOOKS.values()
-    ]
-    unmarked = [
-        n
-        for n in dir(plugin)
-        if n.startswith(f"{PROJECT}_") and n not in implemented and callable(getattr(plugin, n))
-    ]
-    problems += [
-        f"the function '{name}' is not marked @hookimpl, so it announces nothing"
-        for name in unmarked
-    ]
-    if not implemented and not problems:
-        problems.append(
-            "announces nothing: no function is marked @hookimpl; the hooks are "
-            f"{', '.join(HOOKS.values())}"
-        )
+    mistakes = _unknown_hooks(plugin, implemented)
     components: list[tuple[str, Component]] = []
     for kind, hook in HOOKS.items():
-        if hook in implemented:
-            try:
-                with at_work(hook, plugin_limits()):
-                    records = _records(getattr(manager.hook, hook))
-            except BaseException as error:
-                pass_on_interrupt(error)
-                problems.append(f"{hook} failed: {explain(error)}")
-                continue
-            mistakes = [_mistake(record) for record in records]
-            problems += [f"{hook}: {mistake}" for mistake in mistakes if mistake]
-            components += [
-                (kind, record)
-                for record, mistake in zip(records, mistakes, strict=True)
-                if not mistake
-            ]
-    return components, problems
+        if hook not in implemented:
+            continue
+        try:
+            with at_work(hook, plugin_limits()):
+                records = _records(getattr(manager.hook, hook))
+        except BaseException as error:
+            pass_on_interrupt(error)
+            mistakes.append(f"{hook} failed: {explain(error)}")
+            continue
+        for record in records:
+            if mistake := _mistake(record):
+                mistakes.append(f"{hook}: {mistake}")
+            else:
+                components.append((kind, record))
+    return components, mistakes
+
+
+def _unknown_hooks(plugin: Any, implemented: list[str]) -> list[str]:
+    """Return the mistakes in the names and marks of a plugin's hooks."""
+    hooks = HOOKS.values()
+    mistakes = [
+        f"unknown hook '{name}'{did_you_mean(name, hooks)}"
+        for name in implemented
+        if name not in hooks
+    ]
+    prefixed = {name for name in dir(plugin) if name.startswith(f"{PROJECT}_")}
+    mistakes += [
+        f"the function '{name}' is not marked @hookimpl, so it announces nothing"
+        for name in sorted(prefixed.difference(implemented))
+        if callable(getattr(plugin, name))
+    ]
+    if not implemented and not mistakes:
+        mistakes.append(
+            f"announces nothing: no function is marked @hookimpl; the hooks are {', '.join(hooks)}"
+        )
+    return mistakes
 
 
 def _records(call: Callable[[], list[Any]]) -> list[Any]:
-    """What a hook yields; pluggy gives a list of one iterable, an empty one for a hook that
-    returned None.
+    """Return the announcements of a hook; pluggy gives a list of one iterable, an empty one for a
+    hook that returned None.
     """
     (result,) = call() or [None]
     if result is None or isinstance(result, str | Component):
@@ -206,25 +201,29 @@ def _records(call: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _invalid_hook(error: BaseException) -> str:
-    """pluggy's message about a hook's signature on one line."""
-    if isinstance(error, pluggy.PluginValidationError):
-        found = re.search(r"hookimpl definition: (.*)", str(error))
-        return f"{found.group(1) if found else error}: wrong signature, the hooks of fedbench take no arguments"
-    return f"cannot be registered: {explain(error)}"
+    """Return pluggy's message about a hook's signature on one line."""
+    if not isinstance(error, pluggy.PluginValidationError):
+        return f"cannot be registered: {explain(error)}"
+    definition = re.search(r"hookimpl definition: (.*)", str(error))
+    hook = definition[1] if definition else error
+    return f"{hook}: wrong signature, the hooks of fedbench take no arguments"
 
 
 def _mistake(record: Any) -> str:
-    """What is wrong with one announcement, or nothing."""
+    """Say what is wrong with an announcement; empty if nothing is."""
     if not isinstance(record, Component):
         return f"yielded {describe(record)}, expected fedbench.core.Component"
+    name, target = record.name, record.target
     for field in ("name", "target", "summary", "paper"):
-        value = getattr(record, field)
-        if not isinstance(value, str) or not value.isprintable():
-            return f"the {field} of {record.name!r} is {describe(value)}, expected printable text on one line"
-    if not _KEBAB.fullmatch(record.name):
-        return f"the name {record.name!r} is not kebab-case (lower-case letters, digits and single dashes)"
-    if not _TARGET.fullmatch(record.target):
-        return f"the target {record.target!r} of '{record.name}' has not the form 'package.module:Class'"
+        text = getattr(record, field)
+        if not isinstance(text, str) or not text.isprintable():
+            problem = f"is {describe(text)}, expected printable text on one line"
+            return f"the {field} of {name!r} {problem}"
+    if not _KEBAB.fullmatch(name):
+        rule = "lower-case letters, digits and single dashes"
+        return f"the name {name!r} is not kebab-case ({rule})"
+    if not _TARGET.fullmatch(target):
+        return f"the target {target!r} of '{name}' has not the form 'package.module:Class'"
     if not record.summary.strip() or type(record.floor) is not bool:
-        return f"the summary of '{record.name}' must not be empty, its floor must be True or False"
+        return f"the summary of '{name}' must not be empty, its floor must be True or False"
     return ""

@@ -1,5 +1,4 @@
-"""Public methods of a component's class that no hook of its kind is called: the engine never calls
-them.
+"""Hooks of a component's class, and public methods that are none: the engine never calls them.
 
 A hook is a method of the contract's class that the component is built on: for a defense a phase of
 ``contract/phases.py`` or ``check``, for an active attack also ``craft``.
@@ -9,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
 from types import FunctionType
+from typing import Any
 
 from fedbench.core.contract.components import Configured
 from fedbench.core.words import nearest, one_line
@@ -28,107 +27,101 @@ _LONGEST, _MOST = 60, 20  # letters of a name, messages of a class
 
 
 def hooks_of(cls: type) -> dict[str, type]:
-    """What the engine calls of a class built on the contract, by name: the contract's class that
-    has it first.
-    """
-    found: dict[str, type] = {}
-    for base in (b for b in cls.__mro__ if _of_contract(b)):
-        found |= {
-            name: base
-            for name, value in vars(base).items()
-            if isinstance(value, _METHODS) and name not in found
-        }
-    return {name: base for name, base in found.items() if not name.startswith("_")}
+    """Return the hooks of a class by name: the first class of the contract that has each."""
+    hooks: dict[str, type] = {}
+    for base in filter(_is_contract, cls.__mro__):
+        for name in _methods(base):
+            hooks.setdefault(name, base)
+    return hooks
 
 
 def misfits(cls: type) -> list[tuple[str, str, str]]:
-    """(hook, the parameters that the class's own method takes, those of the contract) of each hook
+    """Return (hook, the parameters of the class's own method, those of the contract) of each hook
     that the engine's arguments do not fit.
     """
-    found = []
+    wrong = []
     for name, base in hooks_of(cls).items():
-        expected, bare = (
-            _parameters(base, name),
-            vars(base)[name] is inspect.getattr_static(cls, name),
-        )
-        if bare or not callable(getattr(cls, name, None)):
+        if vars(base)[name] is inspect.getattr_static(cls, name):
             continue
-        needed = [
-            p
-            for p in expected.parameters.values()
-            if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
-        ]
-        extra = {p.name: None for p in expected.parameters.values() if p.default is not p.empty}
-        taken = _parameters(cls, name)
+        if not callable(getattr(cls, name, None)):
+            continue
+        expected, signature = _signature(base, name), _signature(cls, name)
+        needed, optional = [], {}
+        for p in expected.parameters.values():
+            if p.default is not p.empty:
+                optional[p.name] = None
+            elif p.kind is p.POSITIONAL_OR_KEYWORD:
+                needed.append(p)
         try:
-            taken.bind(*needed, **extra)
+            signature.bind(*needed, **optional)
         except TypeError:
-            found.append((name, _shown(taken), _shown(expected)))
-    return found
+            wrong.append((name, _parameters(signature), _parameters(expected)))
+    return wrong
 
 
-def _parameters(cls: type, name: str) -> inspect.Signature:
-    """Of a method, ``self`` and ``cls`` left out."""
+def _signature(cls: type, name: str) -> inspect.Signature:
+    """Return the signature of a method without ``self`` and ``cls``."""
     signature = inspect.signature(getattr(cls, name))
-    plain = inspect.isfunction(inspect.getattr_static(cls, name))
-    return signature.replace(
-        parameters=list(signature.parameters.values())[plain:],
-        return_annotation=inspect.Signature.empty,
-    )
+    parameters = list(signature.parameters.values())
+    if inspect.isfunction(inspect.getattr_static(cls, name)):
+        del parameters[0]
+    return signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
 
 
-def _shown(signature: inspect.Signature) -> str:
+def _parameters(signature: inspect.Signature) -> str:
     bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     return str(signature.replace(parameters=bare))
 
 
 def unknown_methods(cls: type) -> list[str]:
-    """A message on each public method, of the class's own or of its package's bases, that is no
-    hook: ``its method 'protekt' is no phase, ...``. Empty for a class that is not built on the
-    contract. A method that overrides one of another library's class (``forward`` of a module) is
-    that library's to call.
+    """Return a message on each public method, of the class's own or of its package's bases, that is
+    no hook: ``its method 'protekt' is no phase, ...``. Empty for a class that is not built on the
+    contract.
+
+    A method that overrides one of another library's class (``forward`` of a module) is that
+    library's to call.
     """
-    contract = next(
-        (base for base in cls.__mro__ if _of_contract(base) and base is not Configured), None
-    )
-    if contract is None:
+    bases = [base for base in cls.__mro__ if _is_contract(base) and base is not Configured]
+    if not bases:
         return []
-    own = [
-        c
-        for c in cls.__mro__
-        if not _of_contract(c) and (issubclass(c, Configured) or _package(c) == _package(cls))
-    ]
-    known = {name for c in cls.__mro__ if c not in own for name in dir(c)}
-    names = (name for c in own for name, value in vars(c).items() if isinstance(value, _METHODS))
-    unknown = [
-        name for name in dict.fromkeys(names) if not name.startswith("_") and name not in known
-    ]
-    messages = [_message(name, contract) for name in unknown[:_MOST]]
-    more = len(unknown) - len(messages)
-    return [*messages, *([f"{more} more of its methods are no hooks either"] if more else [])]
+    authored = [base for base in cls.__mro__ if _is_authored(base, cls)]
+    inherited = set().union(*(dir(base) for base in cls.__mro__ if base not in authored))
+    names: dict[str, None] = {}
+    for base in authored:
+        names |= dict.fromkeys(name for name in _methods(base) if name not in inherited)
+    messages = [_message(name, bases[0]) for name in list(names)[:_MOST]]
+    if len(names) > _MOST:
+        messages.append(f"{len(names) - _MOST} more of its methods are no hooks either")
+    return messages
 
 
 def _message(name: str, contract: type) -> str:
-    here, narrower = hooks_of(contract), dict(_hooks_of_subclasses(contract))
-    what = "phase" if contract.__name__ == "Defense" else f"hook of {contract.__name__}"
-    text = f"its method '{one_line(name, _LONGEST)}' is no {what}, so the engine never calls it"
-    near = nearest(name, [*here, *narrower], _NEAR)
+    hooks = dict.fromkeys(hooks_of(contract), "")
+    for subclass in filter(_is_contract, type.__subclasses__(contract)):
+        for hook in hooks_of(subclass):  # `craft` of an active attack
+            hooks.setdefault(hook, f" of {subclass.__name__}, which it is not built on")
+    kind = "phase" if contract.__name__ == "Defense" else f"hook of {contract.__name__}"
+    text = f"its method '{one_line(name, _LONGEST)}' is no {kind}, so the engine never calls it"
+    near = nearest(name, hooks, _NEAR)
     if near is None:
         return f"{text}; a helper's name begins with an underscore"
-    of = f" of {narrower[near].__name__}, which it is not built on" if near in narrower else ""
-    return f"{text} - did you mean '{near}'{of}? A helper's name begins with an underscore"
+    return f"{text} - did you mean '{near}'{hooks[near]}? A helper's name begins with an underscore"
 
 
-def _hooks_of_subclasses(contract: type) -> Iterator[tuple[str, type]]:
-    """What only a narrower class of the contract has: ``craft`` of an active attack."""
-    subclasses: list[type] = type.__subclasses__(contract)
-    narrower = filter(_of_contract, subclasses)
-    yield from (
-        (name, sub) for sub in narrower for name in hooks_of(sub) if name not in hooks_of(contract)
-    )
+def _methods(cls: type) -> list[str]:
+    """Return the names of the public methods in the body of a class."""
+    members: dict[str, Any] = dict(vars(cls))
+    return [n for n, m in members.items() if isinstance(m, _METHODS) and not n.startswith("_")]
 
 
-def _of_contract(cls: type) -> bool:
+def _is_authored(base: type, cls: type) -> bool:
+    """Return whether a base of a component's class is its author's."""
+    if _is_contract(base):
+        return False
+    return issubclass(base, Configured) or _package(base) == _package(cls)
+
+
+def _is_contract(cls: type) -> bool:
     return str(cls.__module__).startswith(f"{_CONTRACT}.") and issubclass(cls, Configured)
 
 

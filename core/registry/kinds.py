@@ -1,12 +1,12 @@
-"""The kinds of component: everything that is said of a kind by name. Imports nothing, so that help
-stays quick.
+"""The kinds of component: name, plural, hook and base class. Imports nothing, so that help stays
+quick.
 """
 
 from __future__ import annotations
 
 import sys
 
-# kind -> where its base class lives
+# kind -> module and name of its base class
 BASES = {
     "defense": ("fedbench.core.contract.defense", "Defense"),
     "attack": ("fedbench.core.contract.attack", "Attack"),
@@ -17,17 +17,14 @@ BASES = {
     "report": ("fedbench.core.contract.components", "Report"),
 }
 KINDS = tuple(BASES)
-PLURAL = {kind: "analyses" if kind == "analysis" else f"{kind}s" for kind in KINDS}
+PLURAL = {kind: f"{kind}s" for kind in KINDS} | {"analysis": "analyses"}
 HOOKS = {kind: f"fedbench_{plural}" for kind, plural in PLURAL.items()}
 
 
 def kind_of(cls: type) -> str:
-    """The kind of a class that has been imported; ``component`` for one of none."""
-    bases = (
-        (kind, getattr(sys.modules.get(module), name, None))
-        for kind, (module, name) in BASES.items()
-    )
-    return next(
-        (kind for kind, base in bases if isinstance(base, type) and issubclass(cls, base)),
-        "component",
-    )
+    """Return the kind of a class that has been imported; ``component`` for one of none."""
+    for kind, (module, name) in BASES.items():
+        base = getattr(sys.modules.get(module), name, None)
+        if isinstance(base, type) and issubclass(cls, base):
+            return kind
+    return "component"

@@ -1,4 +1,4 @@
-"""A component as a run uses it: found, with every parameter resolved, and the code that runs."""
+"""A component as a run uses it: with every parameter resolved, and with digests of its code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedbench.core.registry.kinds import kind_of
 
 
 class ComponentUse(BaseModel):
-    """What a suite names, resolved; a run carries it and its records store it."""
+    """A component that a suite names, resolved; a run carries it and its records store it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,25 +41,25 @@ class ComponentUse(BaseModel):
     """defenses applied after this one"""
 
     def identity(self) -> dict[str, Any]:
-        """What can change the answer: not the label. The target too: several components may share
-        one file, and which of them a name announces stands in another, which the digest does not
-        cover.
+        """Return the fields that can change a result: all but the label.
+
+        Several components may share one file: the target says which of them a name means.
         """
-        own = {
-            name: getattr(self, name)
-            for name in ("name", "params", "target", "distribution", "digest")
-        }
-        own |= {"requires": self.requires} if self.requires else {}
-        return own | ({"then": [part.identity() for part in self.then]} if self.then else {})
+        identity = self.model_dump(exclude={"label", "requires", "then"})
+        if self.requires:
+            identity["requires"] = self.requires
+        if self.then:
+            identity["then"] = [part.identity() for part in self.then]
+        return identity
 
     @property
     def chain(self) -> tuple[ComponentUse, ...]:
-        """This one and those applied after it."""
+        """This component and those applied after it."""
         return (self.model_copy(update={"then": ()}), *self.then)
 
     @property
     def distributions(self) -> list[str]:
-        """The distributions of this one and of those applied after it."""
+        """The distributions of this component and of those applied after it."""
         return [part.distribution for part in self.chain]
 
     @property
@@ -71,42 +71,42 @@ class ComponentUse(BaseModel):
         return f"'{self.name}' ({self.distribution})"
 
     def load(self) -> Any:
-        """The component's class; it has been found and checked when the suite was resolved."""
+        """Return the component's class, which was checked when the suite was resolved."""
         module, _, name = self.target.partition(":")
         with at_work(str(self), plugin_limits()), settled():
             return getattr(import_module(module), name)
 
     def make(self) -> list[Any]:
-        """An instance of this one and of each that follows."""
-        made = []
+        """Return an instance of this component and of each that follows."""
+        instances = []
         for part in self.chain:
             cls = part.load()
             with at_work(f"{kind_of(cls)} {part}", plugin_limits()), settled():
-                made.append(cls(**part.params))
-        return made
+                instances.append(cls(**part.params))
+        return instances
 
 
 class UseMaker:
-    """Makes uses of registered components; the files of a package are hashed once, not once a use."""
+    """Makes uses of registered components; the files of a package are hashed once."""
 
     def __init__(self) -> None:
-        self._files: dict[tuple[str, str], tuple[str, dict[str, str]]] = {}
+        self._sources: dict[tuple[str, str], tuple[str, dict[str, str]]] = {}
 
     def __call__(
-        self, found: RegisteredComponent, params: dict[str, Any], label: str
+        self, component: RegisteredComponent, params: dict[str, Any], label: str
     ) -> ComponentUse:
-        """The use of a component with these resolved parameters."""
-        module = found.component.target.partition(":")[0]
-        at = (module, found.distribution)
-        if at not in self._files:
-            self._files[at] = source_digest(*at), requirements_of(found.distribution)
-        digest, requires = self._files[at]
+        """Return the use of a component with these resolved parameters."""
+        target, package = component.component.target, component.distribution
+        source = (target.partition(":")[0], package)
+        if source not in self._sources:
+            self._sources[source] = source_digest(*source), requirements_of(package)
+        digest, requires = self._sources[source]
         return ComponentUse(
-            name=found.name,
+            name=component.name,
             label=label,
             params=params,
-            target=found.component.target,
-            distribution=f"{found.distribution} {found.version}",
+            target=target,
+            distribution=f"{package} {component.version}",
             digest=digest,
             requires=requires,
         )

@@ -19,7 +19,7 @@ from fedbench.core.run.scene import Scene
 from fedbench.core.run.train import Trained
 from fedbench.core.run.trained_run import Run
 from fedbench.core.signals.measure import rows_of
-from fedbench.core.store.record import Found
+from fedbench.core.store.record import RecordedFindings
 
 MOST_NUMBERS = 2**22  # in all arrays of one analysis together
 MOST_FOUND = 10_000  # names
@@ -43,11 +43,13 @@ def analyse(
         out.send("found", found.model_dump(mode="json"), vectors)
 
 
-def received(use: ComponentUse, message: Message) -> tuple[dict[str, Found], dict[str, np.ndarray]]:
+def received(
+    use: ComponentUse, message: Message
+) -> tuple[dict[str, RecordedFindings], dict[str, np.ndarray]]:
     """(what it found, its vectors under ``<analysis>:<name>``); empty where that is nothing."""
     if message.value is None:
         return {}, {}
-    found = Found.model_validate(message.value)
+    found = RecordedFindings.model_validate(message.value)
     return {use.label: found}, {
         f"{use.label}:{name}": message.arrays[name] for name in found.arrays
     }
@@ -71,7 +73,7 @@ def own_judgement(judgement: Judgement | None) -> Judgement | None:
     return replace(judgement, targets=tuple(targets))
 
 
-def checked(findings: Findings) -> tuple[Found, dict[str, np.ndarray]]:
+def checked(findings: Findings) -> tuple[RecordedFindings, dict[str, np.ndarray]]:
     """As they stand in a record; raises ``TypeError`` or ``ValueError`` for what is no findings."""
     if not isinstance(findings, Findings):
         raise TypeError(
@@ -97,7 +99,7 @@ def checked(findings: Findings) -> tuple[Found, dict[str, np.ndarray]]:
             )
         vectors[name] = vector
     units = {name: str(findings.units.get(name, ""))[:LONGEST_NAME] for name in findings.arrays}
-    return Found(
+    return RecordedFindings(
         numbers={_named(name): _number(name, n) for name, n in findings.numbers.items()},
         arrays=units,
     ), vectors

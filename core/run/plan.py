@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 from fedbench.core.contract.errors import UserError
 from fedbench.core.run.job import Job
 from fedbench.core.spec.resolve import Resolved, ResolvedSetting
-from fedbench.core.store.plans import Asked
 from fedbench.core.store.stems import word
+from fedbench.core.store.stored_suites import StoredSuite
 from fedbench.core.words import did_you_mean
 
 
@@ -34,7 +34,7 @@ class Plan:
     """settings of the suite that were not planned"""
     notes: tuple[str, ...] = ()
     """what is odd about the data or a component, though it can be used"""
-    asked: Asked | None = None
+    asked: StoredSuite | None = None
     """the suite that it was made of, as a results folder keeps it"""
 
     @property

@@ -1,6 +1,4 @@
-"""The processes of a run: session, output, memory limit, and the global state that plugins may have
-changed.
-"""
+"""The processes of a run: session, output, memory limit, global state that plugins can change."""
 
 from __future__ import annotations
 
@@ -55,16 +53,17 @@ def become_worker(job: Job, channel: Channel) -> None:
 
 
 def prepare_fork(job: Job) -> None:
-    """For plugin code: deterministic kernels, float32, and no more memory than the suite allows."""
+    """Prepare for plugin code: deterministic kernels, float32, the suite's limit of memory."""
     # cuBLAS is deterministic only with it
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # attacks are shown such arrays
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     settle(job, "start")
     if job.limits.memory_gb:
-        limit, most = int(job.limits.memory_gb * 2**30), resource.getrlimit(resource.RLIMIT_DATA)[1]
-        # a limit that is set already is kept
-        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+        limit = int(job.limits.memory_gb * 2**30)
+        before = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        if before != resource.RLIM_INFINITY:
+            limit = min(limit, before)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
@@ -92,9 +91,9 @@ def settle(job: Job, purpose: str) -> None:
 
 
 def log_failure(error: BaseException) -> None:
-    """Write the traceback of plugin code's exception to the log: its own frames or, if the user
-    asked for it, all, which are then shown too. Nothing for an error of which the message says all,
-    and nothing outside a fork for plugin code.
+    """Write the traceback of plugin code's exception to the log and, for debugging, to the command.
+
+    It does nothing for an error of which the message says all, and outside a fork for plugin code.
     """
     if not in_fork() or (isinstance(error, _SAY_ALL) and error.__cause__ is None):
         return
@@ -105,16 +104,11 @@ def log_failure(error: BaseException) -> None:
 
 
 def keep_log_short() -> None:
-    """Truncate the log, with a note, if a plugin prints too much. No effect where no log is
-    written.
-    """
+    """Truncate the log, with a note, if a plugin prints too much; without a log do nothing."""
     if _logging and os.fstat(1).st_size > _MOST_LOG_BYTES:
         os.ftruncate(1, 0)
-        os.write(
-            1,
-            f"[more than {_MOST_LOG_BYTES >> 20} MiB were written here; what came before is "
-            "gone]\n".encode(),
-        )
+        size = f"{_MOST_LOG_BYTES >> 20} MiB"
+        os.write(1, f"[more than {size} were written here; what came before is gone]\n".encode())
 
 
 def _write_to(path: Path) -> None:
@@ -130,8 +124,8 @@ def _write_to(path: Path) -> None:
 
 
 def end_strays() -> None:
-    """End all processes that plugins left running: they would take the CPU from what comes next. No
-    effect outside a worker.
+    """End all processes that plugins left running, which would take CPU time from later ones;
+    outside a worker do nothing.
     """
     if _guard:
         end_children(but=_guard)

@@ -22,8 +22,8 @@ from fedbench.core.run.job import Job, identity, key_of_run
 from fedbench.core.run.resume import values_that_differ
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved, written_out
-from fedbench.core.store.plans import Asked
 from fedbench.core.store.record import Provenance
+from fedbench.core.store.stored_suites import StoredSuite
 from fedbench.core.words import printable
 
 
@@ -56,9 +56,9 @@ def installed() -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
-def asked_for(loaded: LoadedSuite, resolved: Resolved, device: str) -> Asked:
+def asked_for(loaded: LoadedSuite, resolved: Resolved, device: str) -> StoredSuite:
     """The suite as a results folder keeps it, with what is installed."""
-    return Asked(
+    return StoredSuite(
         suite=loaded.spec.name,
         file=printable(loaded.path.name),
         given=loaded.text,

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.process.channel import Channel, TimeLimits, at_work
+from fedbench.core.process.channel import Channel, Message, TimeLimits, at_work
 from fedbench.core.process.child import Child
+from fedbench.core.run.executor import Watcher
 from fedbench.core.run.job import Job, job_json
-from fedbench.core.run.local import Watcher
 from fedbench.core.spec.suite import Limits
 from fedbench.core.store.reading import read_run
 from fedbench.core.store.record import Record
@@ -45,25 +45,30 @@ _LOOK_EVERY_S = 5.0
 _STRANDED_S = 60.0  # how long all nodes that could do a run may be away
 _PROBE_S, _JOIN_S = 10.0, 90.0
 _HOST_PORT = re.compile(r"\[?([^\[\]/]+)\]?:(\d{1,5})")
-_HELP = "`ray status --address ...` shows the cluster; every node needs the same versions of Python and Ray"
-_LATER = "; what is finished is kept, and the same command continues"
+_HELP = (
+    "`ray status --address ...` shows the cluster; every node needs the same versions of Python "
+    "and Ray"
+)
+_CONTINUES = "; what is finished is kept, and the same command continues"
+CANNOT = 3
+"""exit status of ``ray_node`` on a node that cannot do the run"""
 
 
 @dataclass(frozen=True)
 class RayExecutor:
-    """At most ``workers`` runs at a time (None: as many as fit) on the cluster at ``address``;
-    None: the one that Ray finds (RAY_ADDRESS, or one on this machine), else one on this machine for
-    this command.
+    """Runs on the cluster at ``address``; None: the one that Ray finds (RAY_ADDRESS, or one on this
+    machine), else one on this machine for this command.
     """
 
-    address: str | None = None
     workers: int | None = None
+    address: str | None = None
 
     def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
-        """See :class:`fedbench.core.run.local.Executor`. Raises ``UserError`` for a cluster that
+        """See :class:`fedbench.core.run.executor.Executor`. Raises ``UserError`` for a cluster that
         cannot be used.
         """
-        if not (wanted := list(jobs)):
+        jobs = list(jobs)
+        if not jobs:
             return
         if find_spec("ray") is None:
             raise UserError(
@@ -72,22 +77,31 @@ class RayExecutor:
             )
         address = self.address or os.environ.get("RAY_ADDRESS") or ""
         _require_answer(address)
-        drive = partial(_drive, wanted, address, self.workers or _MOST_WAITING)
+        drive = partial(_drive, jobs, address, self.workers or _MOST_WAITING)
         child = Child(drive, TimeLimits(), watcher.tick, printed=lambda _: None)
         for message in child:
-            if message.kind == "user error":
-                raise UserError(*message.value)
-            if message.kind == "os error":
-                raise OSError(*message.value)
-            index, *values = message.value
-            getattr(watcher, message.kind)(*([] if index is None else [wanted[index]]), *values)
+            _hand_on(message, jobs, watcher)
         if child.timed_out:
             raise UserError(
                 f"{_name_of(address)} did not answer within {_JOIN_S:g} s; is it a Ray head's "
                 "address and port?"
             )
         if child.ending:
-            raise UserError(f"the connection to the Ray cluster was lost ({child.ending}){_LATER}")
+            raise UserError(
+                f"the connection to the Ray cluster was lost ({child.ending}){_CONTINUES}"
+            )
+
+
+def _hand_on(message: Message, jobs: Sequence[Job], watcher: Watcher) -> None:
+    """Call the watcher as a message of the driver says, or raise the error in it."""
+    if message.kind == "user error":
+        raise UserError(*message.value)
+    if message.kind == "os error":
+        raise OSError(*message.value)
+    index, *values = message.value
+    if index is not None:
+        values = [jobs[index], *values]
+    getattr(watcher, message.kind)(*values)
 
 
 def _require_answer(address: str) -> None:
@@ -96,21 +110,20 @@ def _require_answer(address: str) -> None:
     """
     if address in ("", "auto", "local"):
         return
-    found = _HOST_PORT.fullmatch(address)
-    if found is None or not 0 < int(found[2]) < 2**16:
-        hint = (
-            "; run this command on a machine of the cluster" if address.startswith("ray://") else ""
-        )
+    parts = _HOST_PORT.fullmatch(address)
+    if parts is None or not 0 < int(parts[2]) < 2**16:
+        hint = ""
+        if address.startswith("ray://"):
+            hint = "; run this command on a machine of the cluster"
         raise UserError(
             f"--ray-address {address}: expected HOST:PORT of the head node, auto or local{hint}"
         )
     try:
-        socket.create_connection((found[1], int(found[2])), timeout=_PROBE_S).close()
+        socket.create_connection((parts[1], int(parts[2])), timeout=_PROBE_S).close()
     except OSError as error:
         raise UserError(
             f"--ray-address {address}: no answer ({error.strerror or error}); `ray start --head` "
-            "prints the address, by default "
-            "port 6379"
+            "prints the address, by default port 6379"
         ) from error
 
 
@@ -125,34 +138,36 @@ def _drive(jobs: Sequence[Job], address: str, most: int, out: Channel) -> None:
     """Send each callback of the watcher with the job's position (None: no job) and values, or why
     the work ended early.
     """
+    try:
+        ray = _joined(address)
+        try:
+            RayRuns(ray, jobs, out.send).work(most)
+        finally:
+            ray.shutdown()
+    except UserError as error:
+        out.send("user error", list(error.messages))
+    except OSError as error:
+        if error.filename is None:  # of Ray
+            out.send("user error", [str(error)])
+        else:
+            out.send("os error", [error.errno, error.strerror, str(error.filename)])
+
+
+def _joined(address: str) -> Any:
+    """Join the cluster and return the module ``ray``. Raises ``UserError``."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
+    cluster = {"address": address} if address else {"include_dashboard": False}
     try:
         with at_work("joining the cluster", TimeLimits(idle_s=_JOIN_S)):
-            more = {"address": address} if address else {"include_dashboard": False}
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **more)
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **cluster)
     # of many kinds: another version of Ray or Python there, a missing token
     except Exception as error:
-        why = one_line(f"{type(error).__name__}: {error}", 400)
-        out.send("user error", [f"{_name_of(address)} cannot be joined: {why}; {_HELP}"])
-        return
-    try:
-        RayRuns(ray, jobs, out.send).work(most)
-    except UserError as error:
-        out.send("user error", list(error.messages))
-    except OSError as error:
-        named = error.errno is not None and error.filename is not None
-        out.send(
-            *(
-                ("os error", [error.errno, error.strerror, str(error.filename)])
-                if named
-                else ("user error", [str(error)])
-            )
-        )
-    finally:
-        ray.shutdown()
+        reason = one_line(f"{type(error).__name__}: {error}", 400)
+        raise UserError(f"{_name_of(address)} cannot be joined: {reason}; {_HELP}") from error
+    return ray
 
 
 class RayRuns:
@@ -170,8 +185,8 @@ class RayRuns:
         self._looked = self._had_node = time.monotonic()
 
     def work(self, most: int) -> None:
-        """Until every run has ended. Raises ``UserError`` if no node can do a run, ``OSError`` if a
-        record cannot be written.
+        """Compute every run. Raises ``UserError`` if no node can do a run, ``OSError`` if a record
+        cannot be written.
         """
         require_room(self.jobs[0].limits, self._nodes())
         waiting = deque(range(len(self.jobs)))
@@ -182,9 +197,11 @@ class RayRuns:
             ready, _ = self.ray.wait(list(self.running), timeout=_TICK_S)
             for task in ready:
                 index = self.running.pop(task)
-                if self._refused(index, result := self._result(index, task)):
+                result = self._result(index, task)
+                if result and (reason := refusal(result)):
+                    self._refuse(index, result["node"], reason)
                     waiting.append(index)
-                elif result is not None:
+                elif result:
                     self._keep(index, result)
             self._require_node()
 
@@ -192,44 +209,38 @@ class RayRuns:
         from fedbench.core.run.provenance import needs_of
 
         request = json.dumps({"needs": needs_of(job), "job": job_json(replace(job, results=""))})
-        how = options(job.limits, self.refusals)
-        return self.task.options(
-            name=f"fedbench {job.title}", max_retries=MOST_RETRIES, **how
-        ).remote(request, _passed_on())
+        task = self.task.options(
+            name=f"fedbench {job.title}",
+            max_retries=MOST_RETRIES,
+            **options(job.limits, self.refusals),
+        )
+        return task.remote(request, _passed_on())
 
     def _result(self, index: int, task: Any) -> dict[str, Any] | None:
-        """What the node returned; None, with a note, if the run was lost."""
+        """Return the answer of the node; None, with a note, if the run was lost."""
         try:
             result: dict[str, Any] = self.ray.get(task)
         except self.ray.exceptions.RayError as error:
-            self._note_lost(index, one_line(f"{type(error).__name__}: {error}", 400))
+            self._note_lost(index, f"{type(error).__name__}: {error}")
             return None
         return result
 
-    def _refused(self, index: int, result: dict[str, Any] | None) -> bool:
-        """Whether the node cannot do runs of this command: it is not used any more."""
-        if result is None or not (why := result["refused"]):
-            return False
-        if result["node"] not in self.refusals:
-            self.refusals[result["node"]] = why
-            self.tell("note", [None, f"node {result['node'][:8]} is not used: {why}"])
-        if not any(node.holds(self.jobs[index].limits) for node in self._usable()):
+    def _refuse(self, index: int, node: str, reason: str) -> None:
+        """Leave out a node that cannot do runs of this command."""
+        if node not in self.refusals:
+            self.refusals[node] = reason
+            self.tell("note", [None, f"node {node[:8]} is not used: {reason}"])
+        if not self._has_room(self.jobs[index].limits):
             self._give_up("")
-        return True
 
     def _keep(self, index: int, result: dict[str, Any]) -> None:
-        job = self.jobs[index]
-        for name, content in result["logs"].items():
-            if name == job.log_path.name:
-                job.log_path.parent.mkdir(parents=True, exist_ok=True)
-                with job.log_path.open("ab") as log:
-                    log.write(content)
+        _keep_log(self.jobs[index], result["logs"])
         if not result["records"]:
-            last = (result["said"].splitlines() or ["the node returned no record"])[-1]
-            self._note_lost(index, one_line(last, 400))
+            lines = result["said"].splitlines() or ["the node returned no record"]
+            self._note_lost(index, lines[-1])
             return
         try:
-            records = keep_run(job, result["records"])
+            records = keep_run(self.jobs[index], result["records"])
         except UserError as error:
             self._note_lost(index, f"what the node returned cannot be used: {error}")
             return
@@ -238,55 +249,37 @@ class RayRuns:
             self.tell("cell", [index, r.key, r.outcome, r.reason, r.by_adversary])
         self.tell("finished", [index])
 
-    def _note_lost(self, index: int, why: str) -> None:
-        self.tell(
-            "note",
-            [
-                None,
-                f"{self.jobs[index].title}: {why}; it has no record, and the same command tries it "
-                "again",
-            ],
-        )
+    def _note_lost(self, index: int, reason: str) -> None:
+        text = f"{self.jobs[index].title}: {one_line(reason, 400)}"
+        text += "; it has no record, and the same command tries it again"
+        self.tell("note", [None, text])
 
     def _require_node(self) -> None:
         """Raise ``UserError`` if no node for the runs has been there for a while."""
         now = time.monotonic()
         if self.running and now - self._looked > _LOOK_EVERY_S:
             self._looked = now
-            if any(node.holds(self.jobs[0].limits) for node in self._usable()):
+            if self._has_room(self.jobs[0].limits):
                 self._had_node = now
             elif now - self._had_node > _STRANDED_S:
                 self._give_up(f" for {_STRANDED_S:g} s")
 
     def _give_up(self, how_long: str) -> None:
-        said = (
-            " | ".join(dict.fromkeys(self.refusals.values()))
-            or "the nodes with enough cores, GPUs and memory are gone"
+        reasons = " | ".join(dict.fromkeys(self.refusals.values()))
+        reasons = reasons or "the nodes with enough cores, GPUs and memory are gone"
+        raise UserError(
+            f"no node of the Ray cluster can do the runs{how_long}: {reasons}{_CONTINUES}"
         )
-        raise UserError(f"no node of the Ray cluster can do the runs{how_long}: {said}{_LATER}")
 
-    def _usable(self) -> list[Node]:
-        return [node for node in self._nodes() if node.id not in self.refusals]
+    def _has_room(self, limits: Limits) -> bool:
+        return any(not node.lacks(limits) for node in self._nodes() if node.id not in self.refusals)
 
     def _nodes(self) -> list[Node]:
-        alive = [node for node in self.ray.nodes() if node["Alive"]]
-        return [
-            Node(
-                node["NodeID"],
-                node["NodeName"],
-                has.get("CPU", 0.0),
-                has.get("GPU", 0.0),
-                has.get("memory", 0.0) / 2**30,
-            )
-            for node in alive
-            for has in [node["Resources"]]
-        ]
+        return [Node.of(node) for node in self.ray.nodes() if node["Alive"]]
 
 
 def _task() -> Callable[[str, dict[str, str]], dict[str, Any]]:
-    """The remote function, made here so that Ray sends its code: a node without fedbench can say
-    so.
-    """
+    """Return the remote function, made here so that Ray sends its code to any node."""
 
     def fedbench_run(request: str, environment: dict[str, str]) -> dict[str, Any]:
         import os
@@ -297,53 +290,54 @@ def _task() -> Callable[[str, dict[str, str]], dict[str, Any]]:
 
         import ray
 
-        own = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("RAY_") and name != "PYTHONBREAKPOINT"
-        }
+        result: dict[str, Any] = {"node": ray.get_runtime_context().get_node_id()}
+        settings = dict(environment)
+        for name, value in os.environ.items():
+            if not name.startswith("RAY_") and name != "PYTHONBREAKPOINT":
+                settings[name] = value
         with tempfile.TemporaryDirectory(prefix="fedbench-run-") as root:
-            words = [
-                sys.executable,
-                "-P",
-                "-m",
-                "fedbench.core.run.ray_node",
-                root,
-                str(os.getpid()),
-            ]
-            done = subprocess.run(
-                words, input=request.encode(), env={**environment, **own}, capture_output=True
+            ended = subprocess.run(
+                [sys.executable, "-P", "-m", "fedbench.core.run.ray_node", root, str(os.getpid())],
+                input=request.encode(),
+                env=settings,
+                capture_output=True,
             )
-            found = {
-                folder: {
-                    path.name: path.read_bytes() for path in sorted(Path(root, folder).glob("*"))
-                }
-                for folder in ("records", "logs")
-            }
-        said = done.stderr.decode(errors="replace").strip()[-2000:]
-        if done.returncode == 1 and not found["records"] and "No module named" in said:
-            done.returncode, said = (
-                3,
-                f"{sys.executable} has no fedbench like the one of the driver "
-                f"({said.splitlines()[-1]})",
-            )
-        node = ray.get_runtime_context().get_node_id()
-        return {
-            "node": node,
-            "refused": said if done.returncode == 3 else "",
-            "said": said,
-            **found,
-        }
+            for folder in ("records", "logs"):
+                paths = sorted(Path(root, folder).glob("*"))
+                result[folder] = {path.name: path.read_bytes() for path in paths}
+        result["status"] = ended.returncode
+        result["said"] = ended.stderr.decode(errors="replace").strip()[-2000:]
+        return result
 
     return fedbench_run
 
 
+def refusal(result: dict[str, Any]) -> str:
+    """Return the reason why a node cannot do runs of this command; empty where it can."""
+    text = str(result["said"])
+    if result["status"] == CANNOT:
+        return text
+    if result["status"] == 1 and not result["records"] and "No module named" in text:
+        return f"it has no fedbench like the one of the driver ({text.splitlines()[-1]})"
+    return ""
+
+
 def _passed_on() -> dict[str, str]:
-    """The user's settings for a node; a relative path becomes absolute."""
-    found = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    if (data := found.get("FEDBENCH_DATA", "~")) and not data.startswith("~"):
-        found["FEDBENCH_DATA"] = os.path.abspath(data)
-    return found
+    """Return the user's settings for a node; a relative path becomes absolute."""
+    settings = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    data = settings.get("FEDBENCH_DATA", "")
+    if data and not data.startswith("~"):
+        settings["FEDBENCH_DATA"] = os.path.abspath(data)
+    return settings
+
+
+def _keep_log(job: Job, logs: dict[str, bytes]) -> None:
+    """Append the run's log on the node to the log that is here."""
+    path = job.log_path
+    if log := logs.get(path.name):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(log)
 
 
 def keep_run(job: Job, files: dict[str, bytes]) -> list[Record]:
@@ -357,18 +351,23 @@ def keep_run(job: Job, files: dict[str, bytes]) -> list[Record]:
         for name, content in files.items():
             if Path(name).name != name or not name.startswith(job.stem):
                 raise UserError(f"{job.stem}: '{one_line(name, 100)}' is the file of another run")
-            (Path(folder) / name).write_bytes(content)
-        loaded = read_run(Path(folder) / f"{job.stem}.json")
+            Path(folder, name).write_bytes(content)
+        loaded = read_run(Path(folder, f"{job.stem}.json"))
         cells = [CellResult(r.record, r.all_arrays()) for r in loaded]
-    run = {(r.record.run_key, r.record.suite, r.record.setting, r.record.coalition) for r in loaded}
-    expected = {(job.run_key, job.suite, job.setting.name, job.coalition)}
-    if run != expected or {r.record.key for r in loaded} != {cell.key for cell in job.cells}:
+    records = [cell.record for cell in cells]
+    if not _are_of(job, records):
         raise UserError(f"{job.stem}: it is the record of another run")
     Results(Path(job.results)).write(job.stem, cells)
-    return [cell.record for cell in cells]
+    return records
 
 
-# --- what a run asks of a node --------------------------------------------------------------------
+def _are_of(job: Job, records: Sequence[Record]) -> bool:
+    names = {(r.run_key, r.suite, r.setting, r.coalition) for r in records}
+    expected = (job.run_key, job.suite, job.setting.name, job.coalition)
+    return names == {expected} and {r.key for r in records} == {cell.key for cell in job.cells}
+
+
+# --- resources of nodes ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -381,49 +380,53 @@ class Node:
     gpus: float
     memory_gb: float
 
-    def holds(self, limits: Limits) -> bool:
-        """Whether a run fits when nothing else runs there."""
-        return not self.lacks(limits)
+    @classmethod
+    def of(cls, node: dict[str, Any]) -> Node:
+        """Return the node that Ray describes."""
+        cpus, gpus, memory = (
+            node["Resources"].get(resource, 0.0) for resource in ("CPU", "GPU", "memory")
+        )
+        return cls(node["NodeID"], node["NodeName"], cpus, gpus, memory / 2**30)
 
     def lacks(self, limits: Limits) -> dict[str, float]:
-        """Name of each limit that is above what it has -> what it has."""
-        has = {"cpus": self.cpus, "gpus": self.gpus, "memory_gb": round(self.memory_gb, 1)}
-        return {name: much for name, much in has.items() if much < (getattr(limits, name) or 0.0)}
+        """Return name -> amount here of each resource of which a run needs more, even alone."""
+        amounts = {"cpus": self.cpus, "gpus": self.gpus, "memory_gb": round(self.memory_gb, 1)}
+        return {
+            name: amount
+            for name, amount in amounts.items()
+            if amount < (getattr(limits, name) or 0)
+        }
 
 
 def require_room(limits: Limits, nodes: Sequence[Node]) -> None:
-    """Raise ``UserError`` if no node has what one run asks for."""
-    if any(node.holds(limits) for node in nodes):
+    """Raise ``UserError`` if no node has the resources of one run."""
+    lacks = [node.lacks(limits) for node in nodes]
+    if not all(lacks):
         return
-    lacking = [
-        name
-        for name in ("cpus", "gpus", "memory_gb")
-        if any(name in node.lacks(limits) for node in nodes)
-    ] or ["cpus"]
-    what = ", ".join(f"limits.{name} is {getattr(limits, name):g}" for name in lacking)
-    has = (
-        "; ".join(
-            f"{node.name} has "
-            f"{', '.join(f'{name}: {much:g}' for name, much in node.lacks(limits).items())}"
-            for node in nodes
-        )
-        or "it has no nodes"
-    )
-    remedy = " ".join(f"--set limits.{name}=..." for name in lacking)
+    names = [name for name in ("cpus", "gpus", "memory_gb") if any(name in lack for lack in lacks)]
+    names = names or ["cpus"]
+    wanted = ", ".join(f"limits.{name} is {getattr(limits, name):g}" for name in names)
+    amounts = []
+    for node, lack in zip(nodes, lacks, strict=True):
+        amount = ", ".join(f"{name}: {amount:g}" for name, amount in lack.items())
+        amounts.append(f"{node.name} has {amount}")
+    remedy = " ".join(f"--set limits.{name}=..." for name in names)
     raise UserError(
-        f"a run fits on no node of the Ray cluster: {what}, but {has}; ask for less with {remedy}, "
-        "or add a node"
+        f"a run fits on no node of the Ray cluster: {wanted}, but "
+        f"{'; '.join(amounts) or 'it has no nodes'}; ask for less with {remedy}, or add a node"
     )
 
 
 def options(limits: Limits, without: Collection[str]) -> dict[str, object]:
-    """The limits as Ray's options of a task that is not put on the nodes with the ids ``without``."""
-    asked: dict[str, object] = {
+    """Return Ray's options of a task with these limits, not on the nodes ``without`` (ids)."""
+    task: dict[str, object] = {
         "num_cpus": round(limits.cpus, 4),
         "num_gpus": round(limits.gpus, 4),
     }
     if limits.memory_gb is not None:
-        asked["memory"] = int(limits.memory_gb * 2**30)
+        task["memory"] = int(limits.memory_gb * 2**30)
     if without:
-        return {**asked, "label_selector": {"ray.io/node-id": f"!in({','.join(sorted(without))})"}}
-    return {**asked, "scheduling_strategy": "SPREAD"}
+        task["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(without))})"}
+    else:
+        task["scheduling_strategy"] = "SPREAD"
+    return task

@@ -11,40 +11,43 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.process.child import end_with_parent
+from fedbench.core.run.executor import Watcher
 from fedbench.core.run.job import job_of
-from fedbench.core.run.local import LocalProcesses, Watcher
+from fedbench.core.run.local_executor import LocalProcesses
 from fedbench.core.run.provenance import as_here, lacking, require_data
+from fedbench.core.run.ray_executor import CANNOT
 from fedbench.core.store.results import Results
 from fedbench.core.toolkit.download import cache_folder
 
-CANNOT = 3
-
 
 def main(folder: str, parent: int) -> int:
-    """The exit status."""
+    """Compute the run and return the exit status."""
     end_with_parent(parent)
-    request = json.load(sys.stdin)
     try:
-        if problems := lacking(request["needs"]):
-            raise UserError(*problems)
-        job = replace(as_here(job_of(request["job"])), results=folder)
-        require_data(job)
-        # for attacks that come later
-        (trainings := cache_folder() / "trainings").mkdir(parents=True, exist_ok=True)
-        (Path(folder) / "cache").symlink_to(trainings)
-        notes = list[str]()
-        LocalProcesses(1).execute([job], Watcher(note=notes.append))
+        return _compute(json.load(sys.stdin), Path(folder))
     except UserError as error:
         print("; ".join(error.messages), file=sys.stderr)
-        return CANNOT
     except OSError as error:  # a full disk, no more processes
         print(f"{error.filename or 'the run'}: {error.strerror or error}", file=sys.stderr)
-        return CANNOT
+    return CANNOT
+
+
+def _compute(request: dict[str, Any], folder: Path) -> int:
+    if problems := lacking(request["needs"]):
+        raise UserError(*problems)
+    job = replace(as_here(job_of(request["job"])), results=str(folder))
+    require_data(job)
+    trainings = cache_folder() / "trainings"  # for attacks that come later
+    trainings.mkdir(parents=True, exist_ok=True)
+    (folder / "cache").symlink_to(trainings)
+    notes = list[str]()
+    LocalProcesses(1).execute([job], Watcher(note=notes.append))
     print("; ".join(notes), file=sys.stderr)
-    return 0 if Results(Path(folder)).path(job.stem).exists() else 1
+    return 0 if Results(folder).path(job.stem).exists() else 1
 
 
 if __name__ == "__main__":

@@ -49,21 +49,37 @@ from fedbench.core.run.trained_run import (
     wants_shadow_models,
 )
 from fedbench.core.run.verdict import verdict
-from fedbench.core.store.record import Found, Identity, Measured, Outcome, Record, RoundRow
+from fedbench.core.store.record import (
+    Costs,
+    Outcome,
+    RecordedFindings,
+    RoundRow,
+    record_of,
+)
 from fedbench.core.store.results import Results
 from fedbench.core.store.run_file import CellResult, digest_of_arrays
 from fedbench.core.words import describe_error, message_of, one_line
 
 Report = Callable[[str, Any], None]
-"""called with the name of a callback of ``local.Watcher`` and its value, or with "alive", "stopped"
-or "done"
+"""called with the name of a callback of ``executor.Watcher`` and its value, or with "alive",
+"stopped" or "done"
 """
 
-# what a fork may tell the command, with the type of the value
+# reports of a fork to the command, with the type of the value
 _REPORTED = {"advanced": int, "traceback": str}
 _ALIVE_EVERY_S = 5.0
 _LONGEST_REASON = 1000  # characters
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "MemoryError")
+
+
+class Failed(Exception):
+    """Why there is no score: outcome, one-line reason, and whether an adversary inside the
+    federation caused it on purpose.
+    """
+
+    def __init__(self, outcome: Outcome, reason: str, by_adversary: bool = False) -> None:
+        super().__init__(reason)
+        self.outcome, self.reason, self.by_adversary = outcome, reason, by_adversary
 
 
 def worker_main(text: str, channel: Channel) -> None:
@@ -85,134 +101,123 @@ def worker_main(text: str, channel: Channel) -> None:
 
 
 def run_job(job: Job, report: Report) -> None:
-    """Train (or take the cached training), judge every cell, write the record. Before another
-    package's code runs, what is judged is written: it may end this process.
+    """Train (or take the cached training), judge every cell, write the record.
+
+    Before another package's code runs, finished cells are written: it may end this process.
     """
-    clock, kept, run_identity = Clock(), SharedDraws(), identity(job)
-    analyses = [use.distribution for use in job.analyses]
-    results = list[CellResult]()
+    recorder = Recorder(job, report)
     try:
-        run, active = trained(job, report)
+        run, active_answers = trained(job, report)
     except Failed as failure:
-        no_run = failure
-        results = [
-            CellResult(record_for(job, cell, run_identity, no_run, clock.measured()))
-            for cell in job.cells
-        ]
+        for cell in job.cells:
+            recorder.add(cell, failure)
     else:
+        analyses = [use.distribution for use in job.analyses]
         for cell in job.cells:
             if not is_own([cell.attack.distribution, *analyses]):
-                _write(job, results, report)
-                results = []
+                recorder.write()
             report("judging", cell.key)
-            results.append(_judged(job, cell, run_identity, run, active, clock, report, kept))
+            _judge(recorder, cell, run, active_answers)
             end_strays()
     end_strays()
-    _write(job, results, report)
+    recorder.write()
     keep_log_short()
 
 
-def _write(job: Job, results: list[CellResult], report: Report) -> None:
-    """Add cells to the run's record and report them: a cell counts as done once it is on disk."""
-    if not results:
-        return
-    Results(Path(job.results)).write(job.stem, results)
-    for record in (result.record for result in results):
-        report("cell", [record.key, record.outcome, record.reason, record.by_adversary])
-
-
-def record_for(
-    job: Job,
-    cell: Cell,
-    run: dict[str, Any],
-    failure: Failed | None,
-    measured: Measured,
-    **more: Any,
-) -> Record:
-    """With everything the job already knows. ``run``: its identity."""
-    outcome, reason = (failure.outcome, failure.reason) if failure else ("ok", "")
-    return Record(
-        key=cell.key,
-        run_key=job.run_key,
-        outcome=outcome,
-        reason=reason,
-        suite=job.suite,
-        setting=job.setting.name,
-        coalition=job.coalition,
-        members=list(job.members),
-        seed=job.seed,
-        defense=job.defense,
-        attack=cell.attack,
-        view=cell.look.view,
-        described=job.described(),
-        provenance=job.provenance,
-        measured=measured,
-        identity=Identity.model_validate({"run": run, **cell.identity}),
-        by_adversary=bool(failure and failure.by_adversary),
-        **{"digests": job.digests, **more, "notes": [*cell.notes, *more.get("notes", ())]},
-    )
-
-
-def _judged(
-    job: Job,
-    cell: Cell,
-    run_identity: dict[str, Any],
-    run: Run,
-    active: Callable[[], Answers] | None,
-    clock: Clock,
-    report: Report,
-    kept: SharedDraws,
-) -> CellResult:
-    """The cell's record and, where it has scores, its arrays."""
-    done, scored, failure = run.trained, None, None
+def _judge(
+    recorder: Recorder, cell: Cell, run: Run, active_answers: Callable[[], Answers] | None
+) -> None:
+    """Record the scores of one cell, or why it has none, and the findings of the analyses."""
+    job, training = recorder.job, run.trained
+    ask_attack = active_answers or partial(answers_of, job, cell, run, recorder.report)
+    scored, failure = None, None
     try:
-        scored = verdict(
-            job, cell, run.scene, done, active() if active else asked(job, cell, run, report), kept
-        )
-    except Failed as error:
-        failure = error
-    except Exception as error:  # scores that the harness cannot use
-        failure = Failed(*outcome_of(error))
-    found, vectors, complaints = analysed(job, run, scored.judgement if scored else None, report)
-    common: dict[str, Any] = {
-        "utility": done.utility,
-        "history": [RoundRow(**row) for row in done.history],
-        "facts": done.facts,
-        "complaints": [*done.complaints, *complaints],
-    }
-    if scored is None:
-        # vectors are kept with scores alone
-        found = {label: Found(numbers=f.numbers) for label, f in found.items()}
-        measured = clock.measured(done.measured)
-        return CellResult(
-            record_for(
-                job,
-                cell,
-                run_identity,
-                failure,
-                measured,
-                analyses=found,
-                notes=done.notes,
-                **common,
-            )
-        )
-    arrays = {**scored.arrays, **vectors, **done.arrays}
-    return CellResult(
-        record_for(
-            job,
-            cell,
-            run_identity,
-            None,
-            clock.measured(done.measured, scored.cpu_s),
-            targets=scored.targets,
-            pooled=scored.pooled,
-            notes=scored.notes,
-            analyses=found,
-            digests={**job.digests, "scores": digest_of_arrays(arrays)},
-            **common,
-        ),
+        scored = verdict(job, cell, run.scene, training, ask_attack(), recorder.draws)
+    except Exception as error:
+        failure = failure_of(error)
+    judgement = scored.judgement if scored else None
+    findings, vectors, complaints = analysed(job, run, judgement, recorder.report)
+    if scored is None:  # vectors are kept with scores alone
+        attack_cpu, arrays = 0.0, {}
+        findings = {name: RecordedFindings(numbers=f.numbers) for name, f in findings.items()}
+        fields: dict[str, Any] = {"notes": training.notes}
+    else:
+        attack_cpu, arrays = scored.cpu_s, {**scored.arrays, **vectors, **training.arrays}
+        fields = {
+            "notes": scored.notes,
+            "targets": scored.targets,
+            "pooled": scored.pooled,
+            "digests": {"scores": digest_of_arrays(arrays)},
+        }
+    recorder.add(
+        cell,
+        failure,
         arrays,
+        **fields,
+        utility=training.utility,
+        history=[RoundRow(**row) for row in training.history],
+        facts=training.facts,
+        analyses=findings,
+        complaints=[*training.complaints, *complaints],
+        measured=recorder.clock.costs(training.measured, attack_cpu),
     )
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """The records of a run's cells, which are written and reported together."""
+
+    def __init__(self, job: Job, report: Report) -> None:
+        self.job, self.report = job, report
+        self.clock, self.draws = Clock(), SharedDraws()
+        self._identity = identity(job)
+        self._of_run = {
+            "suite": job.suite,
+            "setting": job.setting.name,
+            "defense": {"label": job.defense.label},
+            "described": job.described(),
+            "provenance": job.provenance.model_dump(),
+        }
+        self._results: list[CellResult] = []
+
+    def add(
+        self,
+        cell: Cell,
+        failure: Failed | None = None,
+        arrays: dict[str, np.ndarray] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Add the record of a cell with these fields and all that the job knows."""
+        fields["outcome"] = "ok"
+        if failure is not None:
+            fields |= {
+                "outcome": failure.outcome,
+                "reason": failure.reason,
+                "by_adversary": failure.by_adversary,
+            }
+        fields["notes"] = [*cell.notes, *fields.get("notes", ())]
+        fields.setdefault("measured", self.clock.costs())
+        record = record_of(
+            {"run": self._identity, **cell.identity},
+            self.job.coalition,
+            **self._of_run,
+            **fields,
+            attack={"label": cell.attack.label},
+            view=cell.look.view,
+        )
+        self._results.append(CellResult(record, arrays or {}))
+
+    def write(self) -> None:
+        """Write the cells to the run's record and report them: a cell counts as done once it is on
+        disk.
+        """
+        if self._results:
+            Results(Path(self.job.results)).write(self.job.stem, self._results)
+        for r in (result.record for result in self._results):
+            self.report("cell", [r.key, r.outcome, r.reason, r.by_adversary])
+        self._results = []
 
 
 class Clock:
@@ -222,22 +227,19 @@ class Clock:
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._start = time.perf_counter()
 
-    def measured(
-        self, training: dict[str, float] | None = None, attack_cpu: float = 0.0
-    ) -> Measured:
-        """Of this process and those forked from it until now."""
-        training = {
-            name: round(s, 3)
-            for name, s in (training or {"train_cpu_s": 0.0, "signals_cpu_s": 0.0}).items()
+    def costs(self, training: dict[str, float] | None = None, attack_cpu: float = 0.0) -> Costs:
+        """Return the costs of this process and those forked from it until now."""
+        usages = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        seconds = {
+            **(training or {"train_cpu_s": 0.0, "signals_cpu_s": 0.0}),
+            "wall_s": time.perf_counter() - self._start,
+            "cpu_s": sum(u.ru_utime + u.ru_stime for u in usages),
+            "attack_cpu_s": attack_cpu,
         }
-        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        return Measured(
+        return Costs(
             started=self.started,
-            wall_s=round(time.perf_counter() - self._start, 3),
-            cpu_s=round(sum(u.ru_utime + u.ru_stime for u in used), 3),
-            attack_cpu_s=round(attack_cpu, 3),
-            peak_memory_mb=round(max(u.ru_maxrss for u in used) / 1024, 1),
-            **training,
+            peak_memory_mb=round(max(u.ru_maxrss for u in usages) / 1024, 1),
+            **{name: round(s, 3) for name, s in seconds.items()},
         )
 
 
@@ -249,15 +251,14 @@ class _Fork(Child):
 
     def __init__(self, job: Job, work: Callable[[Channel], None], report: Report) -> None:
         self._job, self._report, self._alive = job, report, 0.0
-        self._log_size = _size(job)
+        self._log_size = _log_size(job)
         limits = TimeLimits(cpu_s=job.limits.run_seconds, idle_s=job.limits.idle_seconds)
         super().__init__(partial(_guarded, job, work), limits, self._tick)
         self._all = iter(self)
 
     def until(self, kind: str) -> Message:
-        """The next message of this kind; rounds and tracebacks before it are reported, and what
-        else plugin code may have sent is dropped. Raises :class:`Failed` if the process ends
-        before.
+        """Return the next message of this kind; rounds and tracebacks before it are reported, other
+        messages of plugin code are dropped. Raises :class:`Failed` if the process ends before.
         """
         for message in self._all:
             if message.kind == "failed":
@@ -284,22 +285,24 @@ class _Fork(Child):
             limit = "run_seconds" if "CPU" in self.ending else "idle_seconds"
             return Failed("timeout", f"stopped: {self.ending} (limits.{limit})")
         ending = self.ending or "it ended the process with status 0"
-        log = f"; see logs/{self._job.log_path.name}" if _size(self._job) > self._log_size else ""
-        return Failed("failed", f"{party}: {ending}{log}")
+        if _log_size(self._job) > self._log_size:
+            ending += f"; see logs/{self._job.log_path.name}"
+        return Failed("failed", f"{party}: {ending}")
 
 
 def _failed(value: Any) -> Failed:
-    """Of the message "failed"; its sender ran plugin code."""
+    """Return the failure in the message "failed", which plugin code may have sent."""
     try:
         outcome, reason, by_adversary = value
-        known: Outcome = outcome if outcome in ("skipped", "diverged") else "failed"
-        return Failed(known, one_line(reason, _LONGEST_REASON), by_adversary is True)
+        if outcome not in ("skipped", "diverged"):
+            outcome = "failed"
+        return Failed(outcome, one_line(reason, _LONGEST_REASON), by_adversary is True)
     except (TypeError, ValueError, AttributeError) as error:
         return Failed("failed", f"what it sent cannot be read ({type(error).__name__}: {error})")
 
 
 def _guarded(job: Job, work: Callable[[Channel], None], out: Channel) -> None:
-    """``work``; an exception becomes the message "failed"."""
+    """Do ``work``; an exception becomes the message "failed"."""
     prepare_fork(job)
     try:
         work(out)
@@ -308,29 +311,28 @@ def _guarded(job: Job, work: Callable[[Channel], None], out: Channel) -> None:
         out.send("failed", [*outcome_of(error), isinstance(error, DivergedByAdversary)])
 
 
-def _size(job: Job) -> int:
+def _log_size(job: Job) -> int:
     return job.log_path.stat().st_size if job.log_path.exists() else 0
 
 
 def trained(job: Job, report: Report) -> tuple[Run, Callable[[], Answers] | None]:
-    """The trained run and, where an active attack took part in it, the way to that attack's
-    answers.
-
-    Raises :class:`Failed`.
+    """Return the trained run and, where an active attack took part in it, a function that returns
+    that attack's answers. Raises :class:`Failed`.
     """
     packed, shadows = cached(job)
     if packed is not None and (shadows is not None or not wants_shadow_models(job)):
-        return _made(job, packed, shadows), None
-    known = packed is not None
-    fork = _Fork(job, lambda out: train_run(job, out, known, shadows is not None), report)
+        return _run_of(job, packed, shadows), None
+    done = {"trained": packed is not None, "shadows": shadows is not None}
+    fork = _Fork(job, lambda out: train_run(job, out, **done), report)
     message = fork.until("trained")
-    packed = packed or (message.value, dict(message.arrays))
-    made = shadows_of(message)
-    if not known and not job.attacker:
-        save_training(job, packed)
-    if made is not None:
-        save_shadow_models(job, made)
-    run = _made(job, packed, made or shadows)
+    if packed is None:
+        packed = message.value, dict(message.arrays)
+        if not job.attacker:
+            save_training(job, packed)
+    if trained_shadows := shadows_of(message):
+        shadows = trained_shadows
+        save_shadow_models(job, shadows)
+    run = _run_of(job, packed, shadows)
     if job.attacker is None:
         fork.end()
         return run, None
@@ -338,16 +340,16 @@ def trained(job: Job, report: Report) -> tuple[Run, Callable[[], Answers] | None
     return run, lambda: _answers(fork, run)
 
 
-def _made(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
+def _run_of(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
     try:
         return made_of(job, packed, shadows)
-    # what a process that ran plugin code sent
+    # of data that came from a process with plugin code
     except (UserError, KeyError, TypeError, ValueError) as error:
-        raise Failed(*outcome_of(error)) from error
+        raise failure_of(error) from error
 
 
-def asked(job: Job, cell: Cell, run: Run, report: Report) -> Answers:
-    """A passive attack's answers. Raises :class:`Failed`."""
+def answers_of(job: Job, cell: Cell, run: Run, report: Report) -> Answers:
+    """Return the answers of a passive attack. Raises :class:`Failed`."""
 
     def work(out: Channel) -> None:
         with at_work(f"attack {cell.attack}"):
@@ -368,9 +370,9 @@ def _answers(fork: _Fork, run: Run) -> Answers:
 
 def analysed(
     job: Job, run: Run, judgement: Judgement | None, report: Report
-) -> tuple[dict[str, Found], dict[str, np.ndarray], list[str]]:
-    """(the findings of each analysis, their vectors, complaints about analyses that failed)."""
-    found: dict[str, Found] = {}
+) -> tuple[dict[str, RecordedFindings], dict[str, np.ndarray], list[str]]:
+    """Return (the findings of each analysis, their vectors, complaints about those that failed)."""
+    findings: dict[str, RecordedFindings] = {}
     arrays: dict[str, np.ndarray] = {}
     complaints: list[str] = []
 
@@ -380,32 +382,24 @@ def analysed(
     for use in job.analyses:
         fork = _Fork(job, partial(work, use), report)
         try:
-            one, vectors = received(use, fork.until("found"))
-            found, arrays = found | one, arrays | vectors
+            finding, vectors = received(use, fork.until("found"))
+            findings |= finding
+            arrays |= vectors
         except Exception as error:  # Failed, or findings that cannot be read
-            reason = error.reason if isinstance(error, Failed) else outcome_of(error)[1]
-            complaints.append(f"the analysis '{use.label}' failed: {reason}")
+            complaints.append(f"the analysis '{use.label}' failed: {failure_of(error).reason}")
         finally:
             fork.end()
-    return found, arrays, complaints
+    return findings, arrays, complaints
 
 
-# --- failures -------------------------------------------------------------------------------------
-
-
-class Failed(Exception):
-    """Why there is no score: outcome, one-line reason, and whether an adversary inside the
-    federation caused it on purpose.
-    """
-
-    def __init__(self, outcome: Outcome, reason: str, by_adversary: bool = False) -> None:
-        super().__init__(reason)
-        self.outcome, self.reason, self.by_adversary = outcome, reason, by_adversary
+def failure_of(error: Exception) -> Failed:
+    """Return a failure itself, or the failure that another exception is recorded as."""
+    return error if isinstance(error, Failed) else Failed(*outcome_of(error))
 
 
 def outcome_of(error: BaseException) -> tuple[Outcome, str]:
-    """The outcome and the one-line reason that a failure is recorded with; of plugin code with its
-    name and place.
+    """Return the outcome and the one-line reason that a failure is recorded with; a failure of
+    plugin code has its name and place.
     """
     text = one_line(message_of(error), _LONGEST_REASON)
     if isinstance(error, SkipCell):

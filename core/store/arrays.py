@@ -33,9 +33,14 @@ _NUMBERS = re.compile(r"[<>|](b1|[iu][1248]|f[248])")
 _BROKEN = (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, RuntimeError)
 
 
+class _Malformed(Exception):
+    """A defect of the file, in words."""
+
+
 class RunArrays:
-    """The arrays of a run, unpacked when asked for. Every defect is a ``UserError`` with the file
-    and ``remedy``.
+    """The arrays of a run, unpacked when they are read.
+
+    Every defect is a ``UserError`` with the file and ``remedy``.
     """
 
     def __init__(self, path: Path, remedy: str) -> None:
@@ -44,99 +49,98 @@ class RunArrays:
         with self._defects():
             content = _content(path)
             self._file = zipfile.ZipFile(io.BytesIO(content))
-            self._names = {
-                info.filename.removesuffix(".npy"): info for info in self._file.infolist()
-            }
-            most = min(MAX_UNPACKED_BYTES, _ROOM + _MAX_RATIO * len(content))
-            if (size := sum(info.file_size for info in self._names.values())) > most:
-                raise _Malformed(
-                    f"its arrays are {size >> 20:,} MiB, more than {most >> 20:,} for a file of "
-                    "its size"
-                )
+            members = self._file.infolist()
+            _require_size(members, len(content))
+            self._members = {info.filename.removesuffix(".npy"): info for info in members}
 
     @contextmanager
     def _defects(self) -> Iterator[None]:
         try:
             yield
-        except _BROKEN as error:
-            raise self.error(f"{type(error).__name__}: {error}") from error
         except _Malformed as error:
             raise self.error(str(error)) from error
+        except _BROKEN as error:
+            raise self.error(f"{type(error).__name__}: {error}") from error
 
     def error(self, reason: str) -> UserError:
-        """A defect of the file."""
+        """Return the error of a defect."""
         return UserError(f"{self._path}: {reason}; {self._remedy}")
 
     @property
     def names(self) -> list[str]:
-        """Of all arrays in the file."""
-        return list(self._names)
+        """The names of all arrays in the file."""
+        return list(self._members)
 
     def find(self, key: str, name: str) -> np.ndarray | None:
-        """The array of the cell with this key: its own, else the one that all cells share."""
-        if (own := member(key, name)) not in self._names:
-            own = name
-        if own not in self._unpacked and own in self._names:
+        """Return an array of the cell with this key, else the one that all cells share, or None."""
+        stored = member(key, name)
+        if stored not in self._members:
+            stored = name
+        if stored in self._members and stored not in self._unpacked:
             with self._defects():
-                self._unpacked[own] = _array(self._file, self._names[own])
-        return self._unpacked.get(own)
+                self._unpacked[stored] = _array(self._file, self._members[stored])
+        return self._unpacked.get(stored)
 
     def array(self, key: str, name: str) -> np.ndarray:
-        """The same, which must be there."""
-        if (found := self.find(key, name)) is None:
+        """Return an array of the cell, or the shared one. Raises ``UserError`` without either."""
+        if (a := self.find(key, name)) is None:
             raise self.error(f"the array '{name}' is missing")
-        return found
+        return a
 
     def vector(self, key: str, name: str, dtype: type, length: int | None = None) -> np.ndarray:
-        """The same, which must be a vector of this type (and length)."""
-        found = self.array(key, name)
-        if found.dtype != np.dtype(dtype) or found.ndim != 1 or length not in (None, len(found)):
-            expected = (
-                "a vector of " + ("" if length is None else f"{length} ") + np.dtype(dtype).name
-            )
+        """Return an array that must be a vector of this type and, unless None, length."""
+        a = self.array(key, name)
+        if a.dtype != np.dtype(dtype) or a.ndim != 1 or length not in (None, len(a)):
+            size = "" if length is None else f"{length} "
             raise self.error(
-                f"'{name}' is {found.dtype} of shape {list(found.shape)}, expected {expected}"
+                f"'{name}' is {a.dtype} of shape {list(a.shape)}, expected a vector of {size}"
+                f"{np.dtype(dtype).name}"
             )
-        return found
+        return a
 
 
-class _Malformed(Exception):
-    """A defect of the file."""
+def _require_size(members: list[zipfile.ZipInfo], packed: int) -> None:
+    most = min(MAX_UNPACKED_BYTES, _ROOM + _MAX_RATIO * packed)
+    size = sum(info.file_size for info in members)
+    if size > most:
+        raise _Malformed(
+            f"its arrays are {size >> 20:,} MiB, more than {most >> 20:,} for a file of its size"
+        )
 
 
-def _array(z: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+def _array(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    """Return an array of numbers whose header has the form that numpy writes."""
     name = info.filename.removesuffix(".npy")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise _Malformed(f"'{name}' is compressed in a way numpy does not use")
-    content = z.read(info)
+    content = file.read(info)
     start = len(_START) + 2
     end = start + int.from_bytes(content[len(_START) : start], "little")
     header = _HEADER.fullmatch(content[start:end])
     if not content.startswith(_START) or header is None:
         raise _Malformed(f"'{name}' is not a plain array")
-    kind, order, axes = (part.decode() for part in header.groups())
+    kind, fortran, axes = (part.decode() for part in header.groups())
     if not _NUMBERS.fullmatch(kind):
         raise _Malformed(f"'{name}' is {kind}, expected numbers")
     dtype = np.dtype(kind)
     shape = [int(axis) for axis in axes.split(",") if axis.strip()]
     if len(content) - end != math.prod(shape) * dtype.itemsize:
         raise _Malformed(f"'{name}' has {len(content) - end} bytes, its header says shape {shape}")
-    return np.frombuffer(content, dtype, offset=end).reshape(
-        shape, order="F" if order == "True" else "C"
-    )
+    values = np.frombuffer(content, dtype, offset=end)
+    return values.reshape(shape, order="F" if fortran == "True" else "C")
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of the file, if it ends as an archive of numpy does, with a directory of a bounded
+    """Return the bytes of a file that ends as numpy's archives do, with a directory of a bounded
     size.
     """
     try:
-        found = bytes_of(path, MAX_FILE_BYTES)
+        content = bytes_of(path, MAX_FILE_BYTES)
     except OverflowError:
         raise _Malformed(f"larger than {MAX_FILE_BYTES >> 20} MiB") from None
-    if found is None:
+    if content is None:
         raise _Malformed("not a regular file")
-    size = directory_bytes(found[-42:])
+    size = directory_bytes(content[-42:])
     if size is None:
         raise _Malformed(
             "it does not end as numpy's archives do (cut short, or with something behind it)"
@@ -145,12 +149,12 @@ def _content(path: Path) -> bytes:
         raise _Malformed(
             f"its directory is {size >> 20:,} MiB, more than {MAX_DIRECTORY_BYTES >> 20}"
         )
-    return found
+    return content
 
 
 def directory_bytes(end: bytes) -> int | None:
-    """The size of the directory of a zip file, from the last 42 bytes of the file; None where they
-    are not those of a plain zip file without a comment.
+    """Return the size of the directory of a zip file, given the file's last 42 bytes; None where
+    they are not those of a plain zip file without a comment.
     """
     plain = end[-22:-18] == b"PK\x05\x06" and end[-42:-38] != b"PK\x06\x07"
     return int.from_bytes(end[-10:-6], "little") if plain else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import io
 import os
 import shutil
 import stat
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,27 +19,16 @@ TEMPORARY_PREFIX = ".tmp-"
 
 
 def bytes_of(path: Path, most: int) -> bytes | None:
-    """The content of a regular file; None of anything else, FIFOs included.
+    """Return the content of a regular file; None for anything else, which is not waited for.
 
     Raises ``OSError``, and ``OverflowError`` for more than ``most`` bytes.
     """
-    try:
-        with _opened(path) as f:
-            found = os.fstat(f.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                return None
-            if found.st_size > most:
-                raise OverflowError
-            return f.read()
-    except OSError as error:
-        if error.errno in (errno.ENXIO, errno.EISDIR):  # a socket, a folder
-            return None
-        raise
-
-
-def _opened(path: Path) -> io.FileIO:
-    """Open without waiting for the writer of a FIFO."""
-    return io.FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    if status.st_size > most:
+        raise OverflowError
+    return path.read_bytes()
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -56,8 +45,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_if_room(path: Path, content: bytes) -> bool:
-    """Write a file of a cache; False where it cannot be written, which costs only the time to
-    compute it again.
+    """Write a file of a cache and return whether there was room: without it, its content is
+    computed again.
     """
     try:
         write_atomically(path, content)
@@ -90,19 +79,19 @@ def folder_aside(parent: Path) -> Iterator[Path]:
     """
     prefix = f"{TEMPORARY_PREFIX}fedbench-"
     for stray in parent.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError), _held(stray):
+        with contextlib.suppress(OSError), _locked(stray):
             shutil.rmtree(stray)
     with (
         tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as name,
-        contextlib.ExitStack() as held,
+        contextlib.ExitStack() as lock,
     ):
         with contextlib.suppress(OSError):
-            held.enter_context(_held(Path(name)))
+            lock.enter_context(_locked(Path(name)))
         yield Path(name)
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder. Raises ``OSError`` where another process holds it, and without
     locks.
     """
@@ -115,21 +104,20 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def npz_bytes(arrays: dict[str, np.ndarray], compress: bool = True) -> bytes:
-    """An .npz archive; equal arrays give equal bytes (numpy stamps its members with a fixed date)."""
+    """Return an .npz archive; equal arrays give equal bytes (numpy's members have a fixed date)."""
     for name, a in arrays.items():
         if a.dtype.hasobject:
             raise TypeError(f"array {name!r} holds Python objects; only plain numbers are stored")
     buffer = io.BytesIO()
-    (np.savez_compressed if compress else np.savez)(buffer, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+    save = np.savez_compressed if compress else np.savez
+    save(buffer, allow_pickle=False, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Every array of an .npz archive, never unpickling. Raises ``OSError`` or ``ValueError`` on a
-    damaged file.
+    """Read every array of an .npz archive, never unpickling. Raises ``OSError`` or ``ValueError``
+    for a damaged file.
     """
-    import zipfile
-
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}

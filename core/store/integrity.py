@@ -1,138 +1,138 @@
-"""Canonical JSON, digests of files, keys of records, and agreement of a record's fields with its
-identity.
+"""Canonical JSON, digests of files, keys of records, and the fields of a record that follow from
+its identity.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from fedbench.core.store.record import Record
-
-# stand in the identity as they are described
-_SETTING = ("partition", "federation", "audit", "groups", "thresholds")
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
-_MOST_SHOWN = 80  # characters of a value
+# parts of the setting that a record describes as they stand in its identity
+_SETTING = ("partition", "federation", "audit", "groups", "thresholds")
+# objects of a record that follow from the identity in part: their other fields are stored
+_PARTLY = ("defense", "attack", "described", "dataset", "model", "digests", "provenance")
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no spare spaces; refuses NaN."""
+    """Return JSON with sorted keys and no spare spaces; refuses NaN."""
     return _ENCODER.encode(value)
 
 
 def key_of(value: Any) -> str:
-    """Hex sha256 of the canonical JSON."""
+    """Return the hex sha256 of the canonical JSON."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
+# -- digests of files ------------------------------------------------------------------------------
+
+
 def digest_of(content: dict[str, Any]) -> str:
-    """Hex sha256 of the canonical JSON of a file's content without its own ``digest``: spaces and
-    order do not count.
-    """
+    """Return the digest of a file's content but its ``digest``; spaces and order do not count."""
     return key_of({name: value for name, value in content.items() if name != "digest"})
 
 
 def sealed(content: dict[str, Any]) -> bytes:
-    """The file of this content, with its digest."""
-    return (
-        json.dumps({**content, "digest": digest_of(content)}, indent=1, ensure_ascii=False).encode()
-        + b"\n"
-    )
+    """Return the bytes of a file with this content and its digest."""
+    whole = {**content, "digest": digest_of(content)}
+    return json.dumps(whole, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def digest_mistake(content: dict[str, Any]) -> str | None:
-    """The mistake in the digest of a file with this content; None where it is right."""
+    """Say what is wrong with the digest of a file's content; None where it is right."""
     if not isinstance(content.get("digest"), str):
         return "it has no digest"
-    return (
-        None
-        if digest_of(content) == content["digest"]
-        else "its content is not the one its digest was made of"
-    )
+    if digest_of(content) != content["digest"]:
+        return "its content is not the one its digest was made of"
+    return None
+
+
+# -- what an identity says -------------------------------------------------------------------------
 
 
 def keys_of(identity: dict[str, Any]) -> tuple[str, str]:
-    """(key of the run, key of the cell): hashes of everything that can change the result of a
-    training, and of an attack on it.
+    """Return (key of the run, key of the cell): hashes of everything that can change the result.
 
-    ``identity``: ``run``, ``attack``, ``signals`` and ``analyses``, as ``experiment/job.py`` makes
-    them.
+    Args:
+        identity: ``run``, ``attack``, ``signals`` and ``analyses``, as ``run/job.py`` makes them.
     """
     run = key_of(identity["run"])
     return run, key_of({**identity, "run": run})
 
 
-def components_of(identity: dict[str, Any]) -> dict[str, Any]:
-    """Data set, model, signals and analyses of an identity, as a record's ``components``.
-
-    Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for an identity that is none.
-    """
-    run = identity["run"]
-
-    def use(of: dict[str, Any], label: str) -> dict[str, Any]:
-        return {
-            **of,
-            "label": label,
-            "then": [use(part, part["name"]) for part in of.get("then", ())],
-        }
-
-    return {
-        "dataset": use(run["dataset"], run["dataset"]["name"]),
-        "model": use(run["model"], run["model"]["name"]),
-        "signals": {name: use(of, name) for name, of in identity["signals"].items()},
-        "analyses": {label: use(of, label) for label, of in identity["analyses"].items()},
-    }
-
-
-def disagreements(record: Record) -> Iterator[str]:
-    """Where a record's keys are not those of its identity, or another field differs from the
-    identity.
+def derived_fields(identity: dict[str, Any], coalition: str) -> dict[str, Any]:
+    """Return the fields of a record, or parts of them, that follow from its identity.
 
     Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for an identity that lacks a field.
     """
-    run_key, key = keys_of(dict(record.identity))
-    if record.run_key != run_key:
-        yield "run_key is not made of its identity"
-    if record.key != key:
-        yield "key is not made of its identity"
-    for name, said, stands in _said_twice(record, record.identity.run):
-        if said != stands:
-            yield f"{name} is {_shown(said)}, but {_shown(stands)} in its identity"
+    run = identity["run"]
+    run_key, key = keys_of(identity)
+    described = {kind: _name_and_params(run[kind]) for kind in ("dataset", "model")}
+    described |= {part: run["setting"][part] for part in _SETTING}
+    if run.get("coalitions"):
+        described["coalitions"] = {coalition: run["coalitions"]}
+    if run.get("tuning"):
+        described["tuning"] = True
+    return {
+        "key": key,
+        "run_key": run_key,
+        "seed": run["seed"],
+        "members": run["members"],
+        "defense": _use(run["defense"]),
+        "attack": _use(identity["attack"]),
+        "described": described,
+        "digests": run["digests"],
+        "provenance": run["provenance"],
+    }
 
 
-def _said_twice(record: Record, run: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """(name, what the record says, what its identity says) of every field that is in both."""
-    yield "seed", record.seed, run["seed"]
-    yield "members", record.members, run["members"]
-    yield "defense", record.defense.identity(), run["defense"]
-    yield "attack", record.attack.identity(), record.identity.attack
-    yield "torch", record.provenance.torch, run["provenance"]["torch"]
-    yield "dtype", record.provenance.dtype, run["provenance"]["dtype"]
-    yield "device", record.provenance.device.partition(":")[0].partition(" ")[0], run["device"]
-    yield "digests", {n: d for n, d in record.digests.items() if n != "scores"}, run["digests"]
-    for kind in ("dataset", "model"):
-        yield (
-            f"described.{kind}",
-            record.described[kind],
-            {n: run[kind][n] for n in ("name", "params")},
-        )
-    several = record.described.get("coalitions", {})
-    yield (
-        "described.coalitions",
-        list(several.values()),
-        [run["coalitions"]] if "coalitions" in run else [],
-    )
-    for part in _SETTING:
-        yield f"described.{part}", record.described[part], run["setting"][part]
-    yield "described.tuning", record.described.get("tuning", False), run.get("tuning", False)
-    yield "described.adversary", record.described["adversary"] is None, run["attacker"] is None
-    if record.outcome == "ok":
-        yield "targets", [t.target for t in record.targets], run["targets"]
+def without_derived(fields: dict[str, Any], derived: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that do not follow from the identity, which a file holds."""
+    stored = {}
+    for name, value in fields.items():
+        if name not in derived:
+            stored[name] = value
+        elif name in _PARTLY and (rest := without_derived(value, derived[name])):
+            stored[name] = rest
+    return stored
 
 
-def _shown(value: Any) -> str:
-    text = canonical(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+def with_derived(stored: dict[str, Any], derived: dict[str, Any]) -> dict[str, Any]:
+    """Return all fields, given the stored ones: the identity decides where both have one."""
+    fields = dict(derived)
+    for name, value in stored.items():
+        if name not in derived:
+            fields[name] = value
+        elif name in _PARTLY:
+            fields[name] = with_derived(value, derived[name])
+    return fields
+
+
+def components_of(identity: dict[str, Any]) -> dict[str, Any]:
+    """Return data set, model, signals and analyses of an identity, as a record's ``components``.
+
+    Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for an identity that lacks a field.
+    """
+    run = identity["run"]
+    components: dict[str, Any] = {
+        kind: _labelled(run[kind], run[kind]["name"]) for kind in ("dataset", "model")
+    }
+    for kind in ("signals", "analyses"):
+        uses = identity[kind].items()
+        components[kind] = {label: _labelled(use, label) for label, use in uses}
+    return components
+
+
+def _name_and_params(use: dict[str, Any]) -> dict[str, Any]:
+    return {"name": use["name"], "params": use["params"]}
+
+
+def _use(use: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a ``ComponentUse`` but its label; following ones have their names."""
+    following = [_labelled(part, part["name"]) for part in use.get("then", ())]
+    return {"requires": {}, **use, "then": following}
+
+
+def _labelled(use: dict[str, Any], label: str) -> dict[str, Any]:
+    return {**_use(use), "label": label}

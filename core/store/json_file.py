@@ -19,36 +19,37 @@ LARGEST = 2**64  # seeds and sizes are below
 
 
 def parse_json(path: Path, most: int, remedy: str) -> Any:
-    """The content of a JSON file of at most ``most`` bytes. UserError for anything else, FIFOs
-    included.
+    """Return the content of a JSON file. Raises ``UserError`` as :func:`read_file` and
+    :func:`parse_bytes`.
     """
     return parse_bytes(read_file(path, most, remedy), str(path), remedy)
 
 
 def read_file(path: Path, most: int, remedy: str) -> bytes:
-    """The bytes of a regular file of at most so many. UserError for anything else."""
+    """Return the bytes of a regular file of at most ``most`` bytes. Raises ``UserError``."""
     try:
-        if (found := bytes_of(path, most)) is None:
-            raise UserError(f"{path}: not a regular file; {remedy}")
+        content = bytes_of(path, most)
     except OverflowError:
         raise UserError(
             f"{path}: larger than {most >> 20} MiB, which no file of fedbench is; {remedy}"
         ) from None
     except FileNotFoundError:
-        raise UserError(f"{path}: not a regular file; {remedy}") from None
+        content = None
     except OSError as error:
         raise UserError(
             f"{path}: cannot be read ({error.strerror}); check its permissions"
         ) from error
-    return found
+    if content is None:
+        raise UserError(f"{path}: not a regular file; {remedy}")
+    return content
 
 
-def parse_bytes(given: bytes, name: str, remedy: str) -> Any:
-    """The JSON value of these bytes. UserError, which begins with ``name``, for anything that
-    fedbench would not have written.
+def parse_bytes(text: bytes, name: str, remedy: str) -> Any:
+    """Return the JSON value of these bytes. Raises ``UserError``, which begins with ``name``, for
+    JSON that fedbench would not have written.
     """
     try:
-        content = json.loads(given.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_once)
+        content = json.loads(text.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_once)
         _refuse_extremes(content)
     except (ValueError, RecursionError) as error:
         raise UserError(
@@ -81,14 +82,13 @@ def _refuse_extremes(content: Any) -> None:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object without duplicate names, which readers of JSON resolve differently."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """Return an object without duplicate names, which readers of JSON resolve differently."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
         counts = Counter(name for name, _ in pairs)
-        raise ValueError(
-            f"'{next(name for name in counts if counts[name] > 1)}' is a duplicate name"
-        )
-    return found
+        twice = next(name for name in counts if counts[name] > 1)
+        raise ValueError(f"'{twice}' is a duplicate name")
+    return content
 
 
 def _refuse(constant: str) -> float:

@@ -15,7 +15,6 @@ import fcntl
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.process.channel import say
@@ -26,7 +25,7 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 def is_lock(name: str) -> bool:
-    """Whether a file of a results folder is one of these."""
+    """Return whether a file of a results folder is a lock."""
     return name == _WHOLE or _PART.fullmatch(name) is not None
 
 
@@ -35,38 +34,42 @@ def locked(root: Path, part: tuple[int, int] | None = None) -> Iterator[None]:
     """Hold the folder, all of it or for one ``part`` (i, n). Raises ``UserError`` where another
     command holds it.
     """
-    with contextlib.ExitStack() as held:
-        if not _taken(held, root / _WHOLE, shared=part is not None):
+    with contextlib.ExitStack() as locks:
+        if not _lock(locks, root / _WHOLE, shared=part is not None):
             raise UserError(
                 f"{root}: another `fedbench run` is writing here; wait for it or use --results"
             )
-        if part is not None and not _taken(held, root / f"{_WHOLE}-{part[0]}-of-{part[1]}"):
-            raise UserError(
-                f"{root}: part {part[0]}/{part[1]} is being run by another command; wait for it or "
-                "use --results"
-            )
+        if part is not None:
+            i, n = part
+            if not _lock(locks, root / f"{_WHOLE}-{i}-of-{n}"):
+                raise UserError(
+                    f"{root}: part {i}/{n} is being run by another command; wait for it or use "
+                    "--results"
+                )
         yield
 
 
-def _taken(held: contextlib.ExitStack, path: Path, shared: bool = False) -> bool:
-    """Whether the lock could be had, or there are no locks; it is let go with ``held``."""
+def _lock(locks: contextlib.ExitStack, path: Path, shared: bool = False) -> bool:
+    """Lock a file until ``locks`` ends; return False where another process holds it.
+
+    Without locks of the file system it counts as locked, with a note on the first file.
+    """
+    folder = path.parent
     try:
-        handle: IO[str] = held.enter_context(path.open("a+"))
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        file = locks.enter_context(path.open("a+"))
+        fcntl.flock(file, fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX))
     except BlockingIOError:
         return False
     except OSError as error:
-        folder = path.parent
-        if error.errno in NO_LOCKS:
-            if path.name == _WHOLE:
-                say(
-                    f"note: {folder}: its file system has no locks ({error.strerror}), so that "
-                    "nothing stops a second "
-                    "command: run one at a time here, or each part into a folder of its own with "
-                    "--results"
-                )
-            return True
-        raise UserError(
-            f"{folder}: cannot be written ({error.strerror}); name another folder with --results"
-        ) from error
+        if error.errno not in NO_LOCKS:
+            raise UserError(
+                f"{folder}: cannot be written ({error.strerror}); name another folder with "
+                "--results"
+            ) from error
+        if path.name == _WHOLE:
+            say(
+                f"note: {folder}: its file system has no locks ({error.strerror}), so that nothing "
+                "stops a second command: run one at a time here, or each part into a folder of its "
+                "own with --results"
+            )
     return True

@@ -23,7 +23,7 @@ _REMEDY = "ask its author for a bundle without observations"
 
 
 class _Facts(RecordPart):
-    """What stands beside the arrays."""
+    """Facts beside the arrays."""
 
     run_key: str
     cpu: str
@@ -45,14 +45,15 @@ class _Facts(RecordPart):
 
 
 def observations_of(loaded: LoadedRecord) -> Path:
-    """Where the observations of a record's run lie, if they were kept."""
+    """Return the path at which the observations of a record's run lie, if they were kept."""
     return loaded.path.parents[1] / "cache" / f"{loaded.record.run_key[:32]}.npz"
 
 
 def require_observations(root: Path, records: Iterable[LoadedRecord]) -> None:
-    """Check all observations in an unpacked bundle: sizes, types, digests, and that each is of the
-    training that its records are of. Whether any training gave these signals is not known. Raises
-    ``UserError``.
+    """Check the sizes, types and digests of all observations in an unpacked bundle, and that each
+    is of the training that its records are of. Raises ``UserError``.
+
+    Whether any training gave these signals is not known.
     """
     runs: dict[Path, list[LoadedRecord]] = {}
     for loaded in records:
@@ -72,24 +73,26 @@ def _require(path: Path, run: Sequence[LoadedRecord]) -> None:
             raise ValueError("its facts are too long")
         content = json.loads(text)
         facts = _Facts.model_validate(content)
-        whole = content.pop("digest") == key_of(
-            {"meta": content, "arrays": digest_of_arrays(arrays)}
+        del content["digest"]
+        digest = key_of({"meta": content, "arrays": digest_of_arrays(arrays)})
+        correct = arrays["test_correct"]
+        agree = facts.run_key == run[0].record.run_key and all(
+            _agree(loaded, facts, correct) for loaded in run_by_run(run)
         )
-        agreeing = (_agree(loaded, facts, arrays["test_correct"]) for loaded in run_by_run(run))
-        ours = facts.run_key == run[0].record.run_key and all(agreeing)
     except (KeyError, ValueError, RecursionError) as error:
         raise file.error(
             f"not observations as fedbench keeps them ({type(error).__name__})"
         ) from error
-    if not (whole and ours):
-        what = "are not those of its records" if whole else "were changed after they were measured"
-        raise file.error(f"the observations {what}")
+    if digest != facts.digest:
+        raise file.error("the observations were changed after they were measured")
+    if not agree:
+        raise file.error("the observations are not those of its records")
 
 
 def _agree(loaded: LoadedRecord, facts: _Facts, test_correct: np.ndarray) -> bool:
-    """Whether a record with scores tells the same of the training."""
+    """Return whether a record agrees with the observations of its training, as far as it goes."""
     record = loaded.record
-    told = record.outcome != "ok" or np.array_equal(loaded.test_correct(), test_correct)
-    return told and (
-        record.utility is None or (record.history, record.facts) == (facts.history, facts.facts)
-    )
+    if record.outcome == "ok" and not np.array_equal(loaded.test_correct(), test_correct):
+        return False
+    trained = (record.history, record.facts)
+    return record.utility is None or trained == (facts.history, facts.facts)

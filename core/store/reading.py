@@ -4,7 +4,7 @@ are checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,6 @@ from fedbench.core.store.validity import RERUN, validated
 from fedbench.core.words import one_line
 
 MAX_RECORD_BYTES = 16 << 20
-MAX_RECORDS = 200_000
 IMPORTED = "imported"  # RESULTS/imported/BUNDLE/records: records of other groups
 # RESULTS/reproduced: a results folder with imported cells that were computed again here
 REPRODUCED = "reproduced"
@@ -29,22 +28,24 @@ REPRODUCED = "reproduced"
 
 @dataclass(frozen=True)
 class Candidates:
-    """The scores of one attack for one target: ``scores`` [n] float64, ``kind`` [n] int8, ``ids``
-    [n] int64, ``in_mix`` [n] bool: candidates of the mix of outside and inside non-members;
-    ``canary`` [n] bool: mislabelled candidates.
-    """
+    """The candidates of one target and the scores of one attack for them."""
 
     scores: np.ndarray
+    """[n] float64"""
     kind: np.ndarray
+    """[n] int8"""
     ids: np.ndarray
+    """[n] int64"""
     in_mix: np.ndarray
+    """[n] bool: in the mix of outside and inside non-members"""
     canary: np.ndarray
+    """[n] bool: mislabelled"""
 
 
 @dataclass(frozen=True)
 class LoadedRecord:
     """The record of a cell, and the files of its run: the record at ``path`` and the ``arrays``,
-    which are read on demand.
+    which are read on demand. Methods raise ``UserError`` where the arrays cannot be used.
     """
 
     record: Record
@@ -53,65 +54,58 @@ class LoadedRecord:
 
     @property
     def stem(self) -> str:
-        """The name of the cell; in a merged folder with the name of the suite in front, as its run
-        has it.
-        """
+        """The name of the cell; in a merged folder the name of the suite can be in front."""
         return self.path.stem.removesuffix(stem_of_run(self.record)) + stem_of_cell(self.record)
 
     @property
     def bundle(self) -> str:
-        """The name of the bundle that the record came in; empty for one that was measured in its
-        folder.
-        """
+        """The name of the bundle that the record came in; empty for one measured in its folder."""
         folder = self.path.parents[1]
         return folder.name if folder.parent.name == IMPORTED else ""
 
     def candidates(self, target: int) -> Candidates:
-        """Scores, kinds and ids of ``target``'s candidates; UserError when the arrays are unusable."""
+        """Return the candidates of one target with their scores."""
         return _candidates(self._arrays(), self.record.key, target)
 
     def candidates_of(self, targets: Collection[int]) -> dict[int, Candidates]:
-        """The same of several targets."""
+        """Return the candidates of several targets."""
         return {target: self.candidates(target) for target in targets}
 
     def test_correct(self) -> np.ndarray:
-        """[n_test] bool: which test samples the final model classifies correctly."""
+        """Return [n_test] bool: which test samples the final model classifies correctly."""
         return self._arrays().vector(self.record.key, "test_correct", np.bool_)
 
     def everything(self) -> tuple[dict[int, Candidates], np.ndarray]:
-        """(each target's candidates, ``test_correct``)."""
+        """Return (each target's candidates, ``test_correct``)."""
         return self.candidates_of([t.target for t in self.record.targets]), self.test_correct()
 
     def null_maxima(self, target: int) -> tuple[np.ndarray, np.ndarray]:
-        """(AUC [B], advantage [B]) float64: the target's ``maximum`` under each shuffled
+        """Return (AUC [B], advantage [B]) float64: the target's ``maximum`` under each shuffled
         membership.
         """
         return _null_maxima(self._arrays(), self.record.key, target)
 
     def array(self, analysis: str, name: str) -> np.ndarray:
-        """[n] float64: a vector that an analysis found."""
+        """Return [n] float64: a vector of an analysis."""
         return self._arrays().vector(self.record.key, f"{analysis}:{name}", np.float64)
 
     def all_arrays(self) -> dict[str, np.ndarray]:
-        """Every array of the cell by name; none where it has no scores."""
+        """Return every array of the cell by name; none where it has no scores."""
         return _all(self._arrays(), self.record) if self.record.outcome == "ok" else {}
 
     def _arrays(self) -> RunArrays:
-        return _run_arrays(
-            self.arrays, self.path, self.arrays.stat().st_mtime_ns if self.arrays.exists() else None
-        )
+        changed = self.arrays.stat().st_mtime_ns if self.arrays.exists() else None
+        return _run_arrays(self.arrays, self.path, changed)
 
 
 @lru_cache(maxsize=64)  # tables ask for the cells of a run one after the other, and several times
 def _run_arrays(path: Path, record: Path, changed: int | None) -> RunArrays:
-    """The arrays as they are since ``changed``."""
+    """Return the arrays of a run, whose file was changed at this time."""
     return RunArrays(path, _remedy(record))
 
 
 def run_by_run(records: Iterable[LoadedRecord]) -> Iterator[LoadedRecord]:
-    """Yield records, of which those of one run follow each other, with the arrays of one run in
-    memory at a time.
-    """
+    """Yield records in their order, run by run, with the arrays of one run in memory at a time."""
     path = None
     for loaded in records:
         if loaded.path != path:
@@ -126,9 +120,11 @@ def _remedy(record: Path) -> str:
 
 
 def _all(arrays: RunArrays, record: Record) -> dict[str, np.ndarray]:
-    found = {name: arrays.array(record.key, name) for name in array_names(record)}
-    optional = {name: arrays.find(record.key, name) for name in optional_names(record)}
-    return found | {name: a for name, a in optional.items() if a is not None}
+    by_name = {name: arrays.array(record.key, name) for name in array_names(record)}
+    for name in optional_names(record):
+        if (a := arrays.find(record.key, name)) is not None:
+            by_name[name] = a
+    return by_name
 
 
 def _candidates(arrays: RunArrays, key: str, target: int) -> Candidates:
@@ -155,67 +151,53 @@ def _null_maxima(arrays: RunArrays, key: str, target: int) -> tuple[np.ndarray, 
     return auc.astype(np.float64), advantage.astype(np.float64)
 
 
-def load_records(folder: Path | str, arrays: bool = True) -> list[LoadedRecord]:
-    """The records of all cells in a results folder: those that were measured there, then imported
-    ones of other keys. ``arrays``: with a check of their arrays.
+def load_records(folder: Path | str) -> list[LoadedRecord]:
+    """Return the records of all cells in a results folder, checked together with their arrays:
+    those measured there, then imported ones of other keys.
 
-    UserError that names every file that cannot be used, with reason and remedy.
+    Raises ``UserError`` with every file that cannot be used, the reason and the remedy.
     """
     paths = all_paths(Path(folder))
     if not paths:
         raise UserError(
             f"{Path(folder) / 'records'}: no records found; `fedbench run SUITE` writes them"
         )
-    loaded = read_all(paths, read_run if arrays else read_bare)
-    own = [r for r in loaded if not r.bundle]
-    known = {(r.record.suite, r.record.key) for r in own}
-    imported = {(r.record.suite, r.record.key): r for r in loaded if r.bundle}
-    return [*own, *(r for at, r in imported.items() if at not in known)]
-
-
-def all_paths(root: Path) -> list[Path]:
-    """The record files of a results folder, imported ones last."""
-    folders = [root / "records", *sorted(root.glob(f"{IMPORTED}/*/records"))]
-    return [path for folder in folders for path in record_paths(folder)]
-
-
-def record_paths(records: Path) -> list[Path]:
-    """The record files of a folder, in the order of their names. UserError for more than any suite
-    has.
-    """
-    paths = sorted(p for p in records.glob("*.json") if not p.name.startswith("."))
-    if len(paths) > MAX_RECORDS:
-        raise UserError(
-            f"{records}: {len(paths)} records, more than the {MAX_RECORDS} a board can hold; split "
-            "them"
-        )
-    return paths
-
-
-def read_all(
-    paths: Iterable[Path], read: Callable[[Path], list[LoadedRecord]]
-) -> list[LoadedRecord]:
-    """The cells of the runs at ``paths``, each read by ``read``; UserError with the mistakes of all
-    of them.
-    """
     loaded: list[LoadedRecord] = []
     problems: list[str] = []
     for path in paths:
         try:
-            loaded += read(path)
+            loaded += read_run(path)
         except UserError as error:
-            problems.extend(error.messages)
+            problems += error.messages
     if problems:
         raise UserError(*problems)
-    return loaded
+    measured = [r for r in loaded if not r.bundle]
+    imported = {(r.record.suite, r.record.key): r for r in loaded if r.bundle}
+    for r in measured:
+        imported.pop((r.record.suite, r.record.key), None)
+    return [*measured, *imported.values()]
+
+
+def all_paths(root: Path) -> list[Path]:
+    """Return the record files of a results folder, imported ones last."""
+    paths = record_paths(root / "records")
+    for folder in sorted(root.glob(f"{IMPORTED}/*/records")):
+        paths += record_paths(folder)
+    return paths
+
+
+def record_paths(records: Path) -> list[Path]:
+    """Return the record files of a folder by name."""
+    return sorted(p for p in records.glob("*.json") if not p.name.startswith("."))
 
 
 def read_run(path: Path) -> list[LoadedRecord]:
-    """The cells of one run, checked together with their arrays. UserError names the file, the
-    reason and the remedy.
+    """Return the cells of one run, checked together with their arrays. Raises ``UserError`` with
+    the file, the reason and the remedy.
     """
     loaded = read_bare(path)
-    if scored := [one.record for one in loaded if one.record.outcome == "ok"]:
+    scored = [cell.record for cell in loaded if cell.record.outcome == "ok"]
+    if scored:
         arrays = RunArrays(loaded[0].arrays, _remedy(path))
         for record in scored:
             _check(arrays, record)
@@ -223,8 +205,8 @@ def read_run(path: Path) -> list[LoadedRecord]:
 
 
 def _check(arrays: RunArrays, record: Record) -> None:
-    """Raise UserError unless the arrays are those that the record was written with, of the right
-    types and lengths.
+    """Raise ``UserError`` unless the arrays are those that the record was written with, of the
+    right types and lengths.
     """
     if digest_of_arrays(_all(arrays, record)) != record.digests["scores"]:
         raise arrays.error(
@@ -239,14 +221,14 @@ def _check(arrays: RunArrays, record: Record) -> None:
 
 
 def read_bare(path: Path) -> list[LoadedRecord]:
-    """The cells of one run, without a check of their arrays. UserError as of ``read_run``."""
+    """Return the cells of one run without a check of their arrays. Raises ``UserError`` as
+    :func:`read_run`.
+    """
     content = parse_json(path, MAX_RECORD_BYTES, RERUN)
     records = validated(content, path)
-    if (
-        not isinstance(name := content.get("arrays"), str)
-        or (name and not name.startswith(f"{path.stem}--"))
-        or "/" in name
-    ):
+    name = content.get("arrays")
+    plain = isinstance(name, str) and "/" not in name
+    if not plain or (name and not name.startswith(f"{path.stem}--")):
         raise UserError(
             f"{path}: not a valid record (arrays: {one_line(repr(name), 120)}); {RERUN}"
         )

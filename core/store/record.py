@@ -1,6 +1,4 @@
-"""The record of one cell: what was asked, what came out, where it came from. Cells of a run share a
-file.
-"""
+"""The record of one cell: identity, results and provenance. Cells of a run share a file."""
 
 from __future__ import annotations
 
@@ -14,17 +12,33 @@ from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics.registry import Score
 from fedbench.core.metrics.utility import run_accuracy
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.store.integrity import components_of, key_of
+from fedbench.core.store.integrity import components_of, derived_fields, key_of, with_derived
 from fedbench.core.store.scores import RecordPart, TargetScores
 
 SCHEMA_VERSION = 1
 
-# Everything a cell can end as. `ok` has scores; every other outcome has a reason.
+# How a cell can end. `ok` has scores; every other outcome has a reason.
 Outcome = Literal["ok", "failed", "timeout", "diverged", "skipped"]
+
+# Fields of a record that a file has for each cell; the cells of a run share the others.
+CELL_FIELDS = (
+    "outcome",
+    "reason",
+    "by_adversary",
+    "attack",
+    "view",
+    "targets",
+    "pooled",
+    "analyses",
+    "digests",
+    "notes",
+    "complaints",
+    "measured",
+)
 
 
 class Utility(RecordPart):
-    """What the federation is worth: the final global model on the clean test set."""
+    """Utility of the final global model on the clean test set."""
 
     accuracy: float
     """share of the test samples that are classified correctly"""
@@ -33,14 +47,14 @@ class Utility(RecordPart):
 
 
 class RoundRow(RecordPart):
-    """One audited round."""
+    """An audited round."""
 
     round: int
     """its number, from 1"""
     accuracy: float
     """test accuracy of the global model after this round"""
     train_loss: float | None
-    """mean cross-entropy of the global model on the members' own samples; None where not measured"""
+    """the global model's mean cross-entropy on the members' samples; None where not measured"""
     clusters: list[int] | None = None
     """clients of each global model, where there are several"""
     moved: int | None = None
@@ -49,18 +63,16 @@ class RoundRow(RecordPart):
     """test accuracy of each group of clients, in the setting's order"""
 
 
-class Found(RecordPart):
-    """What one analysis found; its vectors are in the .npz beside the record,
-    ``<analysis>:<name>``.
-    """
+class RecordedFindings(RecordPart):
+    """Findings of one analysis; its vectors are in the .npz, ``<analysis>:<name>``."""
 
     numbers: dict[str, Number] = Field(default_factory=dict)
-    """name -> what it found"""
+    """by name"""
     arrays: dict[str, str] = Field(default_factory=dict)
     """name of each vector -> its unit"""
 
 
-class Measured(RecordPart):
+class Costs(RecordPart):
     """Figures that differ from run to run; everything else in a record, but the digest that covers
     them too, is reproducible bit by bit on the same type of CPU.
     """
@@ -70,13 +82,13 @@ class Measured(RecordPart):
     wall_s: float
     """the run (training, signals, all its attacks), seconds"""
     cpu_s: float
-    """the same by the CPU, of all its processes, seconds"""
+    """CPU time of the run, of all its processes, seconds"""
     train_cpu_s: float
     """local training and aggregation only, on a CPU without the checks of what plugins do: the
     basis of relative runtime
     """
     train_wall_s: float | None = None
-    """the same by the clock: far more than the CPU time where the machine was busy"""
+    """``train_cpu_s`` by the clock: far more where the machine was busy"""
     signals_cpu_s: float
     """measuring what attacks and analyses read, seconds"""
     attack_cpu_s: float
@@ -86,7 +98,7 @@ class Measured(RecordPart):
 
 
 class Provenance(RecordPart):
-    """Where a record came from."""
+    """Versions and machine that made a record."""
 
     fedbench: str
     """its version"""
@@ -121,49 +133,51 @@ class Provenance(RecordPart):
 
     @property
     def cpu_type(self) -> str:
-        """What one command gives the same bits on."""
+        """The type of CPU on which one command gives the same bits."""
         return f"{self.cpu} ({self.cpu_capability})"
 
 
 class Identity(RecordPart):
-    """What a record's keys are the hashes of, as JSON values: see ``store/integrity.py``."""
+    """Everything that can change a result, as JSON values: the record's keys are its hashes; its
+    seed, members, components, setting, versions and digests are read from it.
+    """
 
     run: dict[str, Any]
-    """everything that can change what the training answers; its hash is ``run_key``"""
+    """everything that can change the training; its hash is ``run_key``"""
     attack: dict[str, Any]
     """the attack: name, parameters, target, package and digest of its code"""
     signals: dict[str, Any]
-    """those the attack and the analyses read, by name"""
+    """signals that the attack and the analyses read, by name"""
     analyses: dict[str, Any]
-    """those that compute something in this setting, by label"""
+    """analyses that compute something in this setting, by label"""
 
 
 class Components(RecordPart):
-    """What took part beside the defense and the attack, each with its package and version."""
+    """Components beside the defense and the attack, each with its package and version."""
 
     dataset: ComponentUse
     """the data set"""
     model: ComponentUse
     """the architecture"""
     signals: dict[str, ComponentUse]
-    """those that the attack and the analyses read, by the name that they ask for"""
+    """signals that the attack and the analyses read, by the name that they ask for"""
     analyses: dict[str, ComponentUse]
-    """those that compute something in this setting, by label"""
+    """analyses that compute something in this setting, by label"""
 
 
 class Record(RecordPart):
-    """One cell = run x attack."""
+    """The record of one cell: an attack on a run."""
 
     key: str
-    """sha256 of everything that can change the answer, this attack included"""
+    """sha256 of everything that can change the scores"""
     run_key: str
-    """the same for the training alone; cells of one run share it"""
+    """sha256 of everything that can change the training; cells of one run share it"""
     outcome: Outcome
     """how it ended"""
     reason: str = ""
     """why there is no score"""
     by_adversary: bool = False
-    """that it diverged is what an adversary inside brought about: a result, no failure of the run"""
+    """whether an adversary inside made it diverge: a result, no failure of the run"""
     suite: str
     """the suite's name"""
     setting: str
@@ -181,46 +195,44 @@ class Record(RecordPart):
     view: str
     """what the adversary sees: ``server``, ``client``, ``coalition``, ``external``"""
     described: dict[str, Any]
-    """the resolved setting in words a board can print: dataset, model, clients, rounds, ...;
-    ``tuning`` is true of a seed on which strengths are chosen, and absent elsewhere
+    """the resolved setting: dataset, model, clients, rounds, ...; ``tuning`` is true of a seed on
+    which strengths are chosen, and absent elsewhere
     """
     facts: dict[str, FactValue] = Field(default_factory=dict)
-    """what the defense says of its run: epsilon, choices, bytes, ..."""
+    """facts that the defense reports: epsilon, choices, bytes, ..."""
     utility: Utility | None = None
-    """what the federation is worth after the last round; null where the training gave no model"""
+    """utility after the last round; null where the training gave no model"""
     targets: list[TargetScores] = Field(default_factory=list)
     """scores of every target"""
     pooled: dict[Group, Score] = Field(default_factory=dict)
     """scores of all targets thrown together"""
-    analyses: dict[str, Found] = Field(default_factory=dict)
-    """what the suite's analyses found, by their labels"""
+    analyses: dict[str, RecordedFindings] = Field(default_factory=dict)
+    """findings of the suite's analyses, by their labels"""
     history: list[RoundRow] = Field(default_factory=list)
     """the audited rounds"""
     digests: dict[str, str] = Field(default_factory=dict)
     """``data``, ``split``, ``scores`` (the arrays of the cell), each a sha256"""
     notes: list[str] = Field(default_factory=list)
-    """what to know about the scores: who colluded, dropped rows of an adversary"""
+    """notes on the scores: who colluded, dropped rows of an adversary"""
     complaints: list[str] = Field(default_factory=list)
-    """what a plugin did wrong that cost no score: an analysis that failed, a fact that cannot be
-    recorded
-    """
+    """failures that cost no score: an analysis that failed, a fact that cannot be recorded"""
     provenance: Provenance
     """versions and machine"""
-    measured: Measured
+    measured: Costs
     """times and memory"""
     identity: Identity
-    """what both keys are made of; they are made again on reading, and other fields that stand in it
-    must agree
+    """everything that both keys are hashes of, stored once: fields that follow from it are made on
+    reading
     """
 
     @property
     def accuracy(self) -> float:
-        """Test accuracy of the run, of a record with a ``utility``: :func:`run_accuracy`."""
+        """Test accuracy of the run, for a record with a ``utility``: :func:`run_accuracy`."""
         return run_accuracy([row.accuracy for row in self.history])
 
     @property
     def digest(self) -> str:
-        """Hex sha256 of the canonical JSON of all fields."""
+        """The hex sha256 of the canonical JSON of all fields."""
         return key_of(self.model_dump(mode="json"))
 
     @property
@@ -229,23 +241,28 @@ class Record(RecordPart):
         return Components.model_validate(components_of(self.identity.model_dump()))
 
 
+def record_of(identity: dict[str, Any], coalition: str, **stored: Any) -> Record:
+    """Return the record with these fields and those that follow from its identity."""
+    derived = derived_fields(identity, coalition)
+    stored |= {"identity": identity, "coalition": coalition}
+    return Record.model_validate(with_derived(stored, derived))
+
+
 # -- remarks of defenses, kept as notes ------------------------------------------------------------
 
 
 def remark_note(label: str, setting: str, text: str) -> str:
-    """A remark of the defense with this label, as a plan prints it and its records keep it."""
-    return f"{_lead(label, setting)}{text}"
+    """Return a defense's remark as a plan prints it and its records keep it."""
+    return f"defense '{label}' in setting '{setting}': {text}"
 
 
 def remarks_in(record: Record) -> list[str]:
-    """The remarks of a record, each once: those that were made before the training, then those of
-    the finished run. Their text is the defense's.
+    """Return the remarks of the record's defense, each once: those made before the training, then
+    those of the finished run.
     """
-    lead, said = _lead(record.defense.label, record.setting), record.facts.get(REMARKS, [])
+    lead = remark_note(record.defense.label, record.setting, "")
     before = [note.removeprefix(lead) for note in record.notes if note.startswith(lead)]
-    after = said if isinstance(said, list) else [said]
+    after = record.facts.get(REMARKS, [])
+    if not isinstance(after, list):
+        after = [after]
     return list(dict.fromkeys([*before, *(text for text in after if isinstance(text, str))]))
-
-
-def _lead(label: str, setting: str) -> str:
-    return f"defense '{label}' in setting '{setting}': "

@@ -16,37 +16,33 @@ from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
 from fedbench.core.store.integrity import digest_mistake, sealed
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.locks import is_lock, locked
-from fedbench.core.store.plans import SUITES, Asked, keep_plan, stored_plans
 from fedbench.core.store.reading import (
     IMPORTED,
     REPRODUCED,
     LoadedRecord,
-    all_paths,
-    read_all,
     read_bare,
 )
 from fedbench.core.store.record import SCHEMA_VERSION
 from fedbench.core.store.run_file import CellResult, write_run
-from fedbench.core.words import one_line
+from fedbench.core.store.stored_suites import SUITES, StoredSuite, keep_suite
+from fedbench.core.store.validity import first_mistake
 
 MARKER = "fedbench.json"
 DRAW = "reproduced.json"  # which part of the imported records is computed again
-_OURS = {MARKER, DRAW, "records", SUITES, "cache", "logs", "leaderboard", IMPORTED, REPRODUCED}
+_ENTRIES = {MARKER, DRAW, "records", SUITES, "cache", "logs", "leaderboard", IMPORTED, REPRODUCED}
 _MAX_MARKER_BYTES = 32 << 20
-_REMEDY = (
-    "delete it, and its facts are taken from the records; or name another folder with --results"
-)
+_ANOTHER = "name another folder with --results"
+_REMEDY = f"delete it and run its suite again; or {_ANOTHER}"
 
 
 class Results:
-    """The folder ``root``. ``notes``: messages for the user about the state in which it was found."""
+    """The folder ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.records = root / "records"
         self.cache = root / "cache"
         self.logs = root / "logs"
-        self.notes: list[str] = []
 
     # -- opening -----------------------------------------------------------------------------------
 
@@ -63,9 +59,7 @@ class Results:
             for folder in (results.records, results.cache, results.logs):
                 folder.mkdir(exist_ok=True)
         except OSError as error:
-            raise UserError(
-                f"{root}: cannot be written ({error.strerror}); name another folder with --results"
-            ) from error
+            raise UserError(f"{root}: cannot be written ({error.strerror}); {_ANOTHER}") from error
         return results
 
     @classmethod
@@ -75,37 +69,30 @@ class Results:
         """
         results = cls(root)
         results.marker()
-        if not results._marked():
-            results.notes.append(
-                f"note: {root}: its {MARKER} is gone; suite and cells are taken from the records"
-            )
         return results
 
     def _claim(self, suite: str) -> None:
         """Write the marker of a new folder before anything else, so that a killed run leaves a
         folder that can be used.
         """
-        found = self.marker() if self._marked() or all_paths(self.root) else None
-        # of parts of one plan that begin at once, the second finds the folder of the first
-        if found is None and any(_foreign(self.root)) and not self._marked():
+        # of parts of one plan that begin at once, the second may see the folder of the first
+        if _is_foreign(self.root) and not self._marked():
             raise UserError(
                 f"{self.root}: not empty and not a fedbench results folder (no {MARKER}); nothing "
-                "was touched - "
-                "name another folder with --results"
-            )
-        facts = found or {"suite": suite, "cells": [], "plans": []}
-        if facts["suite"] != suite:
-            raise UserError(
-                f"{self.root}: holds the results of suite '{facts['suite']}', not '{suite}'; "
-                "nothing was touched - "
-                "name another folder with --results"
+                f"was touched - {_ANOTHER}"
             )
         if not self._marked():
-            write_marker(self.root, facts)
+            write_marker(self.root, {"suite": suite})
+        holds = self.marker()["suite"]
+        if holds != suite:
+            raise UserError(
+                f"{self.root}: holds the results of suite '{holds}', not '{suite}'; nothing was "
+                f"touched - {_ANOTHER}"
+            )
 
     @contextlib.contextmanager
     def lock(self, part: tuple[int, int] | None = None) -> Iterator[None]:
-        """One `fedbench run` a folder, or several parts (i, n) of one n, each once; see ``locks``."""
+        """Hold the folder for one `fedbench run`, or one part (i, n) of a plan: see ``locks``."""
         with locked(self.root, part):
             yield
 
@@ -115,11 +102,17 @@ class Results:
         return (self.root / MARKER).exists()
 
     def marker(self) -> dict[str, Any]:
-        """The folder's own facts: schema version, suite, ``cells`` (names of those of the last
-        plan) and ``plans`` (ids of the stored suites, the last one at the end). Where the file is
-        gone, as the records give them.
+        """Return the folder's facts: schema version, suite, ``cells`` (names of those of the last
+        plan) and ``plans`` (ids of the stored suites, the last one at the end).
+
+        Raises ``UserError`` without its file, and for a damaged one.
         """
-        return read_marker(self.root) if self._marked() else _marker_of_records(self.root)
+        if not self._marked():
+            raise UserError(
+                f"{self.root}: not a fedbench results folder (no {MARKER}); `fedbench run SUITE` "
+                "writes it"
+            )
+        return read_marker(self.root)
 
     def set_manifest(
         self,
@@ -127,43 +120,50 @@ class Results:
         title: str = "",
         published: Sequence[dict[str, Any]] = (),
         analyses: Sequence[dict[str, Any]] = (),
-        asked: Asked | None = None,
+        stored: StoredSuite | None = None,
     ) -> None:
-        """Store the plan: the names of its cells, its title, the published numbers beside ours, its
-        analyses (label, name, params), and the suite itself.
+        """Store a plan. Records of earlier code or parameters stay, unlisted, and so do the suites
+        of earlier plans.
 
-        Records of earlier code or parameters stay, unlisted, and so do the suites of earlier plans.
-        The suite comes first: the marker never names a plan that is not there.
+        Args:
+            cells: the names of its cells.
+            published: published numbers that the board prints beside ours.
+            analyses: label, name and params of each.
+            stored: its suite.
         """
         facts = self.marker()
-        plans = [plan for plan in facts["plans"] if asked is None or plan != asked.id]
-        plans += [keep_plan(self.root, asked)] if asked is not None else []
-        more = {
+        plans = facts["plans"]
+        if stored is not None:  # first: the marker never names a plan that is not there
+            plan = keep_suite(self.root, stored)
+            plans = [*(earlier for earlier in plans if earlier != plan), plan]
+        facts |= {
             "title": title,
             "cells": cells,
             "published": list(published),
             "analyses": list(analyses),
             "plans": plans,
         }
-        write_marker(self.root, facts | more)
+        write_marker(self.root, facts)
 
     def planned(self, loaded: list[LoadedRecord]) -> tuple[list[LoadedRecord], int]:
-        """(those of the last plan, how many others there are); all of them where none belongs to a
-        plan.
+        """Return (the records of the last plan, the number of the others); all of them where none
+        belongs to a plan.
         """
-        cells = set(self.marker()["cells"]) if self._marked() else set()
-        kept = [r for r in loaded if r.stem in cells]
-        return (kept, len(loaded) - len(kept)) if kept else (loaded, 0)
+        if self._marked():
+            cells = set(self.marker()["cells"])
+            if planned := [r for r in loaded if r.stem in cells]:
+                return planned, len(loaded) - len(planned)
+        return loaded, 0
 
     # -- records -----------------------------------------------------------------------------------
 
     def path(self, stem: str) -> Path:
-        """The record file of a run."""
+        """Return the path of the record file of a run."""
         return self.records / f"{stem}.json"
 
     def cells(self, stem: str) -> list[LoadedRecord]:
-        """The cells of a run, with arrays that are checked when they are read; none where it has no
-        record.
+        """Return the cells of a run, with arrays that are checked when they are read; none where it
+        has no record.
 
         Raises ``UserError`` for a record that cannot be used.
         """
@@ -176,58 +176,24 @@ class Results:
         Raises ``OSError``, and ``UserError`` where the record that is there cannot be used.
         """
         keys = {cell.record.key for cell in cells}
-        kept = [
+        earlier = [
             CellResult(r.record, r.all_arrays())
             for r in self.cells(stem)
             if r.record.key not in keys
         ]
-        write_run(self.records, stem, [*kept, *cells])
+        write_run(self.records, stem, [*earlier, *cells])
 
     def sweep(self) -> None:
         """Remove temporary files that a killed process left."""
-        imported = self.root.glob(f"{IMPORTED}/*/*")  # where `fedbench judge` writes
-        for folder in (
-            self.root,
-            self.records,
-            self.cache,
-            self.logs,
-            self.root / SUITES,
-            *imported,
-        ):
+        folders = [self.root, self.records, self.cache, self.logs, self.root / SUITES]
+        folders += self.root.glob(f"{IMPORTED}/*/*")  # where `fedbench judge` writes
+        for folder in folders:
             for stray in folder.glob(f"{TEMPORARY_PREFIX}*"):
                 if stray.is_file():
                     stray.unlink(missing_ok=True)
 
 
-def read_marker(root: Path) -> dict[str, Any]:
-    """The facts in the file ``fedbench.json`` of a results folder. Raises ``UserError`` for a
-    damaged one.
-    """
-    path = root / MARKER
-    facts = parse_json(path, _MAX_MARKER_BYTES, _REMEDY)
-    version = facts.get("schema_version") if isinstance(facts, dict) else None
-    if type(version) is not int or not isinstance(facts.get("suite"), str):
-        raise UserError(f"{path}: unreadable (no schema_version and suite); {_REMEDY}")
-    if version > SCHEMA_VERSION:
-        raise UserError(
-            f"{path}: schema {version} is newer than this fedbench understands ({SCHEMA_VERSION}); "
-            "upgrade fedbench"
-        )
-    if (what := digest_mistake(facts)) is not None:
-        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {_REMEDY}")
-    try:
-        _Facts.model_validate(facts)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(
-            f"{path}: unreadable ({one_line(where, 120)}: {first['msg']}); {_REMEDY}"
-        ) from error
-    return {
-        "cells": [],
-        "plans": [],
-        **{name: value for name, value in facts.items() if name != "digest"},
-    }
+# -- the marker's file -----------------------------------------------------------------------------
 
 
 class _Facts(BaseModel):
@@ -241,46 +207,40 @@ class _Facts(BaseModel):
     analyses: list[str | dict[str, Any]] | None = None
 
 
+def read_marker(root: Path) -> dict[str, Any]:
+    """Return the facts in the file ``fedbench.json`` of a results folder. Raises ``UserError`` for
+    a damaged one.
+    """
+    path = root / MARKER
+    facts = parse_json(path, _MAX_MARKER_BYTES, _REMEDY)
+    version = facts.get("schema_version") if isinstance(facts, dict) else None
+    if type(version) is not int or not isinstance(facts.get("suite"), str):
+        raise UserError(f"{path}: unreadable (no schema_version and suite); {_REMEDY}")
+    if version > SCHEMA_VERSION:
+        raise UserError(
+            f"{path}: schema {version} is newer than this fedbench understands ({SCHEMA_VERSION}); "
+            "upgrade fedbench"
+        )
+    if mistake := digest_mistake(facts):
+        raise UserError(
+            f"{path}: damaged or changed since fedbench wrote it ({mistake}); {_REMEDY}"
+        )
+    try:
+        _Facts.model_validate(facts)
+    except ValidationError as error:
+        raise UserError(f"{path}: unreadable ({first_mistake(error)}); {_REMEDY}") from error
+    del facts["digest"]
+    return {"cells": [], "plans": [], **facts}
+
+
 def write_marker(root: Path, facts: dict[str, Any]) -> None:
     """Replace the folder's facts. Raises ``OSError``."""
     write_atomically(root / MARKER, sealed({**facts, "schema_version": SCHEMA_VERSION}))
 
 
-def _foreign(root: Path) -> Iterator[str]:
-    """Files and folders that fedbench does not write."""
-    for path in root.iterdir() if root.is_dir() else ():
-        if (
-            path.name not in _OURS
-            and not is_lock(path.name)
-            and not path.name.startswith(TEMPORARY_PREFIX)
-        ):
-            yield path.name
-
-
-def _marker_of_records(root: Path) -> dict[str, Any]:
-    """The facts of a folder without its marker, from its records. Raises ``UserError`` for records
-    of several suites, for those that cannot be used, and for a folder of another program.
-    """
-    paths = all_paths(root)
-    if not paths or any(_foreign(root)):
-        raise UserError(
-            f"{root}: not empty and not a fedbench results folder (no {MARKER}); nothing was "
-            "touched - name another folder"
-            if any(_foreign(root))
-            else f"{root}: not a fedbench results folder (no {MARKER}); run `fedbench run SUITE` "
-            "first"
-        )
-    loaded = read_all(paths, read_bare)
-    suites = sorted({r.record.suite for r in loaded})
-    if len(suites) > 1:
-        raise UserError(
-            f"{root}: its {MARKER} is gone, and it holds records of several suites "
-            f"({', '.join(map(repr, suites[:5]))}); nothing "
-            "was touched - move the records of all suites but one to another folder"
-        )
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "suite": suites[0],
-        "cells": [r.stem for r in loaded],
-        "plans": stored_plans(root),
-    }
+def _is_foreign(root: Path) -> bool:
+    """Return whether a folder has files or folders that fedbench does not write."""
+    names = [path.name for path in root.iterdir()] if root.is_dir() else []
+    return not all(
+        name in _ENTRIES or is_lock(name) or name.startswith(TEMPORARY_PREFIX) for name in names
+    )

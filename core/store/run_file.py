@@ -1,15 +1,15 @@
 """The files of a run: a JSON record with its cells, and an ``.npz`` with their arrays.
 
-What all cells of a run share is written once in the record. An array that is equal in all cells is
-written once as ``NAME``, one of a single cell as ``KEY/NAME`` with the first letters of the cell's
-key. The ``.npz`` has a digest of its content in its name, and the record names it: a kill at any
-time leaves the files from before or the new ones.
+What all cells of a run share is written once in the record, and what follows from an identity not
+at all. An array that is equal in all cells is written once as ``NAME``, one of a single cell as
+``KEY/NAME`` with the first letters of the cell's key. The ``.npz`` has a digest of its content in
+its name, and the record names it: a kill at any time leaves the files from before or the new ones.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,27 +17,11 @@ from typing import Any
 import numpy as np
 
 from fedbench.core.store.files import npz_bytes, write_atomically
-from fedbench.core.store.integrity import sealed
-from fedbench.core.store.record import SCHEMA_VERSION, Record
+from fedbench.core.store.integrity import derived_fields, sealed, with_derived, without_derived
+from fedbench.core.store.record import CELL_FIELDS, SCHEMA_VERSION, Record
 
-_OF_CELL = (
-    "key",
-    "outcome",
-    "reason",
-    "by_adversary",
-    "attack",
-    "view",
-    "targets",
-    "pooled",
-    "analyses",
-    "notes",
-    "complaints",
-    "measured",
-)
 _OF_TARGET = ("scores", "kind", "ids", "canary", "in_mix")
 _OF_MAXIMUM = ("null_auc", "null_advantage")
-OPTIONAL = ("assignment",)
-OPTIONAL_OF_TARGET = ("owner",)
 
 
 @dataclass(frozen=True)
@@ -48,112 +32,101 @@ class CellResult:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
+# -- arrays ----------------------------------------------------------------------------------------
+
+
 def array_names(record: Record) -> list[str]:
-    """The arrays that a record with outcome ``ok`` must have."""
+    """Return the names of the arrays that a record with outcome ``ok`` must have."""
     names = ["test_correct"]
-    for t in record.targets:
-        parts = (*_OF_TARGET, *(_OF_MAXIMUM if t.maximum is not None else ()))
-        names += [f"t{t.target}_{part}" for part in parts]
-    return names + [
-        f"{label}:{name}" for label, found in record.analyses.items() for name in found.arrays
-    ]
+    for target in record.targets:
+        parts = _OF_TARGET if target.maximum is None else (*_OF_TARGET, *_OF_MAXIMUM)
+        names += [f"t{target.target}_{part}" for part in parts]
+    for label, findings in record.analyses.items():
+        names += [f"{label}:{name}" for name in findings.arrays]
+    return names
 
 
 def optional_names(record: Record) -> list[str]:
-    """The arrays that it may have besides."""
-    return [
-        *OPTIONAL,
-        *(f"t{t.target}_{part}" for t in record.targets for part in OPTIONAL_OF_TARGET),
-    ]
+    """Return the names of the arrays that a record may have besides."""
+    return ["assignment", *(f"t{target.target}_owner" for target in record.targets)]
 
 
 def digest_of_arrays(arrays: Mapping[str, np.ndarray]) -> str:
-    """Hex sha256 over names, types, shapes and values of the arrays of one cell."""
-    found = hashlib.sha256()
-    for name in sorted(arrays):
-        a = arrays[name]
-        found.update(
-            f"{name} {a.dtype.str} {a.shape};".encode() + np.ascontiguousarray(a).tobytes()
-        )
-    return found.hexdigest()
+    """Return the hex sha256 over names, types, shapes and values of the arrays of one cell."""
+    digest = hashlib.sha256()
+    for name, a in sorted(arrays.items()):
+        digest.update(f"{name} {a.dtype.str} {a.shape};".encode())
+        digest.update(np.ascontiguousarray(a).tobytes())
+    return digest.hexdigest()
 
 
 def member(key: str, name: str) -> str:
-    """The name of an array of a single cell in the ``.npz``."""
+    """Return the name in the ``.npz`` of an array of a single cell."""
     return f"{key[:12]}/{name}"
+
+
+def _packed(cells: Sequence[CellResult]) -> dict[str, np.ndarray]:
+    """Return the arrays of all cells by their names in the ``.npz``."""
+    packed: dict[str, np.ndarray] = {}
+    for name in sorted(set().union(*(cell.arrays for cell in cells))):
+        of_cells = {c.record.key: c.arrays[name] for c in cells if name in c.arrays}
+        first, *rest = of_cells.values()
+        if all(_same_bytes(first, a) for a in rest):
+            packed[name] = first
+        else:
+            packed |= {member(key, name): a for key, a in of_cells.items()}
+    return packed
+
+
+def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    return (a.dtype, a.shape) == (b.dtype, b.shape) and a.tobytes() == b.tobytes()
+
+
+# -- both files ------------------------------------------------------------------------------------
 
 
 def write_run(records: Path, stem: str, cells: Sequence[CellResult]) -> None:
     """Write the files of a run with these cells in place of earlier ones. Raises ``OSError``."""
-    arrays, name = _packed({cell.record.key: cell.arrays for cell in cells if cell.arrays}), ""
-    if arrays:
+    name = ""
+    if arrays := _packed(cells):
         content = npz_bytes(arrays)
         name = f"{stem}--{hashlib.sha256(content).hexdigest()[:12]}.npz"
         write_atomically(records / name, content)
-    write_atomically(
-        records / f"{stem}.json", sealed(_content([cell.record for cell in cells], name))
-    )
+    record = _content([cell.record for cell in cells], name)
+    write_atomically(records / f"{stem}.json", sealed(record))
     for path in records.glob(f"{stem}--*.npz"):
         if path.name != name:
             path.unlink(missing_ok=True)
 
 
+def _content(records: Sequence[Record], arrays: str) -> dict[str, Any]:
+    """Return the content of a record file, given the name of the file with its arrays.
+
+    Fields of the run are those of the first cell; a cell with other values keeps its own.
+    """
+    run: dict[str, Any] = {}
+    cells = []
+    for record in records:
+        fields = record.model_dump(mode="json")
+        identity = fields["identity"]
+        fields = without_derived(fields, derived_fields(identity, record.coalition))
+        cell = {name: fields.pop(name) for name in CELL_FIELDS if name in fields}
+        fields["identity"] = identity.pop("run")
+        run = run or fields
+        others = {name: value for name, value in fields.items() if value != run.get(name)}
+        cells.append({**cell, "identity": identity, **others})
+    return {"schema_version": SCHEMA_VERSION, "arrays": arrays, "run": run, "cells": cells}
+
+
 def cells_of(content: dict[str, Any]) -> list[dict[str, Any]]:
-    """The fields of each cell's record from the content of a run's file.
+    """Return the fields of each cell's record, given the content of the file of its run.
 
     Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for content of another form.
     """
     run = content["run"]
-    return [
-        {
-            **run,
-            **own,
-            "identity": {**own["identity"], "run": run["identity"]},
-            "digests": {**run["digests"], **own["digests"]},
-        }
-        for own in content["cells"]
-    ]
-
-
-def _content(records: Sequence[Record], arrays: str) -> dict[str, Any]:
-    """Fields of the run as the first record has them; a cell with other values keeps its own."""
-    parts = [_parted(record.model_dump(mode="json")) for record in records]
-    run = parts[0][0]
-    cells = [
-        {**own, **{name: value for name, value in of_run.items() if value != run[name]}}
-        for of_run, own in parts
-    ]
-    return {"schema_version": SCHEMA_VERSION, "arrays": arrays, "run": run, "cells": cells}
-
-
-def _parted(record: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(fields of the run, fields of the cell)."""
-    identity, digests = record["identity"], record["digests"]
-    run = {name: value for name, value in record.items() if name not in _OF_CELL}
-    run |= {"identity": identity["run"], "digests": _without(digests, "scores")}
-    cell = {name: record[name] for name in _OF_CELL}
-    scores = {"scores": digests["scores"]} if "scores" in digests else {}
-    return run, cell | {"identity": _without(identity, "run"), "digests": scores}
-
-
-def _without(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {n: v for n, v in values.items() if n != name}
-
-
-def _packed(by_key: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
-    for name in sorted({name for arrays in by_key.values() for name in arrays}):
-        having = {key: arrays[name] for key, arrays in by_key.items() if name in arrays}
-        if _equal(having.values()):
-            found[name] = next(iter(having.values()))
-        else:
-            found |= {member(key, name): a for key, a in having.items()}
-    return found
-
-
-def _equal(arrays: Iterable[np.ndarray]) -> bool:
-    first, *others = arrays
-    return all(
-        a.dtype == first.dtype and a.shape == first.shape and a.tobytes() == first.tobytes()
-        for a in others
-    )
+    cells = []
+    for cell in content["cells"]:
+        stored = {**run, **cell, "identity": {"run": run["identity"], **cell["identity"]}}
+        derived = derived_fields(stored["identity"], stored["coalition"])
+        cells.append(with_derived(stored, derived))
+    return cells

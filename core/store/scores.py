@@ -1,4 +1,4 @@
-"""What a record says of an attack's scores, target by target."""
+"""Metrics of an attack in a record, target by target."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from fedbench.core.metrics.registry import Score
 
 
 class RecordPart(BaseModel):
-    """What a record holds: a field that it does not know is refused."""
+    """A part of a record, which refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class RoundScores(RecordPart):
-    """A single-round attack by how its round is chosen; TF01 in percent, None with too few
-    non-members.
+    """Metrics of a single-round attack by the choice of its round; TF01 in percent, None with too
+    few non-members.
     """
 
     last_auc: float
@@ -26,26 +26,23 @@ class RoundScores(RecordPart):
     calibrated_auc: float | None
     """round chosen on a random half of the candidates, judged on the other half"""
     calibrated_tf01: float | None
-    """the same of TF01"""
+    """TF01 of the calibrated choice"""
     best_round: int
     """which round the oracle chose"""
     best_auc: float
-    """labelled oracle: the round is chosen on the very answers; read it only beside its null value"""
+    """labelled oracle: the round is chosen on the answers; read it only beside its null value"""
     best_tf01: float | None
-    """the same of TF01"""
+    """TF01 of the oracle's choice"""
     null_best_auc: float
     """the oracle's mean over shuffled memberships"""
     null_best_tf01: float | None
-    """the same of TF01"""
+    """the oracle's mean TF01 over shuffled memberships"""
 
 
 class MaximumScores(RecordPart):
     """The papers' largest value over all rounds, against outside non-members; read it only beside
-    its null.
-
-    What the same looking finds under shuffled memberships, the same for all attacks of a run, lies
-    in the .npz beside the record: ``t<target>_null_auc`` and ``t<target>_null_advantage``, one
-    value a shuffle.
+    its null: the largest values under shuffled memberships, equal for all attacks of a run, in the
+    .npz beside the record as ``t<target>_null_auc`` and ``t<target>_null_advantage``.
     """
 
     auc: float
@@ -57,7 +54,7 @@ class MaximumScores(RecordPart):
 
 
 class DecisionScores(RecordPart):
-    """What an attack with a threshold of its own says, by how its round is chosen; fractions.
+    """Decisions of an attack with a threshold of its own, by the choice of its round; fractions.
 
     Accuracy is (TPR + TNR) / 2; precision is None without positives.
     """
@@ -71,25 +68,23 @@ class DecisionScores(RecordPart):
     calibrated_accuracy: float | None
     """round chosen on a random half of the candidates, judged on the other half"""
     calibrated_precision: float | None
-    """the same of precision"""
+    """precision of the calibrated choice"""
     calibrated_recall: float | None
-    """the same of recall"""
+    """recall of the calibrated choice"""
     best_round: int
     """which round the oracle chose"""
     best_accuracy: float
     """labelled oracle, as the poisoning papers report; read it only beside its null value"""
     best_precision: float | None
-    """the same of precision"""
+    """precision of the oracle's choice"""
     best_recall: float
-    """the same of recall"""
+    """recall of the oracle's choice"""
     null_best_accuracy: float
     """the oracle's mean over shuffled memberships"""
 
 
 class TargetScores(RecordPart):
-    """One target client (-3: all honest clients together); the groups a dataset does not have (no
-    canaries) are absent.
-    """
+    """Metrics for one target; groups that a dataset does not have (canaries) are absent."""
 
     target: int
     """a client's id; -3: all honest clients together; -10, -11, ...: a group of clients"""

@@ -1,10 +1,7 @@
-"""Whether the content of a file is a valid record: unchanged since it was written, consistent,
-within what can be measured.
-"""
+"""Consistency checks for run records: schema, digest and fields."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,8 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.metrics.registry import METRICS
-from fedbench.core.store.integrity import digest_mistake, disagreements
+from fedbench.core.store.integrity import digest_mistake
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.run_file import cells_of
 from fedbench.core.words import one_line
@@ -24,15 +20,44 @@ _KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
 
 
 def validated(content: Any, path: Path) -> list[Record]:
-    """The records of the cells of a run from the JSON content of its file ``path``. UserError with
-    file, reason and remedy.
+    """Return the records of the cells of a run, given the JSON content of its file ``path``.
+
+    Raises ``UserError`` with file, reason and remedy.
     """
     if not isinstance(content, dict) or "schema_version" not in content:
         raise UserError(
             f"{path}: not a fedbench record (it has no schema_version); move it out of the results "
             "folder"
         )
-    version = content["schema_version"]
+    _require_schema(content["schema_version"], path)
+    if mistake := digest_mistake(content):
+        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({mistake}); {RERUN}")
+    try:
+        records = [Record.model_validate(fields) for fields in cells_of(content)]
+        mistake = next(_mistakes(records), None)
+    except ValidationError as error:
+        mistake = first_mistake(error)
+    except (KeyError, TypeError, AttributeError) as error:
+        mistake = one_line(repr(error), 120)
+    if mistake is not None:
+        raise UserError(f"{path}: not a valid record ({mistake}); {RERUN}")
+    key = _KEY_IN_NAME.search(path.stem)
+    if key and not records[0].run_key.startswith(key[1]):
+        raise UserError(
+            f"{path}: holds another run's record (key {records[0].run_key[:12]}): it was renamed; "
+            f"{RERUN}"
+        )
+    return records
+
+
+def first_mistake(error: ValidationError) -> str:
+    """Return the place and the message of the first mistake that pydantic found."""
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{one_line(place, 120)}: {one_line(first['msg'], 120)}"
+
+
+def _require_schema(version: Any, path: Path) -> None:
     if type(version) is int and version > SCHEMA_VERSION:
         raise UserError(
             f"{path}: made by a newer fedbench (record schema {version}; this one reads "
@@ -43,81 +68,31 @@ def validated(content: Any, path: Path) -> list[Record]:
             f"{path}: record schema {one_line(repr(version), 120)}, expected {SCHEMA_VERSION}; "
             f"{RERUN}"
         )
-    if (what := digest_mistake(content)) is not None:
-        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {RERUN}")
-    try:
-        records = [Record.model_validate(fields) for fields in cells_of(content)]
-        what = next(
-            (what for record in records for what in _impossible(record)), None
-        ) or _of_several(records)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path}: not a valid record ({one_line(repr(error), 120)}); {RERUN}"
-        ) from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError(
-            f"{path}: not a valid record ({one_line(where, 120)}: {one_line(first['msg'], 120)}); "
-            f"{RERUN}"
-        ) from error
-    if what is not None:
-        raise UserError(f"{path}: not a valid record ({what}); {RERUN}")
-    if (named := _KEY_IN_NAME.search(path.stem)) and not records[0].run_key.startswith(
-        named.group(1)
-    ):
-        raise UserError(
-            f"{path}: holds another run's record (key {one_line(records[0].run_key, 12)}): it was "
-            f"renamed; {RERUN}"
-        )
-    return records
 
 
-def _of_several(records: Sequence[Record]) -> str | None:
-    """A contradiction between the cells of one run."""
+def _mistakes(records: Sequence[Record]) -> Iterator[str]:
+    """Yield contradictions in the cells of one run and between them."""
     if not records:
-        return "it has no cells"
+        yield "it has no cells"
     if len({record.key for record in records}) < len(records):
-        return "two of its cells have one key"
-    return (
-        None
-        if len({record.run_key for record in records}) == 1
-        else "its cells are of different runs"
-    )
+        yield "two of its cells have one key"
+    for record in records:
+        yield from _contradictions(record)
 
 
-def _impossible(record: Record) -> Iterator[str]:
-    """Values that no measurement gives, and fields that contradict each other."""
-    if record.outcome == "ok" and (record.utility is None or not record.targets):
+def _contradictions(record: Record) -> Iterator[str]:
+    scored = record.outcome == "ok"
+    if scored and (record.utility is None or not record.targets):
         yield "outcome is 'ok' without utility and targets"
-    if record.outcome != "ok" and (record.targets or record.pooled):
+    if not scored and (record.targets or record.pooled):
         yield f"outcome is '{record.outcome}', but it has scores"
-    if record.by_adversary and (
-        record.outcome != "diverged" or not record.described.get("adversary")
-    ):
-        yield "by_adversary, but it did not diverge with an adversary inside"
-    if record.utility is not None and not 0 <= record.utility.accuracy <= 1:
-        yield "utility.accuracy is not between 0 and 1"
-    if record.utility is not None and [row.accuracy for row in record.history[-1:]] != [
-        record.utility.accuracy
-    ]:
-        yield "utility.accuracy is not that of the last round in history"
-    scores = [s for t in record.targets for s in t.groups.values()] + list(record.pooled.values())
-    for m in METRICS:
-        values = [s.value(m.name) for s in scores]
-        if any(v is not None and not m.low <= v <= m.high for v in values):
-            yield f"{m.name} is not between {m.low:g} and {m.high:g}"
-        if any((e := s.error(m.name)) is not None and not 0 <= e <= m.high - m.low for s in scores):
-            yield f"the error of {m.name} is not between 0 and {m.high - m.low:g}"
-    if any(not 0 <= n <= 2**53 for s in scores for n in (s.n_members, s.n_nonmembers)):
-        yield "a number of candidates is not between 0 and 2^53"
-    for found in (t.maximum for t in record.targets if t.maximum is not None):
-        if not (0 <= found.auc <= 1 and 0 <= found.advantage <= 1 and found.rounds >= 1):
-            yield "a maximum over rounds is not between 0 and 1, or of no round"
-    if not all(0 <= v < math.inf for v in (record.measured.train_cpu_s, record.measured.wall_s)):
-        yield "measured times are negative or not finite"
-    if not all(0 <= row.accuracy <= 1 for row in record.history):
-        yield "the accuracy of a round is not between 0 and 1"
-    if record.outcome == "ok" and "scores" not in record.digests:
+    if scored and "scores" not in record.digests:
         yield "digests.scores is missing"
-    yield from disagreements(record)
+    if scored and [t.target for t in record.targets] != record.identity.run["targets"]:
+        yield "targets are not those of its identity"
+    attacked = record.outcome == "diverged" and record.described.get("adversary")
+    if record.by_adversary and not attacked:
+        yield "by_adversary, but it did not diverge with an adversary inside"
+    last = [row.accuracy for row in record.history[-1:]]
+    if record.utility is not None and last != [record.utility.accuracy]:
+        yield "utility.accuracy is not that of the last round in history"

@@ -18,8 +18,8 @@ from fedbench.core.cli.output import say
 from fedbench.core.contract.errors import UserError
 
 if TYPE_CHECKING:
+    from fedbench.core.run.executor import Executor
     from fedbench.core.run.job import Job
-    from fedbench.core.run.local import Executor
     from fedbench.leaderboard.submissions.reproducing import Sample
 
 _EPILOG = """\b

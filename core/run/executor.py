@@ -1,0 +1,66 @@
+"""Executors of runs: their contract, and how one is found by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+from fedbench.core.contract.errors import UserError
+from fedbench.core.run.job import Job
+from fedbench.core.words import explain
+
+
+@dataclass(kw_only=True)
+class Watcher:
+    """Callbacks of a display, called in the process of the command."""
+
+    started: Callable[[Job], None] = lambda job: None
+    advanced: Callable[[Job, int], None] = lambda job, round: None
+    judging: Callable[[Job, str], None] = lambda job, key: None
+    """the attack of the cell with this key starts"""
+    cell: Callable[[Job, str, str, str, bool], None] = (
+        lambda job, key, outcome, reason, by_adversary: None
+    )
+    """a cell has a record"""
+    traceback: Callable[[Job, str], None] = lambda job, text: None
+    finished: Callable[[Job], None] = lambda job: None
+    note: Callable[[str], None] = lambda text: None
+    tick: Callable[[], None] = lambda: None
+
+
+class Executor(Protocol):
+    """Computes runs, each by ``worker.run_job``, so that every cell has its record in the results
+    folder. An entry point of the group ``fedbench.executors`` gives its class.
+    """
+
+    workers: int | None
+    """runs at a time; None: as many as fit"""
+
+    def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
+        """Compute every job. A failure of a component is recorded with its reason; a run that lost
+        its process has no record. On an interrupt the work is stopped, and finished runs are kept.
+
+        Raises ``OSError`` when the results folder cannot be written.
+        """
+
+
+def make_executor(name: str, **options: Any) -> Executor:
+    """Return the executor of this name.
+
+    Args:
+        options: ``workers`` and, for an executor of other machines, ``address``.
+
+    Raises ``UserError`` for a name that no package announces, and for a class that cannot be
+    imported.
+    """
+    announced = entry_points(group="fedbench.executors")
+    if name not in announced.names:
+        names = ", ".join(sorted(announced.names))
+        raise UserError(f"unknown executor '{name}'; the executors are {names}")
+    try:
+        executor: Executor = announced[name].load()(**options)
+    except ImportError as error:
+        raise UserError(f"executor '{name}': {explain(error)}") from error
+    return executor
