@@ -23,8 +23,8 @@ OF_THE_ORACLE = {
     ),
     "server weights divided by their maximum": (
         "core/federation/loop.py",
-        "weights = weights / weights.sum()",
-        "weights = weights / weights.max()",
+        "return weights / weights.sum()",
+        "return weights / weights.max()",
         EVERYTHING,
         EVERY_ATTACK,
     ),

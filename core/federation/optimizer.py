@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from fedbench.core.spec.federation import FederationSpec, Optimizer
 
@@ -37,9 +38,9 @@ _IN_CACHE = 2**17  # elements: 512 KiB in float32
 class State(NamedTuple):
     """Of Adam, for one client: [P] first and second moments, and the number of steps."""
 
-    first: torch.Tensor
-    second: torch.Tensor
-    steps: torch.Tensor
+    first: Tensor
+    second: Tensor
+    steps: Tensor
 
 
 class SGD:
@@ -52,8 +53,8 @@ class SGD:
 
     def __init__(
         self,
-        params: torch.Tensor,
-        grads: torch.Tensor,
+        params: Tensor,
+        grads: Tensor,
         *,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
@@ -88,7 +89,7 @@ class SGD:
             is_first_step=False,
         )
 
-    def first_steps(self, gradients: torch.Tensor, lr: float) -> torch.Tensor:
+    def first_steps(self, gradients: Tensor, lr: float) -> Tensor:
         """[n, P] steps from row 0 by each of ``gradients`` [n, P], which are overwritten: -lr (g +
         wd p).
         """
@@ -111,8 +112,8 @@ class Adam:
 
     def __init__(
         self,
-        params: torch.Tensor,
-        grads: torch.Tensor,
+        params: Tensor,
+        grads: Tensor,
         *,
         betas: tuple[float, ...] = BETAS,
         weight_decay: float = 0.0,
@@ -183,7 +184,7 @@ class Adam:
             maximize=False,
         )
 
-    def first_steps(self, gradients: torch.Tensor, lr: float) -> torch.Tensor:
+    def first_steps(self, gradients: Tensor, lr: float) -> Tensor:
         """As ``SGD``'s: -lr g / (|g| + eps), since both moments' corrections cancel their weights."""
         if self._weight_decay:
             gradients.add_(self._rows[0][0], alpha=self._weight_decay)
@@ -195,8 +196,8 @@ class Adam:
 
 def make_optimizer(
     optimizer: Optimizer,
-    params: torch.Tensor,
-    grads: torch.Tensor,
+    params: Tensor,
+    grads: Tensor,
     states: dict[int, State] | None = None,
 ) -> SGD | Adam:
     """The one that the suite gives the federation's clients, for rows of ``params`` and ``grads``

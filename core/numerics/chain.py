@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils import deterministic
 
@@ -44,7 +44,7 @@ class Chain:
     they are then.
     """
 
-    def __init__(self, module: nn.Module, links: list[Link], grads: torch.Tensor) -> None:
+    def __init__(self, module: nn.Module, links: list[Link], grads: Tensor) -> None:
         self._module, self._links, self.grads = module, links, grads
         self._first = next(i for i, link in enumerate(links) if link.grads)
         self.draws = any(type(link) is DropoutLink for link in links)
@@ -53,7 +53,7 @@ class Chain:
         """whether :meth:`of_clients` serves this model"""
 
     @classmethod
-    def of(cls, flat: FlatModel, like: torch.Tensor) -> Chain | None:
+    def of(cls, flat: FlatModel, like: Tensor) -> Chain | None:
         """For batches ``like`` this one [B, *input]. None where a layer is not of ``LINKS``, is
         used twice, hooked, frozen or not on the CPU in full precision: autograd then.
         """
@@ -63,7 +63,7 @@ class Chain:
         links = links_of(flat.module, grads, like.dim() == 2)
         return None if links is None else cls(flat.module, links, flat.grad)
 
-    def of_clients(self, flat: FlatModel, params: torch.Tensor, grads: torch.Tensor) -> Chain:
+    def of_clients(self, flat: FlatModel, params: Tensor, grads: Tensor) -> Chain:
         """The same layers for G clients at once: ``params`` and ``grads`` are [G, P], ``x`` and
         ``g`` of the methods below [G, B, ...].
         """
@@ -93,20 +93,20 @@ class Chain:
 
     @unfilled()
     @torch.no_grad()
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[B, C] logits of ``x`` [B, ...]."""
         return _forward(self._module, self._links, x)
 
     @unfilled()
     @torch.no_grad()
-    def backward(self, gradient: torch.Tensor) -> None:
+    def backward(self, gradient: Tensor) -> None:
         """Fill the parameters' gradients from that of the last logits, [B, C]."""
-        g: torch.Tensor | None = gradient
+        g: Tensor | None = gradient
         for i in range(len(self._links) - 1, self._first - 1, -1):
             assert g is not None  # every link above the first with parameters is asked for it
             g = self._links[i].backward(g, i > self._first)
 
-    def gradient(self, x: torch.Tensor, target: torch.Tensor) -> None:
+    def gradient(self, x: Tensor, target: Tensor) -> None:
         """Fill them with those of the mean cross-entropy on ``x`` [B, ...] and ``target`` [B] int64
         or [B, C] float.
         """
@@ -114,9 +114,7 @@ class Chain:
 
     @unfilled()
     @torch.no_grad()
-    def clipped(
-        self, x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor, bound: float
-    ) -> None:
+    def clipped(self, x: Tensor, target: Tensor, weight: Tensor, bound: float) -> None:
         """Fill them with the sum over the samples of ``weight`` times the cross-entropy's gradient,
         clipped to the L2 norm ``bound``; of linear layers only. As ``gradients.clipped_gradient``,
         of many clients at once.
@@ -137,10 +135,10 @@ class Chain:
 @torch.no_grad()
 def walked(
     module: nn.Module,
-    x: torch.Tensor,
-    target: torch.Tensor,
-    grads: dict[int, torch.Tensor] | None = None,
-) -> list[tuple[nn.Module, torch.Tensor, torch.Tensor]] | None:
+    x: Tensor,
+    target: Tensor,
+    grads: dict[int, Tensor] | None = None,
+) -> list[tuple[nn.Module, Tensor, Tensor]] | None:
     """Each layer with parameters, its input and the gradient of the summed cross-entropy at its
     output; None where ``module`` is no chain, or on a GPU. ``target``: [B] int64 or [B, C] float.
     ``grads``: something for each trainable parameter, by its id, where that is at hand: to look for
@@ -162,7 +160,7 @@ def walked(
     return seen[::-1]
 
 
-def links_of(module: nn.Module, grads: dict[int, torch.Tensor], rows: bool) -> list[Link] | None:
+def links_of(module: nn.Module, grads: dict[int, Tensor], rows: bool) -> list[Link] | None:
     """The model as links, with where each parameter's gradient goes, by its id; None where it is no
     chain of such layers, on the CPU, that reaches all of ``grads``. ``rows``: whether its inputs
     are [B, d].
@@ -197,12 +195,12 @@ def obstacle(module: nn.Module) -> str:
     return "a layer of it is hooked, frozen, used twice, or has options that cannot be stacked"
 
 
-def _plain(p: nn.Parameter, grads: dict[int, torch.Tensor]) -> bool:
+def _plain(p: nn.Parameter, grads: dict[int, Tensor]) -> bool:
     hooks = p._backward_hooks, getattr(p, "_post_accumulate_grad_hooks", None)
     return id(p) in grads and p.requires_grad and p.is_cpu and not any(hooks)
 
 
-def _forward(module: nn.Module, links: list[Link], x: torch.Tensor) -> torch.Tensor:
+def _forward(module: nn.Module, links: list[Link], x: Tensor) -> Tensor:
     out = as_floats(module, x)
     for link in links:
         out = link.forward(out)
@@ -210,15 +208,13 @@ def _forward(module: nn.Module, links: list[Link], x: torch.Tensor) -> torch.Ten
 
 
 @torch.no_grad()
-def of_logits(
-    logits: torch.Tensor, target: torch.Tensor, weight: float | torch.Tensor
-) -> torch.Tensor:
+def of_logits(logits: Tensor, target: Tensor, weight: float | Tensor) -> Tensor:
     """[..., C]: the gradient, at ``logits``, of the sum of ``weight`` (a number, or [...]) times
     each row's cross-entropy. ``target``: [...] int64, or [..., C] float. Raises ``RuntimeError``
     for a label that is no class.
     """
     logs = torch._log_softmax(logits, -1, False)
-    if isinstance(weight, torch.Tensor):
+    if isinstance(weight, Tensor):
         weight = weight[..., None]
     if target.is_floating_point():
         # the type of their product, and of its gradient
@@ -276,15 +272,15 @@ class Graph:
     gradients end at the logits.
     """
 
-    def __init__(self, module: nn.Module, trainable: list[nn.Parameter], x: torch.Tensor) -> None:
+    def __init__(self, module: nn.Module, trainable: list[nn.Parameter], x: Tensor) -> None:
         self._module, self._trainable, self._x, self.cut = module, trainable, x, False
 
-    def through(self, leaf: torch.Tensor) -> torch.Tensor:
+    def through(self, leaf: Tensor) -> Tensor:
         """``leaf`` as what the module made of ``x``."""
-        out: torch.Tensor = _Logits.apply(leaf, self, *self._trainable)
+        out: Tensor = _Logits.apply(leaf, self, *self._trainable)
         return out
 
-    def gradients(self, g: torch.Tensor) -> list[torch.Tensor]:
+    def gradients(self, g: Tensor) -> list[Tensor]:
         """Of the parameters, from that of the logits."""
         further = torch.is_grad_enabled()  # where the plugin asked for a graph of the gradient
         with torch.enable_grad():

@@ -14,7 +14,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedbench.core.numerics.chain import walked
@@ -42,7 +42,7 @@ of the result
 
 def _plan(
     layers: list[nn.Module],
-    parts: Mapping[int, torch.Tensor],
+    parts: Mapping[int, Tensor],
     formulas: Mapping[type[nn.Module], Callable[..., Any]],
 ) -> Plan | None:
     """``parts``: parameter id -> its part. None if a layer with trainable parameters has no
@@ -59,8 +59,8 @@ def _plan(
 
 
 def _layer_gradients(
-    model: nn.Module, plan: Plan, parts: dict[int, torch.Tensor], x: torch.Tensor, y: torch.Tensor
-) -> list[tuple[nn.Module, torch.Tensor, torch.Tensor]] | None:
+    model: nn.Module, plan: Plan, parts: dict[int, Tensor], x: Tensor, y: Tensor
+) -> list[tuple[nn.Module, Tensor, Tensor]] | None:
     """(layer, its input, the gradient of the summed cross-entropy at its output), in the order of
     the forward pass; None where the model turns out not to be a plain chain of known layers.
     ``parts``: as for :func:`_plan`.
@@ -92,13 +92,13 @@ def _layer_gradients(
 class GradientFeatures(NamedTuple):
     """``dot``: [M, N] <g_i, u_k>; ``sq``: [N] |g_i|^2; ``update_sq``: [M] |u_k|^2."""
 
-    dot: torch.Tensor
-    sq: torch.Tensor
-    update_sq: torch.Tensor
+    dot: Tensor
+    sq: Tensor
+    update_sq: Tensor
 
 
 def gradient_features(
-    model: nn.Module, x: torch.Tensor, y: torch.Tensor, updates: torch.Tensor, chunk: int = 512
+    model: nn.Module, x: Tensor, y: Tensor, updates: Tensor, chunk: int = 512
 ) -> GradientFeatures:
     """Products of each sample's cross-entropy gradient g_i (eval mode) with each update u_k, and
     their squared norms.
@@ -143,8 +143,8 @@ def gradient_features(
 
 
 def _sample_wise_features(
-    model: nn.Module, x: torch.Tensor, y: torch.Tensor, updates: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+    model: nn.Module, x: Tensor, y: Tensor, updates: Tensor
+) -> tuple[Tensor, Tensor]:
     """(dot [M, n], sq [n]) from instantiated gradients, within the memory budget."""
     step = max(1, FALLBACK_BUDGET // updates.shape[1])
     grads = (
@@ -171,12 +171,12 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
 
 def clipped_gradient(
     model: nn.Module,
-    x: torch.Tensor,
-    y: torch.Tensor,
+    x: Tensor,
+    y: Tensor,
     bound: float,
     views: int = 1,
     chunk: int = CHUNK,
-) -> torch.Tensor:
+) -> Tensor:
     """[P]: the sum over the samples of their cross-entropy gradients, each scaled down to at most
     the L2 norm ``bound``.
 
@@ -235,7 +235,7 @@ def _trainable(layers: list[nn.Module]) -> list[nn.Parameter]:
 
 def _add_layer_wise(
     plan: Plan,
-    seen: list[tuple[nn.Module, torch.Tensor, torch.Tensor]],
+    seen: list[tuple[nn.Module, Tensor, Tensor]],
     bound: float,
     views: int,
     dtype: torch.dtype,
@@ -255,11 +255,11 @@ def _add_layer_wise(
 
 def _add_sample_wise(
     model: nn.Module,
-    x: torch.Tensor,
-    y: torch.Tensor,
+    x: Tensor,
+    y: Tensor,
     bound: float,
     views: int,
-    total: torch.Tensor,
+    total: Tensor,
 ) -> None:
     """The same from instantiated gradients, within the memory budget."""
     step = max(1, FALLBACK_BUDGET // (views * len(total))) * views

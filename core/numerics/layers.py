@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.functional import batch_norm, embedding, group_norm, layer_norm, pad, unfold
+from torch import Tensor, nn
+from torch.nn.functional import batch_norm, group_norm, layer_norm, pad, unfold
 
 from fedbench.core.numerics.flat import norms
 
@@ -27,7 +27,7 @@ BUDGET = {"cpu": 2**20, "cuda": 2**26}
 LEAST = 16
 SHORT = 2**14  # elements: the sum of their squares in float32 is right to 1e-6
 
-Contribution = tuple[torch.Tensor, torch.Tensor]
+Contribution = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Directions:
     trainable parameter.
     """
 
-    weight: torch.Tensor | None
-    bias: torch.Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
 
 
-def linear(layer: nn.Linear, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+def linear(layer: nn.Linear, a: Tensor, b: Tensor, u: Directions) -> Contribution:
     """``a``: [n, *rows, d]; ``b``: [n, *rows, p]. With one row a sample, neither g nor an [n, M, p]
     is built.
     """
@@ -55,7 +55,7 @@ def linear(layer: nn.Linear, a: torch.Tensor, b: torch.Tensor, u: Directions) ->
     return _add((dot, _norm2(a) * _norm2(b)), bias)
 
 
-def _linear_rows(a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+def _linear_rows(a: Tensor, b: Tensor, u: Directions) -> Contribution:
     bias = _contract(b.sum(1), u.bias)
     if u.weight is None:
         return bias
@@ -64,7 +64,7 @@ def _linear_rows(a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contributio
     return _add(_sliced(outer, a, a.shape[2] * b.shape[2]), bias)
 
 
-def conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, u: Directions) -> Contribution:
     """``a``: [n, c, h, w]; ``b``: [n, p, h', w']. g = B A^T with A the unfolded input, group by
     group.
     """
@@ -83,7 +83,7 @@ def conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, u: Directions) ->
     return _add(_sliced(outer, a, layer.weight.numel() + column * b.shape[3]), bias)
 
 
-def padded(layer: nn.Conv2d, a: torch.Tensor) -> torch.Tensor:
+def padded(layer: nn.Conv2d, a: Tensor) -> Tensor:
     """The input as the kernel sees it, whatever the padding's size ('same' can be lopsided) and
     mode.
     """
@@ -99,17 +99,17 @@ def padded(layer: nn.Conv2d, a: torch.Tensor) -> torch.Tensor:
     return pad(a, sides, mode=mode) if any(sides) else a
 
 
-def groupnorm(layer: nn.GroupNorm, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+def groupnorm(layer: nn.GroupNorm, a: Tensor, b: Tensor, u: Directions) -> Contribution:
     """``a``, ``b``: [n, c, *positions]."""
     return _channel_affine(normalised(layer, a), b, u)
 
 
-def batchnorm(layer: Any, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+def batchnorm(layer: Any, a: Tensor, b: Tensor, u: Directions) -> Contribution:
     """``a``, ``b``: [n, c, *positions]; running statistics only."""
     return _channel_affine(normalised(layer, a), b, u)
 
 
-def normalised(layer: Any, a: torch.Tensor) -> torch.Tensor:
+def normalised(layer: Any, a: Tensor) -> Tensor:
     """The input of a norm as its scale and shift meet it."""
     if isinstance(layer, nn.GroupNorm):
         return group_norm(a, layer.num_groups, eps=layer.eps)
@@ -118,46 +118,27 @@ def normalised(layer: Any, a: torch.Tensor) -> torch.Tensor:
     return batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps)
 
 
-def _channel_affine(normal: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+def _channel_affine(normal: Tensor, b: Tensor, u: Directions) -> Contribution:
     shape = (*b.shape[:2], -1)
     scale = (normal * b).reshape(shape).sum(2)
     return _add(_contract(scale, u.weight), _contract(b.reshape(shape).sum(2), u.bias))
 
 
-def layernorm(layer: nn.LayerNorm, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+def layernorm(layer: nn.LayerNorm, a: Tensor, b: Tensor, u: Directions) -> Contribution:
     """``a``, ``b``: [n, *positions, *normalised]."""
     shape = (len(b), -1, math.prod(layer.normalized_shape))
     scale = (normalised(layer, a) * b).reshape(shape).sum(1)
     return _add(_contract(scale, u.weight), _contract(b.reshape(shape).sum(1), u.bias))
 
 
-def embed(layer: nn.Embedding, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
-    """``a``: [n, *positions] tokens; ``b``: [n, *positions, e]. Row v of g is the sum of b over the
-    positions of v.
-    """
-    assert u.weight is not None  # an embedding's only parameter
-    tokens, b = a.reshape(len(a), -1), b.reshape(len(a), -1, b.shape[-1])
-    if layer.padding_idx is not None:  # a padding row has no gradient
-        b = b.masked_fill((tokens == layer.padding_idx).unsqueeze(2), 0.0)
-    dot = torch.empty(len(u.weight), len(a), dtype=b.dtype, device=b.device)
-    for k, w in enumerate(u.weight):
-        torch.sum(embedding(tokens, w).mul_(b).flatten(1), dim=1, out=dot[k])
-
-    def gram(s: slice) -> Contribution:
-        same = tokens[s].unsqueeze(1) == tokens[s].unsqueeze(2)
-        return dot[:, s], ((b[s] @ b[s].mT) * same).sum((1, 2))
-
-    return _sliced(gram, a, tokens.shape[1] ** 2)
-
-
-def _contract(g: torch.Tensor, u: torch.Tensor | None) -> Contribution:
+def _contract(g: Tensor, u: Tensor | None) -> Contribution:
     """Instantiated gradients [n, q] with updates [M, *shape of q elements]; zero without updates."""
     if u is None:
         return g.new_zeros(1, 1), g.new_zeros(1)  # broadcasts
     return u.flatten(1) @ g.mT, _norm2(g)
 
 
-def _norm2(a: torch.Tensor) -> torch.Tensor:
+def _norm2(a: Tensor) -> Tensor:
     if a.shape[1] > SHORT and a.device.type == "cpu":
         return norms(a).square().to(a)
     return torch.linalg.vector_norm(a, dim=1).square()  # unlike a.square().sum(1), no temporary
@@ -167,9 +148,7 @@ def _add(one: Contribution, two: Contribution) -> Contribution:
     return one[0] + two[0], one[1] + two[1]
 
 
-def _sliced(
-    work: Callable[[slice], Contribution], a: torch.Tensor, per_sample: int
-) -> Contribution:
+def _sliced(work: Callable[[slice], Contribution], a: Tensor, per_sample: int) -> Contribution:
     """``work`` on slices of the samples on the first axis of ``a``, each within the budget."""
     step = max(LEAST, BUDGET.get(a.device.type, 2**24) // max(per_sample, 1))
     parts = [work(slice(i, i + step)) for i in range(0, len(a), step)]
@@ -186,7 +165,6 @@ HANDLERS: dict[type[nn.Module], Handler] = {
     nn.BatchNorm1d: batchnorm,
     nn.BatchNorm2d: batchnorm,
     nn.BatchNorm3d: batchnorm,
-    nn.Embedding: embed,
 }
 
 
@@ -204,15 +182,13 @@ def has_plain_formula(layer: nn.Module) -> bool:
     )
     if any(hooks) or not layer._parameters.keys() <= {"weight", "bias"}:
         return False
-    if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq):
-        return False
     return type(layer) in HANDLERS
 
 
-def has_samples_first(layer: nn.Module, a: torch.Tensor, out: torch.Tensor, n: int) -> bool:
+def has_samples_first(layer: nn.Module, a: Tensor, out: Tensor, n: int) -> bool:
     """Whether input and output have n samples on an axis of their own, the first."""
     if isinstance(layer, nn.LayerNorm):
         axes = 1 + len(layer.normalized_shape)
     else:
-        axes = {nn.Conv2d: 4, nn.Embedding: 1}.get(type(layer), 2)
+        axes = 4 if isinstance(layer, nn.Conv2d) else 2
     return a.dim() >= axes and len(a) == n and len(out) == n

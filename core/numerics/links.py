@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 _aten = torch.ops.aten
 # bytes, as torch's own allocations are: some products round otherwise where their result lies
@@ -18,7 +18,7 @@ _ALIGNED = 64
 _WIDE = 4  # channels from which on maxima are taken with the channels last
 
 
-Tensors = tuple[torch.Tensor | None, ...]
+Tensors = tuple[Tensor | None, ...]
 
 
 class Link(ABC):
@@ -30,8 +30,8 @@ class Link(ABC):
 
     keeps_output: ClassVar[bool] = False
 
-    _x: torch.Tensor
-    _weight: torch.Tensor | None
+    _x: Tensor
+    _weight: Tensor | None
 
     def __init__(
         self, layer: nn.Module, values: Tensors, grads: Tensors, fresh: bool, clients: bool = False
@@ -52,27 +52,27 @@ class Link(ABC):
         return True
 
     @abstractmethod
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """The layer's output."""
 
     @property
-    def input(self) -> torch.Tensor:
+    def input(self) -> Tensor:
         """What the last ``forward`` was given, of a layer with parameters."""
         return self._x
 
-    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+    def backward(self, g: Tensor, deeper: bool) -> Tensor | None:
         """From the gradient of its output that of its input (``deeper``; else None); fills the
         parameters' own.
         """
         return self.down(g)
 
     @abstractmethod
-    def down(self, g: torch.Tensor) -> torch.Tensor:
+    def down(self, g: Tensor) -> Tensor:
         """From the gradient of its output that of its input alone."""
 
 
 class FlattenLink(Link):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self._shape = x.shape
         return x.flatten(1 + self.clients)
 
@@ -80,7 +80,7 @@ class FlattenLink(Link):
     def serves(cls, layer: nn.Flatten, rows: bool) -> bool:  # type: ignore[override]
         return layer.start_dim == 1 and layer.end_dim == -1
 
-    def down(self, g: torch.Tensor) -> torch.Tensor:
+    def down(self, g: Tensor) -> Tensor:
         return g.reshape(self._shape)
 
 
@@ -89,7 +89,7 @@ class LinearLink(Link):
     def serves(cls, layer: nn.Linear, rows: bool) -> bool:  # type: ignore[override]
         return rows and layer.bias is not None
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.values
         assert weight is not None and bias is not None  # ``serves``
         self._x = x
@@ -99,7 +99,7 @@ class LinearLink(Link):
             else torch.addmm(bias, x, weight.t())
         )
 
-    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+    def backward(self, g: Tensor, deeper: bool) -> Tensor | None:
         weight, bias = self.grads
         assert weight is not None and bias is not None
         if self.clients:
@@ -111,12 +111,12 @@ class LinearLink(Link):
         torch.sum(g, -2, out=bias)
         return self.down(g) if deeper else None
 
-    def down(self, g: torch.Tensor) -> torch.Tensor:
+    def down(self, g: Tensor) -> Tensor:
         weight = self.values[0]
         assert weight is not None
         return torch.matmul(g, weight)
 
-    def squares(self, g: torch.Tensor) -> torch.Tensor:
+    def squares(self, g: Tensor) -> Tensor:
         """[..., B] float64: the squared norm of each sample's gradient, |g|^2 |x|^2 for the weight
         and |g|^2 for the bias (Goodfellow, arXiv 1510.01799).
         """
@@ -129,18 +129,18 @@ class LinearLink(Link):
 class AtOnce(Link):
     """A layer with parameters; one kernel computes all its gradients."""
 
-    def backward(self, g: torch.Tensor, deeper: bool) -> torch.Tensor | None:
+    def backward(self, g: Tensor, deeper: bool) -> Tensor | None:
         below, *own = self._kernel(g, [deeper, *(grad is not None for grad in self.grads)])
         for grad, found in zip(self.grads, own, strict=True):
             if grad is not None:
                 grad.copy_(found)
         return below
 
-    def down(self, g: torch.Tensor) -> torch.Tensor:
+    def down(self, g: Tensor) -> Tensor:
         return self._kernel(g, [True, False, False])[0]
 
     @abstractmethod
-    def _kernel(self, g: torch.Tensor, wanted: list[bool]) -> list[torch.Tensor]:
+    def _kernel(self, g: Tensor, wanted: list[bool]) -> list[Tensor]:
         """The gradients of input, weight and bias that are ``wanted``."""
 
 
@@ -149,7 +149,7 @@ class Conv2dLink(AtOnce):
     def serves(cls, layer: nn.Conv2d, rows: bool) -> bool:  # type: ignore[override]
         return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         layer: nn.Conv2d = self.layer  # type: ignore[assignment]
         self._x, (self._weight, bias) = x, self.values
         assert self._weight is not None
@@ -157,7 +157,7 @@ class Conv2dLink(AtOnce):
         self._how = list(layer.stride), padding, list(layer.dilation)
         return torch.convolution(x, self._weight, bias, *self._how, False, [0, 0], layer.groups)
 
-    def _kernel(self, g: torch.Tensor, wanted: list[bool]) -> list[torch.Tensor]:
+    def _kernel(self, g: Tensor, wanted: list[bool]) -> list[Tensor]:
         layer: nn.Conv2d = self.layer  # type: ignore[assignment]
         sizes = None if layer.bias is None else [layer.out_channels]
         return _aten.convolution_backward(
@@ -170,7 +170,7 @@ class GroupNormLink(AtOnce):
     def serves(cls, layer: nn.GroupNorm, rows: bool) -> bool:  # type: ignore[override]
         return layer.affine
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         layer: nn.GroupNorm = self.layer  # type: ignore[assignment]
         self._x, (self._weight, bias) = x, self.values
         self._sizes = x.shape[0], x.shape[1], x[0, 0].numel()
@@ -179,7 +179,7 @@ class GroupNormLink(AtOnce):
         )
         return out
 
-    def _kernel(self, g: torch.Tensor, wanted: list[bool]) -> list[torch.Tensor]:
+    def _kernel(self, g: Tensor, wanted: list[bool]) -> list[Tensor]:
         saved = self._x, self._mean, self._rstd, self._weight
         return _aten.native_group_norm_backward(
             g, *saved, *self._sizes, self.layer.num_groups, wanted
@@ -189,22 +189,22 @@ class GroupNormLink(AtOnce):
 class ReLULink(Link):
     keeps_output = True
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self._out = x.relu_() if self.fresh else x.relu()
         return self._out
 
-    def down(self, g: torch.Tensor) -> torch.Tensor:
+    def down(self, g: Tensor) -> Tensor:
         return _aten.threshold_backward(g, self._out, 0)
 
 
 class TanhLink(Link):
     keeps_output = True
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         self._out = x.tanh()
         return self._out
 
-    def down(self, g: torch.Tensor) -> torch.Tensor:
+    def down(self, g: Tensor) -> Tensor:
         return _aten.tanh_backward(g, self._out)
 
 
@@ -213,7 +213,7 @@ class MaxPool2dLink(Link):
     def serves(cls, layer: nn.MaxPool2d, rows: bool) -> bool:  # type: ignore[override]
         return not layer.return_indices
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         layer: nn.MaxPool2d = self.layer  # type: ignore[assignment]
         self._x = x
         sizes = layer.kernel_size, layer.stride, layer.padding, layer.dilation
@@ -226,7 +226,7 @@ class MaxPool2dLink(Link):
         self._where = where.contiguous()
         return out.contiguous()
 
-    def down(self, g: torch.Tensor) -> torch.Tensor:
+    def down(self, g: Tensor) -> Tensor:
         return _aten.max_pool2d_with_indices_backward(g, self._x, *self._how, self._where)
 
 
@@ -235,14 +235,14 @@ class DropoutLink(Link):
     def serves(cls, layer: nn.Dropout, rows: bool) -> bool:  # type: ignore[override]
         return 0 < layer.p < 1
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         keep = 1 - self.layer.p  # type: ignore[operator]
         self._noise = (
             torch.empty_like(x).bernoulli_(keep).div_(keep) if self.layer.training else None
         )
         return x if self._noise is None else x * self._noise
 
-    def down(self, g: torch.Tensor) -> torch.Tensor:
+    def down(self, g: Tensor) -> Tensor:
         return g if self._noise is None else g * self._noise
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -25,7 +25,7 @@ from fedbench.core.words import error_text, one_line
 _refusals: WeakKeyDictionary[nn.Module, dict[bool, str]] = WeakKeyDictionary()
 
 
-def per_sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def per_sample_gradients(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Gradients of each sample's cross-entropy at the model's current parameters, in the model's
     current mode.
 
@@ -73,12 +73,10 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def _at_once(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _at_once(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     params = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
-    def loss(
-        params: dict[str, torch.Tensor], sample: torch.Tensor, label: torch.Tensor
-    ) -> torch.Tensor:
+    def loss(params: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
         logits = functional_call(model, params, (sample.unsqueeze(0),))
         return cross_entropy(logits, label.unsqueeze(0))
 
@@ -86,7 +84,7 @@ def _at_once(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor
     return torch.cat([grads[name].flatten(1) for name in params], dim=1)
 
 
-def _one_by_one(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _one_by_one(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     trainable = _trainable(model)
     out = trainable[0].new_empty(len(x), sum(p.numel() for p in trainable))
     with torch.enable_grad(), _differentiable(model, x.device):
@@ -137,7 +135,7 @@ def refuse_batch_statistics(model: nn.Module) -> None:
             )
 
 
-RandomState = tuple[torch.device, torch.Tensor, torch.Tensor | None]
+RandomState = tuple[torch.device, Tensor, Tensor | None]
 
 
 def random_state(device: torch.device) -> RandomState:
@@ -169,7 +167,7 @@ def set_random_state(state: RandomState) -> None:
 
 
 @torch.no_grad()
-def gradient_rows(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def gradient_rows(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """[B, P]: as ``per_sample_gradients`` (x [B, *input], y [B]), to rounding; models that are no
     chain of layers are left to it.
 
@@ -193,10 +191,10 @@ def gradient_rows(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.T
 
 def _linear(
     layer: nn.Linear,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    a: Tensor,
+    b: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
 ) -> None:
     torch.mul(b[:, :, None], a[:, None], out=weight.unflatten(1, layer.weight.shape))
     if bias is not None:
@@ -205,10 +203,10 @@ def _linear(
 
 def _conv2d(
     layer: nn.Conv2d,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    a: Tensor,
+    b: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
 ) -> None:
     weight.copy_(per_row_weights(layer, padded(layer, a), b))
     if bias is not None:
@@ -217,10 +215,10 @@ def _conv2d(
 
 def _norm(
     layer: nn.GroupNorm,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
+    a: Tensor,
+    b: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
 ) -> None:
     torch.sum((normalised(layer, a) * b).flatten(2), 2, out=weight)
     if bias is not None:
@@ -229,7 +227,7 @@ def _norm(
 
 _RULES: dict[
     type[nn.Module],
-    Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], None],
+    Callable[[Any, Tensor, Tensor, Tensor, Tensor | None], None],
 ] = {
     nn.Linear: _linear,
     nn.Conv2d: _conv2d,

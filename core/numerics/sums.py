@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import unfold
 from torch.nn.grad import conv2d_weight
 
@@ -36,13 +36,11 @@ class Part(NamedTuple):
     rule was to add ``into``.
     """
 
-    sq: torch.Tensor
-    add: Callable[[torch.Tensor], None]
+    sq: Tensor
+    add: Callable[[Tensor], None]
 
 
-def linear(
-    layer: nn.Linear, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions
-) -> Part:
+def linear(layer: nn.Linear, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
     """``a``: [n * views, *rows, d]; ``b``: [n * views, *rows, p]. g = sum_t b_t a_t^T over all rows
     of a sample.
     """
@@ -54,7 +52,7 @@ def linear(
         return shift
     weight, (n, t, d), p = into.weight, a.shape, b.shape[2]
 
-    def add(c: torch.Tensor) -> None:
+    def add(c: Tensor) -> None:
         weight.addmm_((b * c[:, None, None]).flatten(0, 1).T, a.flatten(0, 1))
 
     if _ghost_is_less(t, d, p):
@@ -62,7 +60,7 @@ def linear(
     return _both(_instantiated(lambda s: b[s].mT @ a[s], n, weight, add), shift)
 
 
-def _one_row(a: torch.Tensor, b: torch.Tensor, into: Directions) -> Part:
+def _one_row(a: Tensor, b: Tensor, into: Directions) -> Part:
     """|b a^T|^2 = |b|^2 |a|^2 (Goodfellow, arXiv 1510.01799, 2015), and |b|^2 for the bias."""
     weight, bias = into.weight, into.bias
     if weight is None:
@@ -70,7 +68,7 @@ def _one_row(a: torch.Tensor, b: torch.Tensor, into: Directions) -> Part:
     sq = _squares(a)
     sq = (sq if bias is None else sq.add_(1)).mul_(_squares(b))
 
-    def add(c: torch.Tensor) -> None:
+    def add(c: Tensor) -> None:
         weight.addmm_((b * c[:, None]).T, a)
         if bias is not None:
             bias.addmv_(b.T, c)
@@ -78,9 +76,7 @@ def _one_row(a: torch.Tensor, b: torch.Tensor, into: Directions) -> Part:
     return Part(sq, add)
 
 
-def conv2d(
-    layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions
-) -> Part:
+def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
     """``a``: [n * views, c, h, w]; ``b``: [n * views, p, h', w']."""
     n, positions = len(a) // views, views * math.prod(b.shape[2:])
     shift = _kept(_by_view(b.sum((2, 3)), views), into.bias)
@@ -89,11 +85,11 @@ def conv2d(
     a, weight, shape = padded(layer, a), into.weight, into.weight.shape
     how = {"stride": layer.stride, "dilation": layer.dilation}
 
-    def add(c: torch.Tensor) -> None:
+    def add(c: Tensor) -> None:
         scaled = b * c.repeat_interleave(views)[:, None, None, None]
         weight.add_(conv2d_weight(a, shape, scaled, groups=layer.groups, **how))
 
-    def instances(s: slice) -> torch.Tensor:
+    def instances(s: slice) -> Tensor:
         rows = slice(s.start * views, s.stop * views)
         return _by_view(per_row_weights(layer, a[rows], b[rows]), views)
 
@@ -104,7 +100,7 @@ def conv2d(
     return _both(_instantiated(instances, n, weight, add), shift)
 
 
-def per_row_weights(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def per_row_weights(layer: nn.Conv2d, a: Tensor, b: Tensor) -> Tensor:
     """[n, weight]: each row's gradient of a convolution's weight; ``a`` is padded already.
 
     On the CPU as one convolution with n times the groups (Rochette et al., arXiv 1912.06015), up to
@@ -119,7 +115,7 @@ def per_row_weights(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor) -> torch
     return (_positions(layer, b, 1).mT @ _columns(layer, a, 1)).reshape(len(a), -1)
 
 
-def affine(layer: Any, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions) -> Part:
+def affine(layer: Any, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
     """Of a norm. Group norm, or batch norm with running statistics: ``a``, ``b``: [n * views, c,
     *positions]; layer norm: [n * views, *positions, *normalised].
     """
@@ -129,7 +125,7 @@ def affine(layer: Any, a: torch.Tensor, b: torch.Tensor, views: int, into: Direc
         else (*b.shape[:2], -1)
     )
 
-    def summed(rows: torch.Tensor) -> torch.Tensor:
+    def summed(rows: Tensor) -> Tensor:
         if isinstance(layer, nn.LayerNorm):
             return rows.reshape(shape).sum(1)
         return _by_view(rows.reshape(shape).sum(2), views)
@@ -142,53 +138,28 @@ def affine(layer: Any, a: torch.Tensor, b: torch.Tensor, views: int, into: Direc
     )
 
 
-def embed(
-    layer: nn.Embedding, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions
-) -> Part:
-    """``a``: [n * views, *positions] tokens; ``b``: [n * views, *positions, e]. Row v of g: the sum
-    of b over v's positions.
-    """
-    assert into.weight is not None  # an embedding's only parameter
-    weight, (n, e) = into.weight, (len(a) // views, b.shape[-1])
-    tokens, b = a.reshape(n, -1), b.reshape(n, -1, e)
-    if layer.padding_idx is not None:  # a padding row has no gradient
-        b = b.masked_fill((tokens == layer.padding_idx).unsqueeze(2), 0.0)
-
-    def squares(s: slice) -> torch.Tensor:
-        same = tokens[s].unsqueeze(1) == tokens[s].unsqueeze(2)
-        wide = b[s].double()
-        return ((wide @ wide.mT) * same).sum((1, 2)).clamp_min(0)
-
-    def add(c: torch.Tensor) -> None:
-        weight.index_put_(
-            (tokens.reshape(-1),), (b * c[:, None, None]).reshape(-1, e), accumulate=True
-        )
-
-    return Part(torch.cat([squares(s) for s in _slices(n, tokens.shape[1] ** 2)]), add)
-
-
-def _by_sample(rows: torch.Tensor, views: int) -> torch.Tensor:
+def _by_sample(rows: Tensor, views: int) -> Tensor:
     """[n, all rows of a sample, width]."""
     return rows.reshape(len(rows) // views, -1, rows.shape[-1])
 
 
-def _by_view(rows: torch.Tensor, views: int) -> torch.Tensor:
+def _by_view(rows: Tensor, views: int) -> Tensor:
     """[n, q]: the sum over a sample's views."""
     return rows if views == 1 else rows.unflatten(0, (-1, views)).sum(1)
 
 
-def _columns(layer: nn.Conv2d, a: torch.Tensor, views: int) -> torch.Tensor:
+def _columns(layer: nn.Conv2d, a: Tensor, views: int) -> Tensor:
     """[n * groups, positions of all views, kernel]: what each position of the output was made of."""
     columns = unfold(a, layer.kernel_size, dilation=layer.dilation, stride=layer.stride)
     return _grouped(columns, layer.groups, views)
 
 
-def _positions(layer: nn.Conv2d, b: torch.Tensor, views: int) -> torch.Tensor:
+def _positions(layer: nn.Conv2d, b: Tensor, views: int) -> Tensor:
     """[n * groups, positions of all views, outputs of a group]."""
     return _grouped(b.flatten(2), layer.groups, views)
 
 
-def _grouped(rows: torch.Tensor, groups: int, views: int) -> torch.Tensor:
+def _grouped(rows: Tensor, groups: int, views: int) -> Tensor:
     """[n * views, groups * w, t] -> [n * groups, views * t, w]."""
     rows = rows.unflatten(0, (-1, views)).unflatten(2, (groups, -1))
     # n=samples v=views g=groups w=width t=positions
@@ -199,7 +170,7 @@ def _ghost_is_less(t: int, d: int, p: int) -> bool:
     return DEAR * t * (d + p) < d * p
 
 
-def _ghost(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _ghost(a: Tensor, b: Tensor) -> Tensor:
     """[n] |sum_t b_t a_t^T|^2 from the products of positions; ``a``: [n, t, d]; ``b``: [n, t, p]."""
     parts = []
     for s in _slices(len(a), sum(a.shape[1:]) * a.shape[1]):
@@ -209,10 +180,10 @@ def _ghost(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _instantiated(
-    make: Callable[[slice], torch.Tensor],
+    make: Callable[[slice], Tensor],
     n: int,
-    weight: torch.Tensor,
-    add: Callable[[torch.Tensor], None],
+    weight: Tensor,
+    add: Callable[[Tensor], None],
 ) -> Part:
     """``make(s)``: per-sample gradients of a slice. They are kept for the sum if there is room;
     otherwise ``add`` makes it.
@@ -227,7 +198,7 @@ def _instantiated(
     )
 
 
-def _kept(rows: torch.Tensor, into: torch.Tensor | None) -> Part:
+def _kept(rows: Tensor, into: Tensor | None) -> Part:
     """Per-sample gradients [n, q] as they are; nothing where there is nothing to add them to."""
     if into is None:
         return Part(rows.new_zeros(1, dtype=torch.float64), lambda c: None)  # broadcasts
@@ -235,19 +206,19 @@ def _kept(rows: torch.Tensor, into: torch.Tensor | None) -> Part:
     return Part(_squares(rows), lambda c: _add_to(flat, rows, c))
 
 
-def _add_to(flat: torch.Tensor, rows: torch.Tensor, c: torch.Tensor) -> None:
+def _add_to(flat: Tensor, rows: Tensor, c: Tensor) -> None:
     flat.addmv_(rows.mT, c)
 
 
 def _both(one: Part, two: Part) -> Part:
-    def add(c: torch.Tensor) -> None:
+    def add(c: Tensor) -> None:
         one.add(c)
         two.add(c)
 
     return Part(one.sq + two.sq, add)
 
 
-def _squares(rows: torch.Tensor) -> torch.Tensor:
+def _squares(rows: Tensor) -> Tensor:
     return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
 
 
@@ -257,7 +228,7 @@ def _slices(n: int, each: int) -> list[slice]:
     return [slice(i, min(i + step, n)) for i in range(0, n, step)]
 
 
-Rule = Callable[[Any, torch.Tensor, torch.Tensor, int, Directions], Part]
+Rule = Callable[[Any, Tensor, Tensor, int, Directions], Part]
 
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
@@ -267,5 +238,4 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.BatchNorm1d: affine,
     nn.BatchNorm2d: affine,
     nn.BatchNorm3d: affine,
-    nn.Embedding: embed,
 }

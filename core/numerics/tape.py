@@ -9,7 +9,7 @@ from collections.abc import Collection
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 
@@ -24,7 +24,7 @@ Kind = tuple[torch.Size, torch.dtype, bool]
 _answers: WeakKeyDictionary[nn.Module, dict[Kind, bool]] = WeakKeyDictionary()
 
 
-def rows_are_samples(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bool:
+def rows_are_samples(model: nn.Module, layers: Collection[nn.Module], x: Tensor) -> bool:
     """Whether row i of every layer's output depends on sample i alone, tested on a few samples of
     ``x``.
 
@@ -55,7 +55,7 @@ def moves_by_index(node: torch.autograd.graph.Node) -> bool:
     )
 
 
-def _tested(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bool:
+def _tested(model: nn.Module, layers: Collection[nn.Module], x: Tensor) -> bool:
     generator = torch.Generator().manual_seed(0)
     unseen = {(layer, i) for layer in layers for i in range(len(x))}
     before = random_state(x.device)
@@ -77,14 +77,14 @@ def _tested(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) ->
 
 
 def _reached(
-    model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor, generator: torch.Generator
+    model: nn.Module, layers: Collection[nn.Module], x: Tensor, generator: torch.Generator
 ) -> set[tuple[nn.Module, int]] | None:
     """(layer, i) where the gradient of sample i's logits reaches row i of the layer's output; None
     if it reaches another row.
     """
     outputs: list[tuple[nn.Module, GradientEdge]] = []
 
-    def keep(layer: nn.Module, args: tuple, out: torch.Tensor) -> None:
+    def keep(layer: nn.Module, args: tuple, out: Tensor) -> None:
         # of the value as returned, even if it is overwritten later
         outputs.append((layer, get_gradient_edge(out)))
 
@@ -107,7 +107,7 @@ def _reached(
     return found
 
 
-def drawn_parameters(model: nn.Module, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def drawn_parameters(model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
     """Random parameters, scaled to keep the size of activations."""
     drawn = {}
     for name, p in model.named_parameters():
@@ -128,12 +128,12 @@ class Tape:
 
     def __init__(self, layers: Collection[nn.Module], n: int) -> None:
         self.n = n
-        self.inputs: dict[nn.Module, torch.Tensor] = {}
+        self.inputs: dict[nn.Module, Tensor] = {}
         self.edges: dict[nn.Module, GradientEdge] = {}
         self._plain = True
         self._hooks: list = [layer.register_forward_hook(self._record) for layer in layers]
 
-    def covers(self, loss: torch.Tensor) -> bool:
+    def covers(self, loss: Tensor) -> bool:
         """Whether the loss depends on each trainable parameter through exactly one call of its
         layer.
         """
@@ -152,7 +152,7 @@ class Tape:
         for hook in self._hooks:
             hook.remove()
 
-    def _record(self, layer: nn.Module, args: tuple, out: torch.Tensor) -> None:
+    def _record(self, layer: nn.Module, args: tuple, out: Tensor) -> None:
         """Forward hook."""
         known = (
             len(args) == 1 and out.requires_grad and has_samples_first(layer, args[0], out, self.n)
@@ -164,7 +164,7 @@ class Tape:
             self._plain = False
 
 
-def _one_dtype(layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> bool:
+def _one_dtype(layer: nn.Module, a: Tensor, out: Tensor) -> bool:
     """Whether input, output and parameters have one dtype; False under autocast."""
     kind, own = out.dtype, layer._parameters.values()
     return (a.dtype == kind or not a.is_floating_point()) and all(
@@ -172,7 +172,7 @@ def _one_dtype(layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> bool:
     )
 
 
-def _uses(loss: torch.Tensor) -> Counter[int] | None:
+def _uses(loss: Tensor) -> Counter[int] | None:
     """How often each parameter (by id) enters the graph below the loss; None where rows are moved
     by an index on the way.
     """

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedbench.core.contract.components import Data
 from fedbench.core.contract.errors import UserError
@@ -29,7 +29,7 @@ class Normalised(nn.Module):
         self._mean = torch.tensor(mean).view(-1, 1, 1)
         self._std = torch.tensor(std).view(-1, 1, 1)
 
-    def normalise(self, x: torch.Tensor) -> torch.Tensor:
+    def normalise(self, x: Tensor) -> Tensor:
         """[n, C, H, W] float32; floats pass unchanged."""
         if x.is_floating_point():
             return x
@@ -37,7 +37,7 @@ class Normalised(nn.Module):
             self._mean, self._std = self._mean.to(x.device), self._std.to(x.device)
         return (x.float() / 255 - self._mean) / self._std
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.module(self.normalise(x))
 
 
@@ -48,7 +48,7 @@ def wrap(module: nn.Module, data: Data) -> nn.Module:
     )
 
 
-def as_floats(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def as_floats(module: nn.Module, x: Tensor) -> Tensor:
     """``x`` as normalised floats, as a defense's phases get it."""
     return module.normalise(x) if isinstance(module, Normalised) else x
 
@@ -65,7 +65,7 @@ class Bfloat16Training(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return self.module(x)
         with torch.autocast(x.device.type, torch.bfloat16):
@@ -112,10 +112,10 @@ class ChannelsLastTraining(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if self.training and x.dim() == 4:
             x = x.to(memory_format=torch.channels_last)
-        out: torch.Tensor = self.module(x)
+        out: Tensor = self.module(x)
         return out
 
 

@@ -311,7 +311,7 @@ def _notes(training: Training) -> list[str]:
     """
     modes = (True, False) if training.setup.insider is not None else (True,)
     of_gradients = (why_one_by_one(training.setup.flat.module, mode) for mode in modes)
-    why = [why for why in (training.cohort.note, *of_gradients) if why]
+    why = [why for why in (training.trainer.note, *of_gradients) if why]
     return [*why, ANSWERS] if answers(training.setup) else why
 
 
@@ -412,6 +412,4 @@ def _answers(training: Training, j: int, x: torch.Tensor) -> torch.Tensor:
 
 
 def _logits(training: Training, j: int, x: torch.Tensor) -> torch.Tensor:
-    return training.setup.flat.logits(
-        training.models[j], training.buffers[j], x, training.counts[j]
-    )
+    return training.setup.flat.logits(training.state[j], x)

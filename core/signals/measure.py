@@ -15,7 +15,7 @@ from fedbench.core.contract.components import Signal
 from fedbench.core.contract.errors import SkipCell
 from fedbench.core.federation.loop import Answer
 from fedbench.core.federation.setup import RoundResult, Uploads
-from fedbench.core.numerics.flat import FlatModel, mean_counts
+from fedbench.core.numerics.flat import FlatModel, ModelState, mean_counts
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.process.library_state import kept
@@ -273,7 +273,7 @@ class Recorder:
         for row in present:
             if (j := model_of_row(row)) is not None:
                 updates.append(result.steps[j])
-                buffers.append((result.buffers[j], result.counts[j]))
+                buffers.append((result.state.buffers[j], result.state.counts[j]))
                 starts.append(j)
             # A_t = sum n_k L_k / sum n_k over it (docs/methods/signals.md#rows)
             elif (g := coalition_of_row(row)) is not None:
@@ -284,7 +284,8 @@ class Recorder:
                 mean = share @ sent[at]
                 # they trained on different models: what is averaged is where they ended
                 if len(set(begun)) > 1:
-                    mean += share @ uploads.starts[begun] - uploads.starts[begun[0]]
+                    starting = uploads.starts.params
+                    mean += share @ starting[begun] - starting[begun[0]]
                 updates.append(mean)
                 buffers.append(
                     (share @ uploads.buffers[at], mean_counts(share, uploads.counts[at]))
@@ -343,9 +344,9 @@ class Recorder:
         for row, update, of_row, j in zip(where, updates, buffers, starts, strict=True):
             if not measured:
                 return
-            torch.add(uploads.starts[j], update, out=self.flat.params)
+            torch.add(uploads.starts.params[j], update, out=self.flat.params)
             # running statistics are part of what was uploaded
-            self.flat.load(self.flat.params, *of_row)
+            self.flat.load(ModelState(self.flat.params, *of_row))
             model, logits = model_of_row(self.rows[row]), [self.flat.module(x) for x, _ in samples]
             answer = (
                 partial(self.answer, model)
@@ -390,7 +391,7 @@ class Recorder:
         norm = torch.full((len(updates), 1), torch.nan, device=self.x.device)
         sq = torch.full((len(updates), n), torch.nan, device=self.x.device)
         for j, rows in groups.items():
-            self.flat.load(uploads.starts[j], uploads.start_buffers[j], uploads.start_counts[j])
+            self.flat.load(uploads.starts[j])
             # the pseudo-gradient is received minus uploaded: the sign is turned on the results, not
             # on [m, P]
             features = gradient_features(
