@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,30 +22,24 @@ from torch.nn.functional import cross_entropy
 from fedbench.core.contract.samples import Batch, MemberData, Selection
 from fedbench.core.federation.guard import forward, run_model
 from fedbench.core.federation.local import Turn
+from fedbench.core.federation.optimizer import State, make_optimizer
 from fedbench.core.federation.setup import MemberTools
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.wrappers import as_floats
-
-
-class Loss(Protocol):
-    """The loss of one batch that a defense chose."""
-
-    def __call__(self, logits: Tensor) -> Tensor:
-        """Scalar loss of ``logits`` [B, C]."""
-
-    def backward(self, loss: Tensor) -> None:
-        """Backpropagate it."""
+from fedbench.core.spec.federation import FederationSpec
 
 
 @dataclass(frozen=True)
 class Task:
-    """One client's gradient to compute."""
+    """A client's gradient to compute."""
 
     batch: Batch
     place: str
     """of its phases, for messages"""
-    loss: Loss | None = None
-    """None: mean cross-entropy"""
+    loss: Callable[[Tensor], Tensor] | None = None
+    """logits [B, C] -> the defense's loss, a scalar; None: mean cross-entropy"""
+    backward: Callable[[Tensor], None] = Tensor.backward
+    """backpropagates that loss"""
 
     @property
     def target(self) -> Tensor:
@@ -61,10 +55,19 @@ class Task:
 
 
 class Backend:
-    """Computes gradients of ``flat``, the model that up to ``clients`` clients train."""
+    """Computes gradients of ``flat``, the model that up to ``clients`` clients train. ``moments``:
+    the state of optimisers that lives on from round to round.
+    """
 
-    def __init__(self, flat: FlatModel, clients: int) -> None:
-        self.flat, self.alone = flat, Group(self)
+    def __init__(
+        self,
+        config: FederationSpec,
+        flat: FlatModel,
+        clients: int = 1,
+        moments: dict[int, State] | None = None,
+    ) -> None:
+        self.config, self.flat, self.clients, self.moments = config, flat, clients, moments
+        self.alone = Group(self, flat.params[None], flat.grad[None])
 
     def note(self, x: Tensor) -> str:
         """A sentence for records on why training on ``x`` is slower than it could be; or empty."""
@@ -81,20 +84,15 @@ class Backend:
     def mean_gradient(self, x: Tensor, target: Tensor) -> None:
         """Fill ``flat.grad`` with that of the mean loss on ``x`` [B, *input]."""
         loss = cross_entropy(self.flat.module(x), target)
-        self._clear()
+        self.flat.clear_grad()
         loss.backward()  # type: ignore[no-untyped-call]
 
     def loss_gradient(self, task: Task) -> None:
         """Fill ``flat.grad`` with that of the task's own loss, or of samples with a graph."""
         logits = forward(self.flat.module, task.batch.x, task.place)
-        if task.loss is None:
-            loss = cross_entropy(logits, task.target)
-            self._clear()
-            loss.backward()  # type: ignore[no-untyped-call]
-        else:
-            loss = task.loss(logits)
-            self._clear()
-            task.loss.backward(loss)
+        loss = cross_entropy(logits, task.target) if task.loss is None else task.loss(logits)
+        self.flat.clear_grad()  # a plugin may have used, or dropped, the gradients
+        task.backward(loss)
 
     def gradient(self, task: Task) -> None:
         """Fill ``flat.grad`` with the task's gradient."""
@@ -103,22 +101,18 @@ class Backend:
         else:
             self.loss_gradient(task)
 
-    def _clear(self) -> None:
-        self.flat.bind_grad()  # a plugin may have used, or dropped, the gradients
-        self.flat.grad.zero_()
-
 
 class Group:
     """Clients that train in lock step, each with a row of ``params`` and ``grads`` [G, P]: here one
-    client, in the module's own vectors. ``turns``: those of the present round.
+    client, in the module's own vectors. ``turns``: those of the present round; ``tools``: of its
+    members, where the group has its own.
     """
 
     tools: MemberTools | None = None
-    """the members' tools, where the group has its own"""
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend, self.flat = backend, backend.flat
-        self.params, self.grads = self.flat.params[None], self.flat.grad[None]
+    def __init__(self, backend: Backend, params: Tensor, grads: Tensor) -> None:
+        self.backend, self.flat, self.params, self.grads = backend, backend.flat, params, grads
+        self.optimizer = make_optimizer(backend.config.optimizer, params, grads, backend.moments)
         self.turns: Sequence[Turn] = ()
 
     def receive(self) -> None:
@@ -164,7 +158,7 @@ class Group:
 def batches_of(
     flat: FlatModel, data: MemberData, selection: Selection, drawn: list[Tensor]
 ) -> Iterator[Batch]:
-    """One epoch's batches, of these positions in the selection. Samples are gathered once."""
+    """Batches of an epoch, of these positions in the selection. Samples are gathered once."""
     if not drawn:
         return
     sizes, pick = [len(part) for part in drawn], torch.cat(drawn)
@@ -182,8 +176,8 @@ def batches_of(
 _MODULES = {"auto": "stacked", "autograd": "backend"}
 
 
-def make_backend(name: str, flat: FlatModel, clients: int) -> Backend:
-    """The backend of that name; ``auto``: the fastest one."""
-    module = import_module(f"fedbench.core.federation.{_MODULES.get(name, name)}")
-    backend: Backend = module.Backend(flat, clients)
+def backend_of(config: FederationSpec) -> type[Backend]:
+    """The federation's backend; ``auto``: the fastest one."""
+    name = _MODULES.get(config.backend, config.backend)
+    backend: type[Backend] = import_module(f"fedbench.core.federation.{name}").Backend
     return backend

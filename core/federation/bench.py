@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.federation.backend import make_backend
-from fedbench.core.federation.optimizer import lr_at, make_optimizer
+from fedbench.core.federation.backend import backend_of
+from fedbench.core.federation.optimizer import lr_at
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.flat import ModelState
 from fedbench.core.numerics.per_sample import gradient_rows
@@ -29,10 +29,8 @@ class Bench:
     def __init__(self, setup: Setup, start: ModelState, round: int) -> None:
         self._flat, self._start = setup.flat, start
         self._batch_size, self._lr = setup.config.batch_size, lr_at(setup.config, round)
-        self._backend = make_backend(setup.config.backend, setup.flat, 1)
-        self._optimizer = make_optimizer(
-            setup.config.optimizer, setup.flat.params[None], setup.flat.grad[None]
-        )
+        self._backend = backend_of(setup.config)(setup.config, setup.flat)
+        self._optimizer = self._backend.alone.optimizer
 
     def _load(self, x: Tensor, training: bool) -> None:
         self._flat.load(self._start)

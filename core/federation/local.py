@@ -1,4 +1,4 @@
-"""One client's part of a round: its turn, its epochs and batches, and the samples that it used."""
+"""A client's part of a round: its turn, its epochs and batches, and the samples that it used."""
 
 from __future__ import annotations
 
@@ -63,14 +63,12 @@ class Usage:
     def __init__(self, clients: Sequence[MemberData]) -> None:
         self._used = [torch.zeros(len(d.y), dtype=torch.int32, device=d.y.device) for d in clients]
         self._flagged = [torch.zeros_like(used) for used in self._used]
-        self._unknown: set[int] = set()
-        self._rounds: dict[int, dict[int, tuple[Tensor, Tensor] | None]] = {}
+        self._rounds: list[tuple[int, int, int, int]] = []  # round, client, used, flagged
 
     def begin(self, turn: Turn) -> None:
         """Note that the client has used no sample in this round."""
-        turn.used, turn.flagged = (
-            torch.zeros_like(self._used[turn.client], dtype=torch.bool) for _ in range(2)
-        )
+        turn.used = torch.zeros_like(self._used[turn.client], dtype=torch.bool)
+        turn.flagged = turn.used.clone()
 
     def add(self, turn: Turn, pick: Tensor) -> None:
         """Note the samples of batches: ``pick`` [m] positions in the client's selection."""
@@ -81,20 +79,19 @@ class Usage:
 
     def end(self, turn: Turn, known: bool) -> None:
         """Count what the client used. ``known``: False where it trained on other samples, too."""
-        k = turn.client
-        self._used[k] += turn.used
-        self._flagged[k] += turn.flagged
-        sums = (turn.used.sum(), turn.flagged.sum()) if known else None
-        self._rounds.setdefault(turn.round, {})[k] = sums
-        if not known:
-            self._unknown.add(k)
+        self._used[turn.client] += turn.used
+        self._flagged[turn.client] += turn.flagged
+        used = flagged = UNKNOWN
+        if known:
+            used, flagged = int(turn.used.sum()), int(turn.flagged.sum())
+        self._rounds.append((turn.round, turn.client, used, flagged))
 
     def of_client(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """([n_k] rounds in which each sample was used, [n_k] flagged), int32; ``UNKNOWN``
         throughout where one round is.
         """
         used, flagged = self._used[k].cpu().numpy(), self._flagged[k].cpu().numpy()
-        if k in self._unknown:
+        if any(client == k and n == UNKNOWN for _, client, n, _ in self._rounds):
             return np.full_like(used, UNKNOWN), np.full_like(flagged, UNKNOWN)
         return used, flagged
 
@@ -102,10 +99,10 @@ class Usage:
         """([T, K] how many samples each client used in each round, [T, K] flagged), int32; 0 for an
         absent client.
         """
-        counts = np.zeros((2, max(self._rounds, default=0), len(self._used)), np.int32)
-        for t, clients in self._rounds.items():
-            for k, sums in clients.items():
-                counts[:, t - 1, k] = UNKNOWN if sums is None else [int(n) for n in sums]
+        rounds = max((t for t, *_ in self._rounds), default=0)
+        counts = np.zeros((2, rounds, len(self._used)), np.int32)
+        for t, k, *sums in self._rounds:
+            counts[:, t - 1, k] = sums
         return counts[0], counts[1]
 
 
@@ -128,12 +125,10 @@ class Epochs:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """While ``local_train`` runs."""
+        """Allow training inside: ``local_train`` runs."""
         self._open = True
-        try:
-            yield
-        finally:
-            self._open = False
+        yield
+        self._open = False
 
     def epochs(self) -> Iterator[int]:
         """See :meth:`MemberContext.epochs`; raises ``RuntimeError`` outside of ``local_train``."""
@@ -169,7 +164,7 @@ class Epochs:
 
 
 def picks(selection: Selection, size: int, shuffle: torch.Generator) -> list[Tensor]:
-    """One epoch's batches of about ``size``, as positions in ``selection.index``.
+    """Draw an epoch's batches of about ``size``, as positions in ``selection.index``.
 
     Shuffled: every sample once, the last batch may be smaller. Poisson: ceil(n / size) batches,
     each holding every sample independently with probability size / n, in ascending order; a batch

@@ -5,7 +5,7 @@ defaults are plain FedAvg.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,7 @@ from fedbench.core.federation.guard import (
 from fedbench.core.federation.local import Turn
 from fedbench.core.federation.setup import Insider, Parties, RoundResult, Setup, Uploads
 from fedbench.core.federation.trainer import Trainer
-from fedbench.core.numerics.flat import EVALUATION_CHUNK, ModelState, mean_counts
+from fedbench.core.numerics.flat import EVALUATION_CHUNK, ModelState, joined, mean_counts
 from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.numerics.wrappers import matmuls
 
@@ -82,46 +82,11 @@ def global_logits(training: Training, k: int) -> Callable[[Tensor], Tensor]:
     return ask
 
 
-class StaleModels:
-    """The models a round's clients start from. ``past``: the global models of the last rounds,
-    newest last.
-
-    ``of``: [n] index among ``stacked()`` for every client in the order of ``pick``.
-    """
-
-    def __init__(self, past: Sequence[ModelState]) -> None:
-        self._past = past
-        self._older: list[tuple[int, int]] = []
-        self.of: list[int] = []
-
-    def pick(self, delay: int, model: int) -> ModelState:
-        """The global model ``model`` as it was ``delay`` rounds ago."""
-        index = model
-        if delay:
-            if (delay, model) not in self._older:
-                self._older.append((delay, model))
-            index = len(self._past[-1].params) + self._older.index((delay, model))
-        self.of.append(index)
-        return self._past[-1 - delay][model]
-
-    def stacked(self) -> ModelState:
-        """The current models first, then the older ones in use."""
-        states = [self._past[-1 - delay][[model]] for delay, model in self._older]
-        states.insert(0, self._past[-1])
-        if len(states) == 1:
-            return states[0]
-        return ModelState(
-            torch.cat([state.params for state in states]),
-            torch.cat([state.buffers for state in states]),
-            torch.cat([state.counts for state in states]),
-        )
-
-
 # --- rounds ---------------------------------------------------------------------------------------
 
 
 class Training:
-    """One training, round by round. ``state``: the global models after ``round``; ``assignment``:
+    """Training round by round. ``state``: the global models after ``round``; ``assignment``:
     client -> model.
     """
 
@@ -139,8 +104,9 @@ class Training:
         self.state = ModelState(
             setup.initial.clone(), fresh.buffers.repeat(models, 1), fresh.counts.repeat(models, 1)
         )
-        own = setup.defense.n_models == 0  # a model for every client, whether it defends or not
-        self.assignment = {k: k if own else 0 for k in range(len(setup.clients))}
+        self.assignment = dict.fromkeys(range(len(setup.clients)), 0)
+        if setup.defense.n_models == 0:  # a model for every client, whether it defends or not
+            self.assignment = {k: k for k in self.assignment}
         self._past: deque[ModelState] = deque(maxlen=setup.config.max_delay + 1)
         self.parties, self.causes = Parties(setup), Causes(setup)
         self._rooms: dict[str, Tensor] = {}
@@ -162,8 +128,8 @@ class Training:
             return data
         ctx = self.parties.member("prepare", 0, k, data, self.models[0])
         self.setup.flat.load(self.state[0])
-        where = f"client {k}, before round 1"
-        prepared = call_phase(self.defense, "prepare", data, ctx, where=where)
+        place = f"client {k}, before round 1"
+        prepared = call_phase(self.defense, "prepare", data, ctx, where=place)
         if len(prepared.y) != len(data.y) or len(prepared.x) != len(data.y):
             # membership is by position: a sample dropped here would still count as a member
             raise PhaseError(
@@ -174,7 +140,7 @@ class Training:
 
     def first_choice(self) -> list[int]:
         """The initial global model [members] that each member would choose."""
-        return [self._assign(0, k, self.state) for k in self.setup.members]
+        return [self._assign(0, k) for k in self.setup.members]
 
     def rounds(self) -> Iterator[RoundResult]:
         """Train; yields after every round. The uploads of a round are valid until the next one:
@@ -187,7 +153,7 @@ class Training:
         starts, self.state = self.state, self.state.clone()
         self._past.append(starts)
         with matmuls(self.setup.config.precision):
-            uploads = self._train_cohort(t, self._cohort(t), starts)
+            uploads = self._train_cohort(t, self._cohort(t))
         self._coordinate(t, uploads)
         self._attack(t, uploads)
         rejected = self._reject(uploads)
@@ -214,9 +180,13 @@ class Training:
         cohort = numpy_rng(self.setup.seed, "cohort", t).choice(n, take, replace=False)
         return tuple(sorted(map(int, cohort)))
 
-    def _train_cohort(self, t: int, cohort: tuple[int, ...], starts: ModelState) -> Uploads:
-        sent = StaleModels(self._past)
-        turns = [self._turn(t, row, k, starts, sent) for row, k in enumerate(cohort)]
+    def _train_cohort(self, t: int, cohort: tuple[int, ...]) -> Uploads:
+        for k in cohort:
+            if k in self.setup.members and len(self.models) > 1:
+                self.assignment[k] = self._assign(t, k)
+        model_of = [self.assignment[k] for k in cohort]
+        sent = [(self._delay(t, k), j) for k, j in zip(cohort, model_of, strict=True)]
+        starts, start_of = self._starts(sent)
         fresh, n = self.setup.flat.state, len(cohort)
         uploads = Uploads(
             round=t,
@@ -224,23 +194,29 @@ class Training:
             updates=self._room("updates", n),
             buffers=torch.empty(n, fresh.buffers.numel(), device=self.setup.device),
             counts=fresh.counts.repeat(n, 1),
-            model_of=[self.assignment[k] for k in cohort],
-            start_of=sent.of,
-            starts=sent.stacked(),
+            model_of=model_of,
+            start_of=start_of,
+            starts=starts,
+            unprotected=self._room("unprotected", n) if self.setup.keep_unprotected else None,
         )
-        if self.setup.keep_unprotected:
-            uploads.unprotected = self._room("unprotected", n)
+        turns = [self._turn(uploads, row) for row in range(n)]
         for turn in self.trainer.train(turns):
             self._upload(turn, uploads)
         return uploads
 
-    def _turn(self, t: int, row: int, k: int, starts: ModelState, sent: StaleModels) -> Turn:
-        defends = k in self.setup.members
-        if defends and len(starts.params) > 1:
-            self.assignment[k] = self._assign(t, k, starts)
-        start = sent.pick(self._delay(t, k), self.assignment[k])
-        turn = Turn(round=t, row=row, client=k, data=self.clients[k], start=start)
-        if defends and self.trainer.of_training:
+    def _starts(self, sent: list[tuple[int, int]]) -> tuple[ModelState, list[int]]:
+        """The models that a round's clients start from, first the current global ones, and the
+        index of each client's among them. ``sent``: each client's (age in rounds, global model).
+        """
+        current = [(0, j) for j in range(len(self.models))]
+        models = list(dict.fromkeys([*current, *sent]))
+        older = [self._past[-1 - age][[j]] for age, j in models[len(current) :]]
+        return joined([self._past[-1], *older]), [models.index(model) for model in sent]
+
+    def _turn(self, uploads: Uploads, row: int) -> Turn:
+        k, start = uploads.participants[row], uploads.starts[uploads.start_of[row]]
+        turn = Turn(round=uploads.round, row=row, client=k, data=self.clients[k], start=start)
+        if k in self.setup.members and self.trainer.of_training:
             turn.phases = self.trainer.of_training
             turn.context = partial(self._context, turn, "round")
         return turn
@@ -282,11 +258,11 @@ class Training:
             self._rooms[name] = torch.empty(n, width, device=self.setup.device)
         return self._rooms[name]
 
-    def _assign(self, t: int, k: int, starts: ModelState) -> int:
-        start = starts[self.assignment[k]]
+    def _assign(self, t: int, k: int) -> int:
+        start = self.state[self.assignment[k]]
         self.setup.flat.load(start)
         ctx = self.parties.member("assign", t, k, self.clients[k], start.params)
-        return call_phase(self.defense, "assign", starts.params, ctx, where=where_of(ctx))
+        return call_phase(self.defense, "assign", self.models, ctx, where=where_of(ctx))
 
     # -- coordinator and adversary -----------------------------------------------------------------
 

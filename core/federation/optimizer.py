@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -32,15 +31,15 @@ def lr_at(federation: FederationSpec, round: int) -> float:
     return optimizer.lr
 
 
-_IN_CACHE = 2**17  # elements: 512 KiB in float32
-
-
 class State(NamedTuple):
-    """Of Adam, for one client: [P] first and second moments, and the number of steps."""
+    """Adam's state for one client."""
 
     first: Tensor
+    """[P] first moment"""
     second: Tensor
+    """[P] second moment"""
     steps: Tensor
+    """number of steps, a float32 scalar"""
 
 
 class SGD:
@@ -52,14 +51,10 @@ class SGD:
     """
 
     def __init__(
-        self,
-        params: Tensor,
-        grads: Tensor,
-        *,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        self, params: Tensor, grads: Tensor, momentum: float = 0.0, weight_decay: float = 0.0
     ) -> None:
-        self._rows, self._momentum, self._weight_decay = (params, grads), momentum, weight_decay
+        self._params, self._grads = params, grads
+        self._momentum, self._weight_decay = momentum, weight_decay
         self._velocity = torch.zeros_like(params) if momentum else params.new_zeros(0)
 
     def reset(self, clients: Sequence[int] = (), again: bool = False) -> None:
@@ -69,17 +64,15 @@ class SGD:
         self._velocity.zero_()
 
     def restart(self) -> None:
-        """As ``reset`` left it."""
+        """Return to the state that ``reset`` left."""
         self._velocity.zero_()
 
     def step(self, lr: float, rows: Sequence[int] = (0,)) -> None:
-        """One step of these rows."""
-        params, grads = ([of[i] for i in rows] for of in self._rows)
-        velocities = [self._velocity[i] for i in rows] if self._momentum else []
+        """Step these rows."""
         torch._fused_sgd_(  # what torch.optim.SGD(fused=True) calls: one pass over the memory
-            params,
-            grads,
-            velocities,
+            [self._params[i] for i in rows],
+            [self._grads[i] for i in rows],
+            [self._velocity[i] for i in rows] if self._momentum else [],
             lr=lr,
             momentum=self._momentum,
             weight_decay=self._weight_decay,
@@ -90,11 +83,11 @@ class SGD:
         )
 
     def first_steps(self, gradients: Tensor, lr: float) -> Tensor:
-        """[n, P] steps from row 0 by each of ``gradients`` [n, P], which are overwritten: -lr (g +
+        """Steps [n, P] from row 0 by each of ``gradients`` [n, P], which are overwritten: -lr (g +
         wd p).
         """
         if self._weight_decay:
-            gradients.add_(self._rows[0][0], alpha=self._weight_decay)
+            gradients.add_(self._params[0], alpha=self._weight_decay)
         return gradients.mul_(-lr)
 
 
@@ -102,59 +95,50 @@ class Adam:
     """Adam (Kingma & Ba, ICLR 2015, algorithm 1; L2 weight decay added to the gradient, eps 1e-8)
     on rows of ``params`` [G, P]; ``grads``: [G, P], only read.
 
-    ``states``: a client's moments and step count live on from round to round in it, though its
-    parameters are replaced, as in FedPoisonMIA's released code
-    (docs/methods/federation.md#optimisers); without it every round starts afresh.
+    ``moments``: a client's state lives on from round to round in it, though its parameters are
+    replaced, as in FedPoisonMIA's released code (docs/methods/federation.md#optimisers); without it
+    every round starts afresh.
     """
 
     BETAS = (0.9, 0.999)
     EPS = 1e-8
+    IN_CACHE = 2**17  # elements: 512 KiB in float32
 
     def __init__(
         self,
         params: Tensor,
         grads: Tensor,
-        *,
-        betas: tuple[float, ...] = BETAS,
+        betas: Sequence[float] = BETAS,
         weight_decay: float = 0.0,
-        states: dict[int, State] | None = None,
+        moments: dict[int, State] | None = None,
     ) -> None:
-        self._rows, self._betas, self._weight_decay = (params, grads), betas, weight_decay
-        self._kept, self._fresh, self._state, self._began = (
-            states,
-            list[State](),
-            list[State](),
-            list[State](),
-        )
+        self._params, self._grads, self._moments = params, grads, moments
+        self._betas, self._weight_decay = betas, weight_decay
+        self._states, self._began = list[State](), list[State]()
 
     def reset(self, clients: Sequence[int] = (), again: bool = False) -> None:
-        """Fresh moments, or the clients' own, as their last round left them. ``clients``,
+        """Take fresh moments, or the clients' own, as their last round left them. ``clients``,
         ``again``: as for ``SGD``.
         """
-        if self._kept is None or not clients:
-            self._fresh = self._fresh or [self._new() for _ in self._rows[0]]
-            self._state = self._fresh
+        if self._moments is None or not clients:
+            self._states = self._states or [self._fresh() for _ in self._params]
             self.restart()
             return
         for k in clients:
-            if k not in self._kept:
-                self._kept[k] = self._new()
-        self._state = [self._kept[k] for k in clients]
-        self._began = [State(*(t.clone() for t in state)) for state in self._state] if again else []
+            if k not in self._moments:
+                self._moments[k] = self._fresh()
+        self._states = [self._moments[k] for k in clients]
+        self._began = [State(*(t.clone() for t in state)) for state in self._states if again]
 
     def restart(self) -> None:
-        """As ``reset`` left it."""
-        if self._state is self._fresh:
-            for t in itertools.chain(*self._fresh):
-                t.zero_()
-        else:
-            for t, was in zip(
-                itertools.chain(*self._state), itertools.chain(*self._began), strict=True
-            ):
-                t.copy_(was)
+        """Return to the state that ``reset`` left."""
+        began = self._began or [None] * len(self._states)
+        for state, before in zip(self._states, began, strict=True):
+            for i, t in enumerate(state):
+                t.zero_() if before is None else t.copy_(before[i])
 
-    def _new(self) -> State:
-        row = self._rows[0][0]
+    def _fresh(self) -> State:
+        row = self._params[0]
         return State(
             torch.zeros_like(row),
             torch.zeros_like(row),
@@ -162,17 +146,15 @@ class Adam:
         )
 
     def step(self, lr: float, rows: Sequence[int] = (0,)) -> None:
-        """One step of these rows."""
-        params, grads = ([of[i] for i in rows] for of in self._rows)
-        first, second, steps = (
-            list(of) for of in zip(*(self._state[i] for i in rows), strict=True)
-        )
+        """Step these rows."""
+        states = [self._states[i] for i in rows]
+        steps = [state.steps for state in states]
         torch._foreach_add_(steps, 1)
         torch._fused_adam_(  # what torch.optim.Adam(fused=True) calls: one pass over the memory
-            params,
-            grads,
-            first,
-            second,
+            [self._params[i] for i in rows],
+            [self._grads[i] for i in rows],
+            [state.first for state in states],
+            [state.second for state in states],
             [],
             steps,
             lr=lr,
@@ -185,26 +167,24 @@ class Adam:
         )
 
     def first_steps(self, gradients: Tensor, lr: float) -> Tensor:
-        """As ``SGD``'s: -lr g / (|g| + eps), since both moments' corrections cancel their weights."""
+        """Steps as ``SGD``'s: -lr g / (|g| + eps), since both moments' corrections cancel their
+        weights.
+        """
         if self._weight_decay:
-            gradients.add_(self._rows[0][0], alpha=self._weight_decay)
+            gradients.add_(self._params[0], alpha=self._weight_decay)
         # fresh pages cost more than the division
-        for rows in gradients.split(max(1, _IN_CACHE // max(gradients.shape[1], 1))):
+        for rows in gradients.split(max(1, self.IN_CACHE // max(gradients.shape[1], 1))):
             rows.div_(rows.abs().add_(self.EPS)).mul_(-lr)
         return gradients
 
 
 def make_optimizer(
-    optimizer: Optimizer,
-    params: Tensor,
-    grads: Tensor,
-    states: dict[int, State] | None = None,
+    optimizer: Optimizer, params: Tensor, grads: Tensor, moments: dict[int, State] | None = None
 ) -> SGD | Adam:
-    """The one that the suite gives the federation's clients, for rows of ``params`` and ``grads``
-    [G, P]. ``states``: what clients keep from round to round, where the suite lets them.
+    """The optimiser that the suite gives the federation's clients, for rows of ``params`` and
+    ``grads`` [G, P]. ``moments``: of clients, where the suite lets them live on.
     """
-    if optimizer.name == "adam":
-        betas = tuple(optimizer.betas) if optimizer.betas else Adam.BETAS
-        kept = states if optimizer.keep_state else None
-        return Adam(params, grads, betas=betas, weight_decay=optimizer.weight_decay, states=kept)
-    return SGD(params, grads, momentum=optimizer.momentum, weight_decay=optimizer.weight_decay)
+    if optimizer.name == "sgd":
+        return SGD(params, grads, optimizer.momentum, optimizer.weight_decay)
+    betas, decay = optimizer.betas or Adam.BETAS, optimizer.weight_decay
+    return Adam(params, grads, betas, decay, moments if optimizer.keep_state else None)

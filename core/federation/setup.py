@@ -76,7 +76,7 @@ class Insider:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """One training."""
+    """Inputs of a training."""
 
     config: FederationSpec
     """the suite's ``federation``"""
@@ -179,12 +179,11 @@ class Uploads:
     def keep(self, rows: list[int]) -> None:
         """Leave only these rows."""
         self.participants = tuple(self.participants[r] for r in rows)
-        self.updates, self.buffers = self.updates[rows], self.buffers[rows]
-        self.counts = self.counts[rows]
         self.model_of = [self.model_of[r] for r in rows]
         self.start_of = [self.start_of[r] for r in rows]
-        if self.unprotected is not None:
-            self.unprotected = self.unprotected[rows]
+        for name in ("updates", "buffers", "counts", "unprotected"):
+            if (values := getattr(self, name)) is not None:
+                setattr(self, name, values[rows])
 
 
 @dataclass(kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from fedbench.core.federation.guard import run_model
 from fedbench.core.federation.local import Turn
 from fedbench.core.federation.setup import MemberTools
 from fedbench.core.numerics.chain import Chain, Graph, obstacle, of_logits, unfilled
-from fedbench.core.numerics.flat import FlatModel, Row
+from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import clipped_gradient
 from fedbench.core.numerics.wrappers import as_floats
 
@@ -40,12 +41,14 @@ _STEPS = 32
 class Backend(backend.Backend):
     """Gradients along chains of layers; by autograd where a model or a loss asks for more."""
 
-    def __init__(self, flat: FlatModel, clients: int) -> None:
-        super().__init__(flat, clients)
-        size = min(MOST_CLIENTS, MOST_ELEMENTS // flat.params.numel(), clients)
-        self._size = size if size > 1 else 0
-        self._stacked: StackedGroup | None = None
-        self._chain: Chain | None = None
+    _stacked: StackedGroup | None = None
+    _chain: Chain | None = None
+
+    @cached_property
+    def _size(self) -> int:
+        """How many clients train at once; 0 where none do."""
+        size = min(MOST_CLIENTS, MOST_ELEMENTS // self.flat.params.numel(), self.clients)
+        return size if size > 1 else 0
 
     def note(self, x: Tensor) -> str:
         chain = Chain.of(self.flat, x) if self._size else None
@@ -93,8 +96,8 @@ class Backend(backend.Backend):
 
 
 def _kind(turn: Turn) -> tuple[bool, str]:
-    """What clients that are stacked have in common: whether their batches may change size, to which
-    the other clients' would be padded, and the samples' type.
+    """Kind of a client, of which only alike ones are stacked: whether its batches may change size,
+    to which the others' would be padded, and its samples' type.
     """
     return bool(turn.phases & {"transform", "local_step"}), str(turn.data.x.dtype)
 
@@ -109,7 +112,7 @@ def _split_gradient(
     loss = task.loss(graph.through(leaf))
     flat.drop_grad()  # a plugin may have used it
     graph.cut = True
-    task.loss.backward(loss)
+    task.backward(loss)
     at_logits = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
     return at_logits, [p.grad for p in flat.trainable]
 
@@ -130,11 +133,10 @@ class StackedGroup(Group):
     tools: GroupTools
 
     def __init__(self, backend: Backend, size: int) -> None:
-        super().__init__(backend)
-        shape = size, self.flat.params.numel()
-        self.params, self.grads = self.params.new_zeros(shape), self.params.new_zeros(shape)
-        self._rows = [self.flat.row(p, g) for p, g in zip(self.params, self.grads, strict=True)]
-        self.tools = GroupTools(self.flat, self.params, self._rows)
+        params = backend.flat.params.new_zeros(size, backend.flat.params.numel())
+        super().__init__(backend, params, torch.zeros_like(params))
+        self.rows = [self.flat.row(p, g) for p, g in zip(params, self.grads, strict=True)]
+        self.tools = GroupTools(self)
 
     def receive(self) -> None:
         self._random = [torch.Generator().get_state()] * len(self.turns)
@@ -143,7 +145,7 @@ class StackedGroup(Group):
             row.copy_(turn.start.params)
 
     def show(self, i: int) -> None:
-        self.flat.show(self._rows[i])
+        self.flat.show(self.rows[i])
         self.tools.row = i
         torch.random.default_generator.set_state(self._random[i])
 
@@ -166,11 +168,12 @@ class StackedGroup(Group):
                 with unfilled():
                     stack = _stacked(self.turns[:m], drawn[:m], s, width)
             self._s, data = s, stack.of_step(s % _STEPS, m)
-            self._data = data._replace(x=as_floats(self.flat.module, data.x))
+            self.data = data._replace(x=as_floats(self.flat.module, data.x))
+            self.tools.end()
             yield sizes
 
     def batch(self, i: int) -> Batch:
-        pick, turn, data = self._drawn[i][self._s], self.turns[i], self._data
+        pick, turn, data = self._drawn[i][self._s], self.turns[i], self.data
         n, selection = len(pick), turn.selection
         return Batch(
             data.x[i, :n],
@@ -181,15 +184,15 @@ class StackedGroup(Group):
         )
 
     def replace(self, batches: dict[int, Batch]) -> None:
-        self._data = _restacked(batches, self._data.weight)
+        self.data = _restacked(batches, self.data.weight)
 
     def share(self, tasks: dict[int, Task]) -> None:
-        self.tools.begin(self._chain_of(len(self._data.y)), self._data, tasks)
+        self.tools.begin(tasks)
 
     def fill(self, tasks: dict[int, Task]) -> None:
-        self.tools.end()  # the gradients are overwritten
-        data, place = self._data, f"round {self.turns[0].round}"
-        chain = self._chain_of(len(data.y))
+        self.tools.end()  # its gradients are overwritten
+        data, place = self.data, f"round {self.turns[0].round}"
+        chain = self.chain_of_step()
         logits = run_model(chain.forward, data.x, where=place)
         g = run_model(of_logits, logits, data.target, data.weight, where=place)
         further = {}
@@ -201,13 +204,14 @@ class StackedGroup(Group):
                 )
         chain.backward(g)
         for i, addends in further.items():
-            _add(self._rows[i].gradients, addends)
+            _add(self.rows[i].gradients, addends)
         for i, task in tasks.items():
             if task.has_graph:
                 self.work_as(i, self.backend.loss_gradient, task)
 
-    def _chain_of(self, m: int) -> Chain:
-        """The chain of the first ``m`` clients."""
+    def chain_of_step(self) -> Chain:
+        """The chain of the clients in the present step."""
+        m = len(self.data.y)
         if m not in self._chains:
             self._chains[m] = self.chain.of_clients(self.flat, self.params[:m], self.grads[:m])
         return self._chains[m]
@@ -317,18 +321,18 @@ class GroupTools(MemberTools):
 
     row: int
 
-    def __init__(self, flat: FlatModel, params: Tensor, rows: list[Row]) -> None:
-        self._flat, self._params, self._rows = flat, params, rows
-        self._tasks: dict[int, Task] = {}
+    def __init__(self, group: StackedGroup) -> None:
+        self._group = group
+        self.end()
 
-    def begin(self, chain: Chain, data: Stack, tasks: dict[int, Task]) -> None:
-        """A step of the group begins."""
-        self._chain, self._data, self._tasks, self._bound = chain, data, tasks, 0.0
+    def begin(self, tasks: dict[int, Task]) -> None:
+        """Compute for these members of the present step, until :meth:`end`."""
+        self._tasks, self._bound = tasks, 0.0
         self._versions = {i: _versions(task) for i, task in tasks.items()}
 
     def end(self) -> None:
         """Let each call from here on compute its own gradients."""
-        self._tasks = {}
+        self._tasks: dict[int, Task] = {}
 
     def clipped_gradient(  # type: ignore[override]
         self, model: nn.Module, x: Tensor, y: Tensor, bound: float, views: int = 1
@@ -338,23 +342,24 @@ class GroupTools(MemberTools):
         of_step = task is not None and x is task.batch.x and y is task.target
         if not of_step or views != 1 or not bound > 0 or not self._serves(bound):
             return clipped_gradient(model, x, y, bound, views)
+        group, data = self._group, self._group.data
         if not self._bound:
-            real = (self._data.weight > 0).to(self._data.weight)
-            self._chain.clipped(self._data.x, self._data.target, real, bound)
-            self._bound, self._then = bound, self._params.clone()
-        return self._chain.grads[self.row].clone()
+            real = (data.weight > 0).to(data.weight)
+            group.chain_of_step().clipped(data.x, data.target, real, bound)
+            self._bound, self._params = bound, group.params.clone()
+        return group.grads[self.row].clone()
 
     def _serves(self, bound: float) -> bool:
         """Whether the group's gradients are those of this member, as it is now."""
-        row = self.row
-        if self._chain.hooked() or _versions(self._tasks[row]) != self._versions[row]:
+        row, group = self.row, self._group
+        if group.chain.hooked() or _versions(self._tasks[row]) != self._versions[row]:
             return False
-        pairs = zip(self._flat.trainable, self._rows[row].tensors, strict=True)
+        pairs = zip(group.flat.trainable, group.rows[row].tensors, strict=True)
         if any(p.data_ptr() != tensor.data_ptr() for p, tensor in pairs):
             return False
         if not self._bound:
             return True
-        return bound == self._bound and torch.equal(self._params[row], self._then[row])
+        return bound == self._bound and torch.equal(group.params[row], self._params[row])
 
 
 def _versions(task: Task) -> tuple[int, int]:

@@ -8,17 +8,17 @@ who is in its group by rounding alone, and on the number of workers not at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedbench.core.contract.contexts import MemberContext
-from fedbench.core.contract.defense import Defense, overrides
+from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.contract.samples import Batch, Selection
-from fedbench.core.federation.backend import Group, Task, make_backend
+from fedbench.core.federation.backend import Group, Task, backend_of
 from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.guard import (
     PhaseError,
@@ -29,31 +29,12 @@ from fedbench.core.federation.guard import (
     where_of,
 )
 from fedbench.core.federation.local import Epochs, Turn, Usage, picks
-from fedbench.core.federation.optimizer import SGD, Adam, State, lr_at, make_optimizer
+from fedbench.core.federation.optimizer import lr_at
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.rng import key_for
 
 BATCH = frozenset(phases(party=("member",), stage=("batch",)))
 ROUND = frozenset(phases(party=("member",), stage=("round",)))
-
-
-@dataclass(frozen=True)
-class PhaseLoss:
-    """The loss of a member's batch by its defense's phase ``loss``."""
-
-    defense: Defense
-    batch: Batch
-    ctx: MemberContext
-    place: str
-
-    def __call__(self, logits: Tensor) -> Tensor:
-        loss: Tensor = call_phase(
-            self.defense, "loss", logits, self.batch, self.ctx, where=self.place
-        )
-        return loss
-
-    def backward(self, loss: Tensor) -> None:
-        backward(loss, self.defense, self.place)
 
 
 class Trainer:
@@ -68,9 +49,7 @@ class Trainer:
         self.of_training = self.acting & (BATCH | ROUND)
         self.of_upload = [name for name in phases(stage=("upload",)) if name in self.acting]
         self.usage = Usage(setup.clients)
-        self.backend = make_backend(setup.config.backend, setup.flat, len(setup.clients))
-        self._moments: dict[int, State] = {}
-        self._optimizers: dict[Group, SGD | Adam] = {}
+        self.backend = backend_of(setup.config)(setup.config, setup.flat, len(setup.clients), {})
 
     @property
     def note(self) -> str:
@@ -95,7 +74,7 @@ class Trainer:
     def _train(self, group: Group) -> None:
         first, restarts = group.turns[0], "local_train" in group.turns[0].phases
         group.receive()
-        self._optimizer(group).reset([turn.client for turn in group.turns], again=restarts)
+        group.optimizer.reset([turn.client for turn in group.turns], again=restarts)
         for i, turn in enumerate(group.turns):
             group.work_as(i, self._begin, turn)
         if restarts and len(first.selection.index):
@@ -103,13 +82,6 @@ class Trainer:
         else:
             for e in range(self.setup.config.local_epochs):
                 self._epoch(group, 0, e)
-
-    def _optimizer(self, group: Group) -> SGD | Adam:
-        if group not in self._optimizers:
-            self._optimizers[group] = make_optimizer(
-                self.setup.config.optimizer, group.params, group.grads, self._moments
-            )
-        return self._optimizers[group]
 
     # -- a client's round --------------------------------------------------------------------------
 
@@ -143,7 +115,7 @@ class Trainer:
     def _local_train(self, group: Group, turn: Turn) -> None:
         def restart() -> None:
             group.receive()
-            self._optimizer(group).restart()
+            group.optimizer.restart()
 
         epochs = Epochs(
             self.setup.config.local_epochs, lambda n, e: self._epoch(group, n, e), restart
@@ -160,12 +132,8 @@ class Trainer:
         if turn.watch is not None:
             name = type(self.setup.defense).__name__
             require_untouched(turn.watch, name, "local_train", turn.place)
-        known = (
-            "local_train" not in turn.phases
-            or bool(turn.used.any())
-            or torch.equal(self.flat.params, turn.start.params)
-        )
-        self.usage.end(turn, known)
+        standard = "local_train" not in turn.phases or bool(turn.used.any())
+        self.usage.end(turn, standard or torch.equal(self.flat.params, turn.start.params))
 
     def key_module(self, round: int, client: int, purpose: str = "module") -> None:
         """Seed torch's global generators (dropout, third-party code), so that results do not depend
@@ -183,7 +151,6 @@ class Trainer:
 
     def _epoch(self, group: Group, n: int, e: int) -> None:
         """Train epoch ``e`` of the ``n``-th pass over this round's epochs."""
-        optimizer = self._optimizer(group)
         lr = lr_at(self.setup.config, group.turns[0].round)
         drawn = [self._drawn(turn) for turn in group.turns]
         contexts = {
@@ -194,7 +161,7 @@ class Trainer:
         for sizes in group.steps(drawn):
             clients = self._step(group, sizes, contexts)
             if clients:
-                optimizer.step(lr, clients)
+                group.optimizer.step(lr, clients)
 
     def _context(self, turn: Turn, n: int, e: int, group: Group) -> MemberContext:
         """The context of an epoch, which has draws of its own in each pass."""
@@ -204,7 +171,7 @@ class Trainer:
         return replace(turn.ctx, key=key, epoch=epoch, tools=group.tools or turn.ctx.tools)
 
     def _drawn(self, turn: Turn) -> list[Tensor]:
-        """One epoch's batches, as positions in the selection, which count as used."""
+        """Draw an epoch's batches, as positions in the selection, which count as used."""
         config, selection = self.setup.config, turn.selection
         if len(selection.index) == 0:
             return []
@@ -248,10 +215,15 @@ class Trainer:
         return group.work_as(i, call_phase, self.setup.defense, name, batch, ctx, where=place)
 
     def _task(self, group: Group, i: int, batch: Batch, ctx: MemberContext) -> Task:
-        place = group.turns[i].place
+        defense, place = self.setup.defense, group.turns[i].place
         if "loss" not in self.acting:
             return Task(batch, place)
-        return Task(batch, place, PhaseLoss(self.setup.defense, batch, ctx, place))
+        return Task(
+            batch,
+            place,
+            loss=lambda logits: call_phase(defense, "loss", logits, batch, ctx, where=place),
+            backward=lambda loss: backward(loss, defense, place),
+        )
 
     # -- an upload ---------------------------------------------------------------------------------
 

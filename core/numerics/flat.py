@@ -51,11 +51,11 @@ def clip_factors(squares: Tensor, bound: float) -> Tensor:
 
 
 def _blockwise(rows: Tensor) -> Tensor:
-    whole = rows.shape[1] // _BLOCK * _BLOCK
-    blocks = rows[:, :whole].unflatten(1, (-1, _BLOCK))
+    end = rows.shape[1] // _BLOCK * _BLOCK
+    blocks = rows[:, :end].unflatten(1, (-1, _BLOCK))
     total = torch.linalg.vector_norm(blocks, dim=2).double().square_().sum(dim=1)
-    if whole < rows.shape[1]:
-        total += torch.linalg.vector_norm(rows[:, whole:], dim=1).double().square_()
+    if end < rows.shape[1]:
+        total += torch.linalg.vector_norm(rows[:, end:], dim=1).double().square_()
     return total.sqrt_()
 
 
@@ -98,6 +98,17 @@ class ModelState:
     def clone(self) -> ModelState:
         """A copy."""
         return ModelState(self.params.clone(), self.buffers.clone(), self.counts.clone())
+
+
+def joined(states: Sequence[ModelState]) -> ModelState:
+    """The models of all rows of several states."""
+    if len(states) == 1:
+        return states[0]
+    return ModelState(
+        torch.cat([state.params for state in states]),
+        torch.cat([state.buffers for state in states]),
+        torch.cat([state.counts for state in states]),
+    )
 
 
 class Row(NamedTuple):
@@ -186,9 +197,14 @@ class FlatModel:
         self.bind_grad()
 
     def bind_grad(self) -> None:
-        """Make every parameter's ``.grad`` a view of ``grad``, in case a plugin replaced it."""
+        """Make every parameter's ``.grad`` a view of ``grad``."""
         for p, part in zip(self.trainable, self.gradients, strict=True):
             p.grad = part
+
+    def clear_grad(self) -> None:
+        """Set ``grad`` to zero, and make every parameter's ``.grad`` a view of it again."""
+        self.bind_grad()
+        self.grad.zero_()
 
     def drop_grad(self) -> None:
         """Make every parameter's ``.grad`` None, as for a module that has not been trained."""

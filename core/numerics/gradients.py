@@ -8,24 +8,25 @@ instead: same result, slower.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 from torch.nn.functional import cross_entropy
 
 from fedbench.core.numerics.chain import walked
 from fedbench.core.numerics.flat import clip_factors, norms
 from fedbench.core.numerics.layers import HANDLERS, Directions, has_plain_formula
 from fedbench.core.numerics.per_sample import (
-    by_batch_statistics,
     per_sample_gradients,
     random_state,
     refuse_batch_statistics,
     set_random_state,
+    trainable_of,
 )
 from fedbench.core.numerics.sums import RULES
 from fedbench.core.numerics.tape import Tape, rows_are_samples
@@ -34,52 +35,53 @@ CHUNK = 256  # rows (samples times views) of a clipped sum that go through the m
 # elements of instantiated gradients held at once by the slow way: 256 MiB in float32
 FALLBACK_BUDGET = 2**26
 
-Plan = dict[nn.Module, tuple[Callable[..., Any], Directions]]
+Plan = dict[Module, tuple[Callable[..., Any], Directions]]
 """each layer with trainable parameters -> the formula of its kind, and its parts of the updates or
 of the result
+"""
+LayerGradients = list[tuple[Module, Tensor, Tensor]]
+"""(layer, its input, the gradient of the summed cross-entropy at its output), in the order of the
+forward pass
 """
 
 
 def _plan(
-    layers: list[nn.Module],
+    model: Module,
     parts: Mapping[int, Tensor],
-    formulas: Mapping[type[nn.Module], Callable[..., Any]],
+    formulas: Mapping[type[Module], Callable[..., Any]],
+    x: Tensor,
 ) -> Plan | None:
-    """``parts``: parameter id -> its part. None if a layer with trainable parameters has no
-    formula.
+    """The plan for samples like ``x``. None if a layer with trainable parameters has no formula, or
+    its rows are not samples. ``parts``: parameter id -> its part.
     """
     plan: Plan = {}
-    for layer in layers:
-        own = {name: parts[id(p)] for name, p in layer._parameters.items() if id(p) in parts}
-        if own and not has_plain_formula(layer):
+    for layer in model.modules():
+        named = {name: parts[id(p)] for name, p in layer._parameters.items() if id(p) in parts}
+        if named and not has_plain_formula(layer):
             return None
-        if own:
-            plan[layer] = formulas[type(layer)], Directions(own.get("weight"), own.get("bias"))
-    return plan
+        if named:
+            plan[layer] = formulas[type(layer)], Directions(named.get("weight"), named.get("bias"))
+    return plan if rows_are_samples(model, plan, x) else None
 
 
 def _layer_gradients(
-    model: nn.Module, plan: Plan, parts: dict[int, Tensor], x: Tensor, y: Tensor
-) -> list[tuple[nn.Module, Tensor, Tensor]] | None:
-    """(layer, its input, the gradient of the summed cross-entropy at its output), in the order of
-    the forward pass; None where the model turns out not to be a plain chain of known layers.
-    ``parts``: as for :func:`_plan`.
+    model: Module, plan: Plan, parts: dict[int, Tensor], x: Tensor, y: Tensor
+) -> LayerGradients | None:
+    """The layers' gradients; None where the model turns out not to be a plain chain of known
+    layers. ``parts``: as for :func:`_plan`.
     """
-    if (seen := walked(model, x, y, parts)) is not None:
-        return seen
+    if (gradients := walked(model, x, y, parts)) is not None:
+        return gradients
     before, tape = random_state(x.device), Tape(plan, len(x))
     try:
         with torch.enable_grad():
             loss = cross_entropy(model(x.detach()), y, reduction="sum")
     finally:
         tape.close()
-    outputs = None
+    outputs: tuple[Tensor | None, ...] | None = None
     if tape.covers(loss):  # one backward pass, to the layers' outputs alone
-        outputs = (
-            torch.autograd.grad(loss, list(tape.edges.values()), allow_unused=True)
-            if tape.edges
-            else ()
-        )
+        edges = list(tape.edges.values())
+        outputs = torch.autograd.grad(loss, edges, allow_unused=True) if edges else ()
     if outputs is None or any(b is None for b in outputs):  # an output that is an overwritten view
         set_random_state(before)  # later draws must not depend on this attempt
         return None
@@ -98,7 +100,7 @@ class GradientFeatures(NamedTuple):
 
 
 def gradient_features(
-    model: nn.Module, x: Tensor, y: Tensor, updates: Tensor, chunk: int = 512
+    model: Module, x: Tensor, y: Tensor, updates: Tensor, chunk: int = 512
 ) -> GradientFeatures:
     """Products of each sample's cross-entropy gradient g_i (eval mode) with each update u_k, and
     their squared norms.
@@ -109,53 +111,54 @@ def gradient_features(
     ``ValueError`` for updates of another size than the model's and for normalisation by batch
     statistics.
     """
-    trainable = [p for p in model.parameters() if p.requires_grad]
+    trainable = trainable_of(model)
     sizes = [p.numel() for p in trainable]
     if not sizes or updates.dim() != 2 or updates.shape[1] != sum(sizes):
+        shape = tuple(updates.shape)
         raise ValueError(
-            f"updates have shape {tuple(updates.shape)}; the model has {sum(sizes)} trainable "
-            "parameters"
+            f"updates have shape {shape}; the model has {sum(sizes)} trainable parameters"
         )
     updates = updates.detach().to(trainable[0])
     dot, sq = updates.new_zeros(len(updates), len(x)), updates.new_zeros(len(x))
-    parts = {
-        id(p): u.unflatten(1, p.shape)
-        for p, u in zip(trainable, updates.split(sizes, dim=1), strict=True)
-    }
+    directions = zip(trainable, updates.split(sizes, dim=1), strict=True)
+    parts = {id(p): u.unflatten(1, p.shape) for p, u in directions}
     with _eval_mode(model):
         refuse_batch_statistics(model)
-        plan = _plan(list(model.modules()), parts, HANDLERS)
-        if plan is not None and not rows_are_samples(model, plan, x[:chunk]):
-            plan = None
+        plan = _plan(model, parts, HANDLERS, x[:chunk])
         for start in range(0, len(x), chunk):
             s = slice(start, start + chunk)
-            seen = None if plan is None else _layer_gradients(model, plan, parts, x[s], y[s])
-            if seen is None or plan is None:
+            layers = None if plan is None else _layer_gradients(model, plan, parts, x[s], y[s])
+            if layers is None or plan is None:
                 plan = None
                 dot[:, s], sq[s] = _sample_wise_features(model, x[s], y[s], updates)
-                continue
-            for layer, a, b in reversed(seen):
-                handler, directions = plan[layer]
-                products, squares = handler(layer, a, b, directions)
-                dot[:, s] += products
-                sq[s] += squares
+            else:
+                _add_features(plan, layers, dot[:, s], sq[s])
     return GradientFeatures(dot, sq, norms(updates).square().to(updates))
 
 
+def _add_features(plan: Plan, layers: LayerGradients, dot: Tensor, sq: Tensor) -> None:
+    for layer, a, b in reversed(layers):
+        handler, directions = plan[layer]
+        products, squares = handler(layer, a, b, directions)
+        dot += products
+        sq += squares
+
+
 def _sample_wise_features(
-    model: nn.Module, x: Tensor, y: Tensor, updates: Tensor
+    model: Module, x: Tensor, y: Tensor, updates: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(dot [M, n], sq [n]) from instantiated gradients, within the memory budget."""
+    """Products [M, n] and squares [n] from gradients themselves, within the memory budget."""
     step = max(1, FALLBACK_BUDGET // updates.shape[1])
-    grads = (
-        per_sample_gradients(model, a, b) for a, b in zip(x.split(step), y.split(step), strict=True)
-    )
-    parts = [(updates @ g.T, norms(g).square().to(g)) for g in grads]
-    return torch.cat([dot for dot, _ in parts], dim=1), torch.cat([sq for _, sq in parts])
+    dot, sq = [], []
+    for a, b in zip(x.split(step), y.split(step), strict=True):
+        gradients = per_sample_gradients(model, a, b)
+        dot.append(updates @ gradients.T)
+        sq.append(norms(gradients).square().to(gradients))
+    return torch.cat(dot, dim=1), torch.cat(sq)
 
 
 @contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
+def _eval_mode(model: Module) -> Iterator[None]:
     """Eval mode inside; every submodule's own mode afterwards."""
     training = [m for m in model.modules() if m.training]
     model.eval()
@@ -170,15 +173,15 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def clipped_gradient(
-    model: nn.Module,
+    model: Module,
     x: Tensor,
     y: Tensor,
     bound: float,
     views: int = 1,
     chunk: int = CHUNK,
 ) -> Tensor:
-    """[P]: the sum over the samples of their cross-entropy gradients, each scaled down to at most
-    the L2 norm ``bound``.
+    """Sum [P] over the samples of their cross-entropy gradients, each scaled down to at most the L2
+    norm ``bound``.
 
     At the model's current parameters, in its current mode; P over the trainable
     ``model.parameters()`` in their order. ``x``: [n * views, *input], the views of a sample
@@ -193,56 +196,50 @@ def clipped_gradient(
         raise ValueError(f"a gradient is clipped to a positive norm, not to {bound!r}")
     if views < 1 or len(x) % views:
         raise ValueError(f"{len(x)} rows are no whole number of samples with {views} views each")
-    # listed once: for a small model this takes as long as its matrix products
-    layers = list(model.modules())
-    if any(by_batch_statistics(layer) for layer in layers):
-        refuse_batch_statistics(model)
-    trainable = _trainable(layers)
+    refuse_batch_statistics(model)
+    trainable = trainable_of(model)
     sizes = [p.numel() for p in trainable]
     total = trainable[0].new_zeros(sum(sizes))
-    if len(x) == 0:
-        return total
-    if y.is_floating_point():
-        y = y.to(total)
-    rows = max(1, chunk // views) * views
-    grads = {
-        id(p): part.view(p.shape)
-        for p, part in zip(trainable, total.split_with_sizes(sizes), strict=True)
-    }
-    plan = _plan(layers, grads, RULES)
-    if plan is not None and not rows_are_samples(model, plan, x[:rows]):
-        plan = None
-    for a, t in [(x, y)] if len(x) <= rows else zip(x.split(rows), y.split(rows), strict=True):
-        seen = None if plan is None else _layer_gradients(model, plan, grads, a, t)
-        if seen is None or plan is None:
-            plan = None
-            _add_sample_wise(model, a, t, bound, views, total)
-        elif seen:  # otherwise the loss depends on nothing that is trained
-            _add_layer_wise(plan, seen, bound, views, total.dtype)
+    if len(x):
+        pairs = zip(trainable, total.split_with_sizes(sizes), strict=True)
+        parts = {id(p): part.view(p.shape) for p, part in pairs}
+        rows = max(1, chunk // views) * views
+        plan = _plan(model, parts, RULES, x[:rows])
+        y = y.to(total) if y.is_floating_point() else y
+        chunks = zip(x.split(rows), y.split(rows), strict=True)
+        _add_clipped(model, plan, parts, chunks, bound, views, total)
     return total
 
 
-def _trainable(layers: list[nn.Module]) -> list[nn.Parameter]:
-    """As ``model.parameters()`` gives them: each once, in the order of the modules."""
-    each = {
-        id(p): p
-        for layer in layers
-        for p in layer._parameters.values()
-        if p is not None and p.requires_grad
-    }
-    return list(each.values())
+def _add_clipped(
+    model: Module,
+    plan: Plan | None,
+    parts: dict[int, Tensor],
+    chunks: Iterable[tuple[Tensor, Tensor]],
+    bound: float,
+    views: int,
+    total: Tensor,
+) -> None:
+    """Add the chunks' clipped gradients to ``total`` [P], of which ``parts`` are views."""
+    for a, t in chunks:
+        gradients = None if plan is None else _layer_gradients(model, plan, parts, a, t)
+        if gradients is None or plan is None:
+            plan = None
+            _add_sample_wise(model, a, t, bound, views, total)
+        elif gradients:  # otherwise the loss depends on nothing that is trained
+            _add_layer_wise(plan, gradients, bound, views, total.dtype)
 
 
 def _add_layer_wise(
     plan: Plan,
-    seen: list[tuple[nn.Module, Tensor, Tensor]],
+    gradients: LayerGradients,
     bound: float,
     views: int,
     dtype: torch.dtype,
 ) -> None:
     """Add one chunk's clipped gradients to the parts of the result in ``plan``."""
     parts = []
-    for layer, a, b in seen:
+    for layer, a, b in gradients:
         rule, into = plan[layer]
         parts.append(rule(layer, a, b, views, into))
     squares = reduce(torch.add, (part.sq for part in parts))  # of sums over views
@@ -254,14 +251,14 @@ def _add_layer_wise(
 
 
 def _add_sample_wise(
-    model: nn.Module,
+    model: Module,
     x: Tensor,
     y: Tensor,
     bound: float,
     views: int,
     total: Tensor,
 ) -> None:
-    """The same from instantiated gradients, within the memory budget."""
+    """Add one chunk's clipped gradients, from gradients themselves, within the memory budget."""
     step = max(1, FALLBACK_BUDGET // (views * len(total))) * views
     for a, t in zip(x.split(step), y.split(step), strict=True):
         gradients = per_sample_gradients(model, a, t)

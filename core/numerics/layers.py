@@ -1,5 +1,5 @@
-"""What a layer's parameters add to <g_i, u_k> and |g_i|^2, from its inputs `a` and its outputs'
-gradients `b`.
+"""Contributions of a layer's parameters to <g_i, u_k> and |g_i|^2, from its inputs `a` and its
+outputs' gradients `b`.
 
 One function a layer kind: ``(layer, a, b, u) -> (dot [M, n], sq [n])`` for n samples and M updates.
 Only layers with several positions a sample instantiate per-sample gradients, a slice of samples at
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, group_norm, layer_norm, pad, unfold
+from torch.nn.modules.module import _has_any_global_hook
 
 from fedbench.core.numerics.flat import norms
 
@@ -32,7 +33,7 @@ Contribution = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Directions:
-    """The parts of the updates that belong to one layer, [M, *shape]; None where it has no such
+    """Parts [M, *shape] of the updates that belong to one layer; None where it has no such
     trainable parameter.
     """
 
@@ -41,8 +42,8 @@ class Directions:
 
 
 def linear(layer: nn.Linear, a: Tensor, b: Tensor, u: Directions) -> Contribution:
-    """``a``: [n, *rows, d]; ``b``: [n, *rows, p]. With one row a sample, neither g nor an [n, M, p]
-    is built.
+    """Contribution from ``a`` [n, *rows, d] and ``b`` [n, *rows, p]. With one row a sample, neither
+    g nor an [n, M, p] is built.
     """
     if a.dim() > 2:
         return _linear_rows(a.flatten(1, -2), b.flatten(1, -2), u)
@@ -59,14 +60,17 @@ def _linear_rows(a: Tensor, b: Tensor, u: Directions) -> Contribution:
     bias = _contract(b.sum(1), u.bias)
     if u.weight is None:
         return bias
-    # n=samples t=rows p=outputs d=inputs: g = sum_t b_t a_t^T
-    outer = lambda s: _contract((b[s].mT @ a[s]).flatten(1), u.weight)  # noqa: E731
+
+    def outer(s: slice) -> Contribution:
+        # n=samples t=rows p=outputs d=inputs: g = sum_t b_t a_t^T
+        return _contract((b[s].mT @ a[s]).flatten(1), u.weight)
+
     return _add(_sliced(outer, a, a.shape[2] * b.shape[2]), bias)
 
 
 def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, u: Directions) -> Contribution:
-    """``a``: [n, c, h, w]; ``b``: [n, p, h', w']. g = B A^T with A the unfolded input, group by
-    group.
+    """Contribution from ``a`` [n, c, h, w] and ``b`` [n, p, h', w']: g = B A^T with A the unfolded
+    input, group by group.
     """
     b = b.flatten(2).unflatten(1, (layer.groups, -1))  # [n, groups, p/groups, T]
     bias = _contract(b.sum(3).flatten(1), u.bias)
@@ -99,40 +103,32 @@ def padded(layer: nn.Conv2d, a: Tensor) -> Tensor:
     return pad(a, sides, mode=mode) if any(sides) else a
 
 
-def groupnorm(layer: nn.GroupNorm, a: Tensor, b: Tensor, u: Directions) -> Contribution:
-    """``a``, ``b``: [n, c, *positions]."""
-    return _channel_affine(normalised(layer, a), b, u)
+def affine(layer: Any, a: Tensor, b: Tensor, u: Directions) -> Contribution:
+    """Contribution of a norm; batch norm: with running statistics."""
+    scale, shift = affine_rows(layer, a, b)
+    return _add(_contract(scale, u.weight), _contract(shift, u.bias))
 
 
-def batchnorm(layer: Any, a: Tensor, b: Tensor, u: Directions) -> Contribution:
-    """``a``, ``b``: [n, c, *positions]; running statistics only."""
-    return _channel_affine(normalised(layer, a), b, u)
+def affine_rows(layer: Any, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's gradient [n, c] of the scale and of the shift of a norm.
 
-
-def normalised(layer: Any, a: Tensor) -> Tensor:
-    """The input of a norm as its scale and shift meet it."""
-    if isinstance(layer, nn.GroupNorm):
-        return group_norm(a, layer.num_groups, eps=layer.eps)
+    ``a``, ``b``: [n, c, *positions], of layer norm [n, *positions, *normalised].
+    """
     if isinstance(layer, nn.LayerNorm):
-        return layer_norm(a, layer.normalized_shape, eps=layer.eps)
-    return batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps)
-
-
-def _channel_affine(normal: Tensor, b: Tensor, u: Directions) -> Contribution:
-    shape = (*b.shape[:2], -1)
-    scale = (normal * b).reshape(shape).sum(2)
-    return _add(_contract(scale, u.weight), _contract(b.reshape(shape).sum(2), u.bias))
-
-
-def layernorm(layer: nn.LayerNorm, a: Tensor, b: Tensor, u: Directions) -> Contribution:
-    """``a``, ``b``: [n, *positions, *normalised]."""
-    shape = (len(b), -1, math.prod(layer.normalized_shape))
-    scale = (normalised(layer, a) * b).reshape(shape).sum(1)
-    return _add(_contract(scale, u.weight), _contract(b.reshape(shape).sum(1), u.bias))
+        normal = layer_norm(a, layer.normalized_shape, eps=layer.eps)
+        shape, positions = (len(b), -1, math.prod(layer.normalized_shape)), 1
+    else:
+        shape, positions = (*b.shape[:2], -1), 2
+        if isinstance(layer, nn.GroupNorm):
+            normal = group_norm(a, layer.num_groups, eps=layer.eps)
+        else:
+            normal = batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps)
+    scale, shift = (normal * b).reshape(shape), b.reshape(shape)
+    return scale.sum(positions), shift.sum(positions)
 
 
 def _contract(g: Tensor, u: Tensor | None) -> Contribution:
-    """Instantiated gradients [n, q] with updates [M, *shape of q elements]; zero without updates."""
+    """Products of gradients [n, q] with updates [M, *shape of q elements]; zero without these."""
     if u is None:
         return g.new_zeros(1, 1), g.new_zeros(1)  # broadcasts
     return u.flatten(1) @ g.mT, _norm2(g)
@@ -155,16 +151,14 @@ def _sliced(work: Callable[[slice], Contribution], a: Tensor, per_sample: int) -
     return torch.cat([dot for dot, _ in parts], dim=1), torch.cat([sq for _, sq in parts])
 
 
-Handler = Callable[..., Contribution]
-
-HANDLERS: dict[type[nn.Module], Handler] = {
+HANDLERS: dict[type[nn.Module], Callable[..., Contribution]] = {
     nn.Linear: linear,
     nn.Conv2d: conv2d,
-    nn.GroupNorm: groupnorm,
-    nn.LayerNorm: layernorm,
-    nn.BatchNorm1d: batchnorm,
-    nn.BatchNorm2d: batchnorm,
-    nn.BatchNorm3d: batchnorm,
+    nn.GroupNorm: affine,
+    nn.LayerNorm: affine,
+    nn.BatchNorm1d: affine,
+    nn.BatchNorm2d: affine,
+    nn.BatchNorm3d: affine,
 }
 
 
@@ -174,15 +168,19 @@ def has_plain_formula(layer: nn.Module) -> bool:
     The exact type counts (a subclass may compute something else), as do re-parametrisations and
     foreign hooks.
     """
+    named = layer._parameters.keys() <= {"weight", "bias"}
+    return type(layer) in HANDLERS and named and not has_hooks(layer)
+
+
+def has_hooks(layer: nn.Module) -> bool:
+    """Whether anything but its class decides what the layer computes."""
     hooks = (
         layer._forward_hooks,
         layer._forward_pre_hooks,
         layer._backward_hooks,
         layer._backward_pre_hooks,
     )
-    if any(hooks) or not layer._parameters.keys() <= {"weight", "bias"}:
-        return False
-    return type(layer) in HANDLERS
+    return any(hooks) or "forward" in vars(layer) or _has_any_global_hook()
 
 
 def has_samples_first(layer: nn.Module, a: Tensor, out: Tensor, n: int) -> bool:

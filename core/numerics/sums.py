@@ -1,5 +1,5 @@
-"""What a layer's parameters add to |g_i|^2 and to sum_i c_i g_i, from its inputs `a` and its
-outputs' gradients `b`.
+"""Contributions of a layer's parameters to |g_i|^2 and to sum_i c_i g_i, from its inputs `a` and
+its outputs' gradients `b`.
 
 One function a layer kind: ``(layer, a, b, views, into) -> Part`` for n samples of ``views``
 adjacent rows each; a sample's gradient g_i is the sum over its rows. The factors c_i are known only
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import unfold
 from torch.nn.grad import conv2d_weight
 
-from fedbench.core.numerics.layers import Directions, normalised, padded
+from fedbench.core.numerics.layers import Directions, affine_rows, padded
 
 # elements of one layer's per-sample gradients that are kept, or held at once: 64 MiB in float32
 KEPT = 2**24
@@ -32,17 +32,17 @@ DEAR = 4
 
 
 class Part(NamedTuple):
-    """``sq``: [n] float64 |g_i|^2 of one layer; ``add(c)``: adds sum_i c_i g_i, c [n], to what the
-    rule was to add ``into``.
-    """
+    """Contribution of one layer."""
 
     sq: Tensor
+    """[n] float64 |g_i|^2"""
     add: Callable[[Tensor], None]
+    """adds sum_i c_i g_i, for c [n], to what the rule was to add ``into``"""
 
 
 def linear(layer: nn.Linear, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
-    """``a``: [n * views, *rows, d]; ``b``: [n * views, *rows, p]. g = sum_t b_t a_t^T over all rows
-    of a sample.
+    """Contribution from ``a`` [n * views, *rows, d] and ``b`` [n * views, *rows, p]: g = sum_t b_t
+    a_t^T over all rows of a sample.
     """
     if views == 1 and a.dim() == 2:
         return _one_row(a, b, into)
@@ -61,12 +61,16 @@ def linear(layer: nn.Linear, a: Tensor, b: Tensor, views: int, into: Directions)
 
 
 def _one_row(a: Tensor, b: Tensor, into: Directions) -> Part:
-    """|b a^T|^2 = |b|^2 |a|^2 (Goodfellow, arXiv 1510.01799, 2015), and |b|^2 for the bias."""
+    """Contribution of one row a sample: |b a^T|^2 = |b|^2 |a|^2 (Goodfellow, arXiv 1510.01799,
+    2015), and |b|^2 for the bias.
+    """
     weight, bias = into.weight, into.bias
     if weight is None:
         return _kept(b, bias)
     sq = _squares(a)
-    sq = (sq if bias is None else sq.add_(1)).mul_(_squares(b))
+    if bias is not None:
+        sq.add_(1)
+    sq.mul_(_squares(b))
 
     def add(c: Tensor) -> None:
         weight.addmm_((b * c[:, None]).T, a)
@@ -77,7 +81,7 @@ def _one_row(a: Tensor, b: Tensor, into: Directions) -> Part:
 
 
 def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
-    """``a``: [n * views, c, h, w]; ``b``: [n * views, p, h', w']."""
+    """Contribution from ``a`` [n * views, c, h, w] and ``b`` [n * views, p, h', w']."""
     n, positions = len(a) // views, views * math.prod(b.shape[2:])
     shift = _kept(_by_view(b.sum((2, 3)), views), into.bias)
     if into.weight is None:
@@ -95,13 +99,13 @@ def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, views: int, into: Directions)
 
     column = math.prod(shape[1:])
     if _ghost_is_less(positions, column, shape[0] // layer.groups):
-        found = _ghost(_columns(layer, a, views), _positions(layer, b, views))
-        return _both(Part(found.unflatten(0, (n, -1)).sum(1), add), shift)
+        sq = _ghost(_columns(layer, a, views), _positions(layer, b, views))
+        return _both(Part(sq.unflatten(0, (n, -1)).sum(1), add), shift)
     return _both(_instantiated(instances, n, weight, add), shift)
 
 
 def per_row_weights(layer: nn.Conv2d, a: Tensor, b: Tensor) -> Tensor:
-    """[n, weight]: each row's gradient of a convolution's weight; ``a`` is padded already.
+    """Each row's gradient [n, weight] of a convolution's weight; ``a`` is padded already.
 
     On the CPU as one convolution with n times the groups (Rochette et al., arXiv 1912.06015), up to
     four times as fast as products of unfolded inputs; elsewhere as such products.
@@ -116,51 +120,34 @@ def per_row_weights(layer: nn.Conv2d, a: Tensor, b: Tensor) -> Tensor:
 
 
 def affine(layer: Any, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
-    """Of a norm. Group norm, or batch norm with running statistics: ``a``, ``b``: [n * views, c,
-    *positions]; layer norm: [n * views, *positions, *normalised].
-    """
-    shape = (
-        (len(b) // views, -1, math.prod(layer.normalized_shape))
-        if isinstance(layer, nn.LayerNorm)
-        else (*b.shape[:2], -1)
-    )
-
-    def summed(rows: Tensor) -> Tensor:
-        if isinstance(layer, nn.LayerNorm):
-            return rows.reshape(shape).sum(1)
-        return _by_view(rows.reshape(shape).sum(2), views)
-
-    shift = _kept(summed(b), into.bias)
-    return (
-        shift
-        if into.weight is None
-        else _both(_kept(summed(normalised(layer, a) * b), into.weight), shift)
-    )
+    """Contribution of a norm; batch norm: with running statistics."""
+    scale, shift = (_by_view(rows, views) for rows in affine_rows(layer, a, b))
+    return _both(_kept(scale, into.weight), _kept(shift, into.bias))
 
 
 def _by_sample(rows: Tensor, views: int) -> Tensor:
-    """[n, all rows of a sample, width]."""
+    """Rows [n, all rows of a sample, width]."""
     return rows.reshape(len(rows) // views, -1, rows.shape[-1])
 
 
 def _by_view(rows: Tensor, views: int) -> Tensor:
-    """[n, q]: the sum over a sample's views."""
+    """Sum [n, q] over a sample's views."""
     return rows if views == 1 else rows.unflatten(0, (-1, views)).sum(1)
 
 
 def _columns(layer: nn.Conv2d, a: Tensor, views: int) -> Tensor:
-    """[n * groups, positions of all views, kernel]: what each position of the output was made of."""
+    """Inputs [n * groups, positions of all views, kernel] of each position of the output."""
     columns = unfold(a, layer.kernel_size, dilation=layer.dilation, stride=layer.stride)
     return _grouped(columns, layer.groups, views)
 
 
 def _positions(layer: nn.Conv2d, b: Tensor, views: int) -> Tensor:
-    """[n * groups, positions of all views, outputs of a group]."""
+    """Outputs' gradients [n * groups, positions of all views, outputs of a group]."""
     return _grouped(b.flatten(2), layer.groups, views)
 
 
 def _grouped(rows: Tensor, groups: int, views: int) -> Tensor:
-    """[n * views, groups * w, t] -> [n * groups, views * t, w]."""
+    """Rows [n * views, groups * w, t] as [n * groups, views * t, w]."""
     rows = rows.unflatten(0, (-1, views)).unflatten(2, (groups, -1))
     # n=samples v=views g=groups w=width t=positions
     return rows.permute(0, 2, 1, 4, 3).flatten(2, 3).flatten(0, 1)
@@ -171,7 +158,7 @@ def _ghost_is_less(t: int, d: int, p: int) -> bool:
 
 
 def _ghost(a: Tensor, b: Tensor) -> Tensor:
-    """[n] |sum_t b_t a_t^T|^2 from the products of positions; ``a``: [n, t, d]; ``b``: [n, t, p]."""
+    """Norms |sum_t b_t a_t^T|^2 by products of positions; ``a``: [n, t, d], ``b``: [n, t, p]."""
     parts = []
     for s in _slices(len(a), sum(a.shape[1:]) * a.shape[1]):
         x, y = a[s].double(), b[s].double()
@@ -185,29 +172,25 @@ def _instantiated(
     weight: Tensor,
     add: Callable[[Tensor], None],
 ) -> Part:
-    """``make(s)``: per-sample gradients of a slice. They are kept for the sum if there is room;
-    otherwise ``add`` makes it.
+    """Contribution from ``make(s)``, per-sample gradients of a slice. They are kept for the sum if
+    there is room; otherwise ``add`` makes it.
     """
     if n * weight.numel() <= KEPT:
         return _kept(make(slice(0, n)).reshape(n, -1), weight)
-    return Part(
-        torch.cat(
-            [_squares(make(s).reshape(s.stop - s.start, -1)) for s in _slices(n, weight.numel())]
-        ),
-        add,
-    )
+    slices = _slices(n, weight.numel())
+    return Part(torch.cat([_squares(make(s).reshape(s.stop - s.start, -1)) for s in slices]), add)
 
 
 def _kept(rows: Tensor, into: Tensor | None) -> Part:
-    """Per-sample gradients [n, q] as they are; nothing where there is nothing to add them to."""
+    """Contribution of per-sample gradients [n, q]; none where there is nothing to add them to."""
     if into is None:
         return Part(rows.new_zeros(1, dtype=torch.float64), lambda c: None)  # broadcasts
     flat = into.view(-1)
-    return Part(_squares(rows), lambda c: _add_to(flat, rows, c))
 
+    def add(c: Tensor) -> None:
+        flat.addmv_(rows.mT, c)
 
-def _add_to(flat: Tensor, rows: Tensor, c: Tensor) -> None:
-    flat.addmv_(rows.mT, c)
+    return Part(_squares(rows), add)
 
 
 def _both(one: Part, two: Part) -> Part:
@@ -223,14 +206,12 @@ def _squares(rows: Tensor) -> Tensor:
 
 
 def _slices(n: int, each: int) -> list[slice]:
-    """Of n samples with so many elements each, as many at a time as may be held at once."""
+    """Slices of n samples with so many elements each, of as many as may be held at once."""
     step = max(1, KEPT // max(each, 1))
     return [slice(i, min(i + step, n)) for i in range(0, n, step)]
 
 
-Rule = Callable[[Any, Tensor, Tensor, int, Directions], Part]
-
-RULES: dict[type[nn.Module], Rule] = {
+RULES: dict[type[nn.Module], Callable[..., Part]] = {
     nn.Linear: linear,
     nn.Conv2d: conv2d,
     nn.GroupNorm: affine,

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import Module
 
 from fedbench.core.contract.components import Data
 from fedbench.core.contract.errors import UserError
 
 
-class Normalised(nn.Module):
+class Normalised(Module):
     """``module`` behind (x / 255 - mean) / std for integer images; floating-point input is already
     normalised.
 
@@ -22,7 +23,7 @@ class Normalised(nn.Module):
     others as bytes; ``module`` gets the same numbers. mean, std: one value a channel.
     """
 
-    def __init__(self, module: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    def __init__(self, module: Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         super().__init__()
         self.module = module
         # Not floating-point buffers: those travel with a client's upload and are averaged.
@@ -41,14 +42,14 @@ class Normalised(nn.Module):
         return self.module(self.normalise(x))
 
 
-def wrap(module: nn.Module, data: Data) -> nn.Module:
+def wrap(module: Module, data: Data) -> Module:
     """``module`` with the data's normalisation in front, if there is one."""
     return (
         module if data.mean is None or data.std is None else Normalised(module, data.mean, data.std)
     )
 
 
-def as_floats(module: nn.Module, x: Tensor) -> Tensor:
+def as_floats(module: Module, x: Tensor) -> Tensor:
     """``x`` as normalised floats, as a defense's phases get it."""
     return module.normalise(x) if isinstance(module, Normalised) else x
 
@@ -56,12 +57,12 @@ def as_floats(module: nn.Module, x: Tensor) -> Tensor:
 # --- arithmetic -----------------------------------------------------------------------------------
 
 
-class Bfloat16Training(nn.Module):
+class Bfloat16Training(Module):
     """``module`` with its forward pass autocast to bfloat16, in training mode only; it returns
     float32 in any mode.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: Module) -> None:
         super().__init__()
         self.module = module
 
@@ -73,7 +74,7 @@ class Bfloat16Training(nn.Module):
         return out.float()
 
 
-def in_precision(module: nn.Module, precision: str) -> nn.Module:
+def in_precision(module: Module, precision: str) -> Module:
     """``module`` as it trains in ``precision``."""
     return Bfloat16Training(module) if precision == "bf16" else module
 
@@ -102,13 +103,13 @@ def matmuls(precision: str) -> Iterator[None]:
 # --- memory format --------------------------------------------------------------------------------
 
 
-class ChannelsLastTraining(nn.Module):
+class ChannelsLastTraining(Module):
     """``module`` that takes images [B, C, H, W] with the channels last in memory in training mode:
     other kernels, faster on a GPU with tensor cores, and other last digits. Parameters, evaluation
     and signals are as ever; so is any other input.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: Module) -> None:
         super().__init__()
         self.module = module
 
@@ -119,6 +120,6 @@ class ChannelsLastTraining(nn.Module):
         return out
 
 
-def in_memory_format(module: nn.Module, memory_format: str) -> nn.Module:
+def in_memory_format(module: Module, memory_format: str) -> Module:
     """``module`` as it trains in ``memory_format``."""
     return ChannelsLastTraining(module) if memory_format == "channels_last" else module
