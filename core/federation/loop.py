@@ -114,7 +114,7 @@ class Training:
         self._weighing = torch.tensor(setup.weighing, device=setup.device)
         for group in setup.coalitions:  # the coordinator's key of round 0
             ctx = self.parties.coalition("coordinate", 0, group, group)
-            call_phase(self.defense, "begin", ctx, where="before round 1")
+            self._call("begin", ctx)
         self.clients = [self._prepare(k) for k in range(len(setup.clients))]
 
     @property
@@ -122,14 +122,17 @@ class Training:
         """Parameters [s, P] of the global models."""
         return self.state.params
 
+    def _call(self, phase: str, *args: Any) -> Any:
+        """The answer of the defense's phase; the context is the last argument."""
+        return call_phase(self.defense, phase, *args, where=where_of(args[-1]))
+
     def _prepare(self, k: int) -> MemberData:
         data = self.setup.clients[k]
         if k not in self.setup.members or not overrides(self.defense, "prepare"):
             return data
         ctx = self.parties.member("prepare", 0, k, data, self.models[0])
         self.setup.flat.load(self.state[0])
-        place = f"client {k}, before round 1"
-        prepared = call_phase(self.defense, "prepare", data, ctx, where=place)
+        prepared = self._call("prepare", data, ctx)
         if len(prepared.y) != len(data.y) or len(prepared.x) != len(data.y):
             # membership is by position: a sample dropped here would still count as a member
             raise PhaseError(
@@ -262,7 +265,7 @@ class Training:
         start = self.state[self.assignment[k]]
         self.setup.flat.load(start)
         ctx = self.parties.member("assign", t, k, self.clients[k], start.params)
-        return call_phase(self.defense, "assign", self.models, ctx, where=where_of(ctx))
+        return self._call("assign", self.models, ctx)
 
     # -- coordinator and adversary -----------------------------------------------------------------
 
@@ -279,8 +282,7 @@ class Training:
         present = tuple(uploads.participants[r] for r in rows)
         ctx = self.parties.coalition(name, t, group, present)
         was = [finite(uploads.updates[r]) for r in rows]
-        changed = call_phase(self.defense, name, uploads.updates[rows], ctx, where=f"round {t}")
-        changed = changed.to(uploads.updates)
+        changed = self._call(name, uploads.updates[rows], ctx).to(uploads.updates)
         self.causes.watch(present, was, changed, name)
         uploads.updates[rows] = changed
 
@@ -349,7 +351,7 @@ class Training:
             updates = updates.clone()  # a rule may write to its rows
         memory = deepcopy(self.parties.memory(("server", j)))
         ctx = self._server_context(t, uploads, j, "probe", memory)
-        return call_phase(self.defense, "aggregate", updates, weights, ctx, where=where_of(ctx))
+        return self._call("aggregate", updates, weights, ctx)
 
     def _server_context(
         self,
@@ -377,24 +379,14 @@ class Training:
             root=setup.root,
             logits=lambda params, x: flat.logits(replace(self.state[j], params=params), x),
         )
-        # it shuffles by the generator of the very context that the rule is handed
-        ctx = replace(
-            ctx, train=lambda params, x, y, epochs: self._server_train(ctx, params, x, y, epochs)
-        )
-        return ctx
 
-    def _server_train(
-        self,
-        ctx: ServerContext,
-        params: Tensor,
-        x: Tensor,
-        y: Tensor,
-        epochs: int,
-    ) -> Tensor:
-        j = ctx.model_index
-        bench = Bench(self.setup, replace(self.state[j], params=params), ctx.round)
-        self.trainer.key_module(ctx.round, j, "server module")
-        return params + bench.train(x, y, epochs, ctx.generator)
+        def train(params: Tensor, x: Tensor, y: Tensor, epochs: int) -> Tensor:
+            bench = Bench(setup, replace(self.state[j], params=params), t)
+            self.trainer.key_module(t, j, "server module")
+            return params + bench.train(x, y, epochs, ctx.generator)
+
+        ctx = replace(ctx, train=train)  # with the generator of the context that the rule gets
+        return ctx
 
     def _aggregate(self, t: int, uploads: Uploads, rejected: int) -> Tensor:
         """Steps [s, P], zero for a model without clients. Weights are the setup's, renormalised
@@ -408,18 +400,14 @@ class Training:
             weights = self._weights(t, uploads, rows)
             memory = self.parties.memory(("server", j))
             ctx = self._server_context(t, uploads, j, "aggregate", memory, rejected)
+            updates = uploads.updates
+            if len(rows) < len(updates) or "aggregate" in self.trainer.acting:
+                updates = updates[rows]  # a copy, which a rule may write to
             # a copy of the weights: the buffers are averaged by them below
-            arguments = self._received(uploads, rows), weights.clone(), ctx
-            steps[j] = call_phase(self.defense, "aggregate", *arguments, where=where_of(ctx))
+            steps[j] = self._call("aggregate", updates, weights.clone(), ctx)
             self.state.buffers[j] = weights @ uploads.buffers[rows]
             self.state.counts[j] = mean_counts(weights, uploads.counts[rows])
         return steps
-
-    def _received(self, uploads: Uploads, rows: list[int]) -> Tensor:
-        """Updates for a rule, which may write to them; the received ones are measured later."""
-        if len(rows) < len(uploads.model_of):
-            return uploads.updates[rows]
-        return uploads.updates.clone() if "aggregate" in self.trainer.acting else uploads.updates
 
     def _weights(self, t: int, uploads: Uploads, rows: list[int]) -> Tensor:
         """Weights [rows] of FedAvg; with ``weight_order: shuffled`` those of other rows (released
@@ -438,7 +426,7 @@ class Training:
             self.setup.flat.load(state)
             ctx = self.parties.member("after_round", t, k, self.clients[k], start)
             ctx = replace(ctx, ask_global=global_logits(self, k))
-            call_phase(self.defense, "after_round", ctx, where=where_of(ctx))
+            self._call("after_round", ctx)
         self._trained.clear()
 
     def facts(self) -> dict[str, FactValue]:
@@ -446,6 +434,4 @@ class Training:
         if "report" not in self.trainer.acting:
             return {}
         contexts = self.parties.reports(len(self.models))
-        return merged(
-            [call_phase(self.defense, "report", ctx, where=where_of(ctx)) for ctx in contexts]
-        )
+        return merged([self._call("report", ctx) for ctx in contexts])

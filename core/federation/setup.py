@@ -101,12 +101,6 @@ class Setup:
     expected_malicious: int = 0
     """number of malicious clients that the server's rule assumes"""
 
-    def __post_init__(self) -> None:
-        if sorted(k for group in self.coalitions for k in group) != list(self.members):
-            raise ValueError(
-                f"the members {self.members} are not those of the coalitions {self.coalitions}"
-            )
-
     @cached_property
     def coalitions(self) -> tuple[tuple[int, ...], ...]:
         """The members of each coalition: one with all members, several, or none in a federation
@@ -274,7 +268,7 @@ class Parties:
             sizes=tuple(setup.sizes[k] for k in members),
             weights=tuple(self.shares[k] for k in members),
             round=round,
-            memory=self.memory(_coordinator(members)),
+            memory=self.memory(("coordinator", members)),
         )
 
     def answer_context(self, round: int, j: int, served: tuple[int, ...]) -> AnswerContext:
@@ -296,7 +290,7 @@ class Parties:
             served=tuple(k for k in served if k in members),
             round=round,
             model_index=j,
-            coalition=MappingProxyType(self.memory(_coordinator(members))),
+            coalition=MappingProxyType(self.memory(("coordinator", members))),
             of_member={k: MappingProxyType(self.memory(k)) for k in members},
         )
 
@@ -309,14 +303,9 @@ class Parties:
             ReportContext(
                 federation=self._setup.facts,
                 members=members,
-                coalition=self.memory(_coordinator(members)),
+                coalition=self.memory(("coordinator", members)),
                 of_member={k: self.memory(k) for k in members},
                 of_server=of_server,
             )
             for members in self._setup.coalitions or ((),)
         ]
-
-
-def _coordinator(members: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """The party that a coalition's coordinator is."""
-    return "coordinator", members

@@ -44,7 +44,7 @@ class Trainer:
     """
 
     def __init__(self, setup: Setup) -> None:
-        self.setup, self.flat = setup, setup.flat
+        self.setup, self.flat, self.defense = setup, setup.flat, setup.defense
         self.acting = frozenset(name for name in PHASES if overrides(setup.defense, name))
         self.of_training = self.acting & (BATCH | ROUND)
         self.of_upload = [name for name in phases(stage=("upload",)) if name in self.acting]
@@ -100,14 +100,14 @@ class Trainer:
     def _selected(self, turn: Turn) -> Selection:
         selection = None
         if "select" in turn.phases:
-            selection = call_phase(self.setup.defense, "select", turn.ctx, where=turn.place)
+            selection = call_phase(self.defense, "select", turn.ctx, where=turn.place)
         if selection is None:
             return Selection(turn.data.trainable)
         held_out = turn.data.held_out
         if held_out is not None and bool(held_out[selection.index].any()):
             # they leave the audit: training on them would be a leak that is not measured
             raise PhaseError(
-                f"{type(self.setup.defense).__name__}.select ({turn.place}) selected samples that "
+                f"{type(self.defense).__name__}.select ({turn.place}) selected samples that "
                 "`prepare` held out"
             )
         return selection
@@ -123,14 +123,14 @@ class Trainer:
         with epochs.open():
             assert turn.ctx is not None  # of a member
             ctx = replace(turn.ctx, key=self._key("defense:local_train", turn), training=epochs)
-            call_phase(self.setup.defense, "local_train", ctx, where=turn.place)
+            call_phase(self.defense, "local_train", ctx, where=turn.place)
 
     def _end(self, turn: Turn) -> None:
         """Count the client's samples, which are known unless a ``local_train`` changed the model
         without the standard batches, and check that the phases of a batch wrote to nothing else.
         """
         if turn.watch is not None:
-            name = type(self.setup.defense).__name__
+            name = type(self.defense).__name__
             require_untouched(turn.watch, name, "local_train", turn.place)
         standard = "local_train" not in turn.phases or bool(turn.used.any())
         self.usage.end(turn, standard or torch.equal(self.flat.params, turn.start.params))
@@ -212,10 +212,10 @@ class Trainer:
     def _call(self, group: Group, i: int, name: str, batch: Batch, ctx: MemberContext) -> Any:
         """The answer of client ``i``'s phase of a batch."""
         place = group.turns[i].place
-        return group.work_as(i, call_phase, self.setup.defense, name, batch, ctx, where=place)
+        return group.work_as(i, call_phase, self.defense, name, batch, ctx, where=place)
 
     def _task(self, group: Group, i: int, batch: Batch, ctx: MemberContext) -> Task:
-        defense, place = self.setup.defense, group.turns[i].place
+        defense, place = self.defense, group.turns[i].place
         if "loss" not in self.acting:
             return Task(batch, place)
         return Task(
@@ -233,7 +233,7 @@ class Trainer:
         """The member's update [P] after every phase of stage ``upload``."""
         for name in self.of_upload:
             ctx, was = context(name), finite(update)
-            changed = call_phase(self.setup.defense, name, update, ctx, where=where_of(ctx))
+            changed = call_phase(self.defense, name, update, ctx, where=where_of(ctx))
             update = changed.to(update)  # as it is uploaded: a larger float64 is no float32
             causes.watch([ctx.client], [was], update[None], name)
         return update

@@ -10,7 +10,7 @@ own parameters: one kernel call for all of them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -121,7 +121,7 @@ def walked(
     module: nn.Module,
     x: Tensor,
     target: Tensor,
-    grads: dict[int, Tensor] | None = None,
+    grads: Mapping[int, Tensor] | None = None,
 ) -> list[tuple[nn.Module, Tensor, Tensor]] | None:
     """Each layer with parameters, its input and the gradient of the summed cross-entropy at its
     output; None where ``module`` is no chain, or on a GPU. ``target``: [B] int64 or [B, C] float.
@@ -152,7 +152,7 @@ def _descending(links: list[Link], g: Tensor) -> Iterator[tuple[Link, Tensor]]:
             g = link.down(g)
 
 
-def links_of(module: nn.Module, grads: dict[int, Tensor], rows: bool) -> list[Link] | None:
+def links_of(module: nn.Module, grads: Mapping[int, Tensor], rows: bool) -> list[Link] | None:
     """The model as links, with where each parameter's gradient goes, by its id; None where it is no
     chain of such layers, on the CPU, that reaches all of ``grads``. ``rows``: whether its inputs
     are [B, d].
@@ -187,7 +187,7 @@ def obstacle(module: nn.Module) -> str:
     return "a layer of it is hooked, frozen, used twice, or has options that cannot be stacked"
 
 
-def _plain(p: nn.Parameter, grads: dict[int, Tensor]) -> bool:
+def _plain(p: nn.Parameter, grads: Mapping[int, Tensor]) -> bool:
     hooks = p._backward_hooks, getattr(p, "_post_accumulate_grad_hooks", None)
     return id(p) in grads and p.requires_grad and p.is_cpu and not any(hooks)
 

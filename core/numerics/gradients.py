@@ -8,7 +8,7 @@ instead: same result, slower.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any, NamedTuple
@@ -35,25 +35,44 @@ CHUNK = 256  # rows (samples times views) of a clipped sum that go through the m
 # elements of instantiated gradients held at once by the slow way: 256 MiB in float32
 FALLBACK_BUDGET = 2**26
 
-Plan = dict[Module, tuple[Callable[..., Any], Directions]]
+Formula = Callable[..., Any]
+Plan = dict[Module, tuple[Formula, Directions]]
 """each layer with trainable parameters -> the formula of its kind, and its parts of the updates or
 of the result
 """
-LayerGradients = list[tuple[Module, Tensor, Tensor]]
-"""(layer, its input, the gradient of the summed cross-entropy at its output), in the order of the
-forward pass
-"""
+
+
+def _by_layer(
+    model: Module,
+    parts: Mapping[int, Tensor],
+    formulas: Mapping[type[Module], Formula],
+    x: Tensor,
+    y: Tensor,
+    step: int,
+) -> Iterator[tuple[slice, list[tuple[Formula, Directions, Module, Tensor, Tensor]] | None]]:
+    """Slices of ``step`` samples, each with (formula, its parts, layer, the layer's input, gradient
+    of the summed cross-entropy at its output) in the order of the forward pass; None from the slice
+    on in which the model turns out not to be a plain chain of known layers.
+
+    ``parts``: id of a parameter -> its part of the updates or of the result.
+    """
+    plan = _plan(model, parts, formulas)
+    if plan is not None and not rows_are_samples(model, plan, x[:step]):
+        plan = None
+    for start in range(0, len(x), step):
+        s = slice(start, start + step)
+        layers = None if plan is None else _layer_gradients(model, plan, parts, x[s], y[s])
+        if layers is None or plan is None:
+            plan = None
+            yield s, None
+        else:
+            yield s, [(*plan[layer], layer, a, b) for layer, a, b in layers]
 
 
 def _plan(
-    model: Module,
-    parts: Mapping[int, Tensor],
-    formulas: Mapping[type[Module], Callable[..., Any]],
-    x: Tensor,
+    model: Module, parts: Mapping[int, Tensor], formulas: Mapping[type[Module], Formula]
 ) -> Plan | None:
-    """The plan for samples like ``x``. None if a layer with trainable parameters has no formula, or
-    its rows are not samples. ``parts``: parameter id -> its part.
-    """
+    """The plan; None if a layer with trainable parameters has no formula."""
     plan: Plan = {}
     for layer in model.modules():
         named = {name: parts[id(p)] for name, p in layer._parameters.items() if id(p) in parts}
@@ -61,17 +80,17 @@ def _plan(
             return None
         if named:
             plan[layer] = formulas[type(layer)], Directions(named.get("weight"), named.get("bias"))
-    return plan if rows_are_samples(model, plan, x) else None
+    return plan
 
 
 def _layer_gradients(
-    model: Module, plan: Plan, parts: dict[int, Tensor], x: Tensor, y: Tensor
-) -> LayerGradients | None:
-    """The layers' gradients; None where the model turns out not to be a plain chain of known
-    layers. ``parts``: as for :func:`_plan`.
+    model: Module, plan: Plan, parts: Mapping[int, Tensor], x: Tensor, y: Tensor
+) -> list[tuple[Module, Tensor, Tensor]] | None:
+    """Each layer, its input and the gradient at its output; None where a layer is called twice, or
+    its rows are moved.
     """
-    if (gradients := walked(model, x, y, parts)) is not None:
-        return gradients
+    if (layers := walked(model, x, y, parts)) is not None:
+        return layers
     before, tape = random_state(x.device), Tape(plan, len(x))
     try:
         with torch.enable_grad():
@@ -124,24 +143,14 @@ def gradient_features(
     parts = {id(p): u.unflatten(1, p.shape) for p, u in directions}
     with _eval_mode(model):
         refuse_batch_statistics(model)
-        plan = _plan(model, parts, HANDLERS, x[:chunk])
-        for start in range(0, len(x), chunk):
-            s = slice(start, start + chunk)
-            layers = None if plan is None else _layer_gradients(model, plan, parts, x[s], y[s])
-            if layers is None or plan is None:
-                plan = None
+        for s, layers in _by_layer(model, parts, HANDLERS, x, y, chunk):
+            if layers is None:
                 dot[:, s], sq[s] = _sample_wise_features(model, x[s], y[s], updates)
-            else:
-                _add_features(plan, layers, dot[:, s], sq[s])
+            for formula, directions, layer, a, b in reversed(layers or []):
+                products, squares = formula(layer, a, b, directions)
+                dot[:, s] += products
+                sq[s] += squares
     return GradientFeatures(dot, sq, norms(updates).square().to(updates))
-
-
-def _add_features(plan: Plan, layers: LayerGradients, dot: Tensor, sq: Tensor) -> None:
-    for layer, a, b in reversed(layers):
-        handler, directions = plan[layer]
-        products, squares = handler(layer, a, b, directions)
-        dot += products
-        sq += squares
 
 
 def _sample_wise_features(
@@ -200,54 +209,21 @@ def clipped_gradient(
     trainable = trainable_of(model)
     sizes = [p.numel() for p in trainable]
     total = trainable[0].new_zeros(sum(sizes))
-    if len(x):
-        pairs = zip(trainable, total.split_with_sizes(sizes), strict=True)
-        parts = {id(p): part.view(p.shape) for p, part in pairs}
-        rows = max(1, chunk // views) * views
-        plan = _plan(model, parts, RULES, x[:rows])
-        y = y.to(total) if y.is_floating_point() else y
-        chunks = zip(x.split(rows), y.split(rows), strict=True)
-        _add_clipped(model, plan, parts, chunks, bound, views, total)
+    pairs = zip(trainable, total.split_with_sizes(sizes), strict=True)
+    parts = {id(p): part.view(p.shape) for p, part in pairs}
+    y = y.to(total) if y.is_floating_point() else y
+    step = max(1, chunk // views) * views
+    for s, layers in _by_layer(model, parts, RULES, x, y, step) if len(x) else ():
+        if layers is None:
+            _add_sample_wise(model, x[s], y[s], bound, views, total)
+            continue
+        sums = [rule(layer, a, b, views, into) for rule, into, layer, a, b in layers]
+        if sums:  # otherwise the loss depends on nothing that is trained
+            squares = reduce(torch.add, (part.sq for part in sums))  # of sums over views
+            factors = clip_factors(squares, views * bound).to(total) / views
+            for part in sums:
+                part.add(factors)
     return total
-
-
-def _add_clipped(
-    model: Module,
-    plan: Plan | None,
-    parts: dict[int, Tensor],
-    chunks: Iterable[tuple[Tensor, Tensor]],
-    bound: float,
-    views: int,
-    total: Tensor,
-) -> None:
-    """Add the chunks' clipped gradients to ``total`` [P], of which ``parts`` are views."""
-    for a, t in chunks:
-        gradients = None if plan is None else _layer_gradients(model, plan, parts, a, t)
-        if gradients is None or plan is None:
-            plan = None
-            _add_sample_wise(model, a, t, bound, views, total)
-        elif gradients:  # otherwise the loss depends on nothing that is trained
-            _add_layer_wise(plan, gradients, bound, views, total.dtype)
-
-
-def _add_layer_wise(
-    plan: Plan,
-    gradients: LayerGradients,
-    bound: float,
-    views: int,
-    dtype: torch.dtype,
-) -> None:
-    """Add one chunk's clipped gradients to the parts of the result in ``plan``."""
-    parts = []
-    for layer, a, b in gradients:
-        rule, into = plan[layer]
-        parts.append(rule(layer, a, b, views, into))
-    squares = reduce(torch.add, (part.sq for part in parts))  # of sums over views
-    factors = clip_factors(squares, views * bound).to(dtype)
-    if views > 1:
-        factors /= views
-    for part in parts:
-        part.add(factors)
 
 
 def _add_sample_wise(

@@ -22,9 +22,9 @@ Tensors = tuple[Tensor | None, ...]
 
 
 class Link(ABC):
-    """Kernels of a layer: ``forward`` keeps what ``backward`` needs of a batch. ``values``: its weight and
-    bias, of many ``clients`` with the client axis before the others; ``grads``: views that
-    ``backward`` fills with their gradients; ``fresh``: whether it may overwrite its input.
+    """Kernels of a layer: ``forward`` keeps what ``backward`` needs of a batch. ``values``: weight
+    and bias, of many ``clients`` with the client axis before the others; ``grads``: views that
+    ``backward`` fills with their gradients; ``fresh``: whether it may overwrite its input;
     ``keeps_output``: whether it reads its own output again, which must then not be overwritten.
     """
 

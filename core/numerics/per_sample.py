@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -87,7 +85,8 @@ def _at_once(model: Module, x: Tensor, y: Tensor) -> Tensor:
 def _one_by_one(model: Module, x: Tensor, y: Tensor) -> Tensor:
     trainable = trainable_of(model)
     out = trainable[0].new_empty(len(x), sum(p.numel() for p in trainable))
-    with torch.enable_grad(), _differentiable(model, x.device):
+    # cuDNN's recurrent layers have no backward pass in eval mode; torch's own kernels have one
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         for row, sample, label in zip(out, x.split(1), y.split(1), strict=True):
             try:
                 loss = cross_entropy(model(sample), label)
@@ -102,19 +101,6 @@ def _one_by_one(model: Module, x: Tensor, y: Tensor) -> Tensor:
                 ) from error
             row.copy_(torch.cat([g.flatten() for g in grads]))
     return out
-
-
-@contextmanager
-def _differentiable(model: Module, device: torch.device) -> Iterator[None]:
-    """cuDNN's recurrent layers have no backward pass in eval mode; torch's own kernels have one."""
-    recurrent = any(
-        isinstance(layer, nn.RNNBase) and not layer.training for layer in model.modules()
-    )
-    if device.type == "cuda" and recurrent:
-        with torch.backends.cudnn.flags(enabled=False):
-            yield
-    else:
-        yield
 
 
 def refuse_batch_statistics(model: Module) -> None:
