@@ -66,7 +66,10 @@ class Backend:
         clients: int = 1,
         moments: dict[int, State] | None = None,
     ) -> None:
-        self.config, self.flat, self.clients, self.moments = config, flat, clients, moments
+        self.config = config
+        self.flat = flat
+        self.clients = clients
+        self.moments = moments
         self.alone = Group(self, flat.params[None], flat.grad[None])
 
     def note(self, x: Tensor) -> str:
@@ -111,7 +114,10 @@ class Group:
     tools: MemberTools | None = None
 
     def __init__(self, backend: Backend, params: Tensor, grads: Tensor) -> None:
-        self.backend, self.flat, self.params, self.grads = backend, backend.flat, params, grads
+        self.backend = backend
+        self.flat = backend.flat
+        self.params = params
+        self.grads = grads
         self.optimizer = make_optimizer(backend.config.optimizer, params, grads, backend.moments)
         self.turns: Sequence[Turn] = ()
 
@@ -161,14 +167,17 @@ def batches_of(
     """Batches of an epoch, of these positions in the selection. Samples are gathered once."""
     if not drawn:
         return
-    sizes, pick = [len(part) for part in drawn], torch.cat(drawn)
+    sizes = [len(part) for part in drawn]
+    pick = torch.cat(drawn)
     index = selection.index[pick]
 
     def split(values: Tensor | None, rows: Tensor) -> Sequence[Tensor | None]:
         return [None] * len(sizes) if values is None else values[rows].split(sizes)
 
-    x, y = data.x[index].split(sizes), data.y[index].split(sizes)
-    soft, flag = split(data.soft, index), split(selection.flag, pick)
+    x = data.x[index].split(sizes)
+    y = data.y[index].split(sizes)
+    soft = split(data.soft, index)
+    flag = split(selection.flag, pick)
     for s, rows in enumerate(index.split(sizes)):
         yield Batch(as_floats(flat.module, x[s]), y[s], rows, soft[s], flag[s])
 

@@ -27,8 +27,10 @@ class Bench:
     """
 
     def __init__(self, setup: Setup, start: ModelState, round: int) -> None:
-        self._flat, self._start = setup.flat, start
-        self._batch_size, self._lr = setup.config.batch_size, lr_at(setup.config, round)
+        self._flat = setup.flat
+        self._start = start
+        self._batch_size = setup.config.batch_size
+        self._lr = lr_at(setup.config, round)
         self._backend = backend_of(setup.config)(setup.config, setup.flat)
         self._optimizer = self._backend.alone.optimizer
 

@@ -72,7 +72,8 @@ class Usage:
 
     def add(self, turn: Turn, pick: Tensor) -> None:
         """Note the samples of batches: ``pick`` [m] positions in the client's selection."""
-        index, flag = turn.selection.index[pick], turn.selection.flag
+        index = turn.selection.index[pick]
+        flag = turn.selection.flag
         turn.used[index] = True
         if flag is not None and len(pick):
             turn.flagged[index] |= flag[pick].reshape(len(pick), -1).bool().any(1)
@@ -83,14 +84,16 @@ class Usage:
         self._flagged[turn.client] += turn.flagged
         used = flagged = UNKNOWN
         if known:
-            used, flagged = int(turn.used.sum()), int(turn.flagged.sum())
+            used = int(turn.used.sum())
+            flagged = int(turn.flagged.sum())
         self._rounds.append((turn.round, turn.client, used, flagged))
 
     def of_client(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """([n_k] rounds in which each sample was used, [n_k] flagged), int32; ``UNKNOWN``
         throughout where one round is.
         """
-        used, flagged = self._used[k].cpu().numpy(), self._flagged[k].cpu().numpy()
+        used = self._used[k].cpu().numpy()
+        flagged = self._flagged[k].cpu().numpy()
         if any(client == k and n == UNKNOWN for _, client, n, _ in self._rounds):
             return np.full_like(used, UNKNOWN), np.full_like(flagged, UNKNOWN)
         return used, flagged
@@ -120,8 +123,12 @@ class Epochs:
     def __init__(
         self, count: int, run: Callable[[int, int], None], restart: Callable[[], None]
     ) -> None:
-        self._count, self._run, self._restart = count, run, restart
-        self._pass, self._next, self._open = 0, 0, False
+        self._count = count
+        self._run = run
+        self._restart = restart
+        self._pass = 0
+        self._next = 0
+        self._open = False
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -147,14 +154,17 @@ class Epochs:
         number = self._pass
         while self._pass == number and self._next < self._count:
             self._require_open("epochs")
-            e, self._open = self._next, False
+            e = self._next
+            self._open = False
             self._run(number, e)  # an exception ends the member's training
-            self._open, self._next = True, e + 1
+            self._open = True
+            self._next = e + 1
             yield e
 
     def _begin_pass(self) -> None:
         if self._next:
-            self._pass, self._next = self._pass + 1, 0
+            self._pass += 1
+            self._next = 0
 
     def _require_open(self, method: str) -> None:
         if not self._open:
@@ -170,7 +180,8 @@ def picks(selection: Selection, size: int, shuffle: torch.Generator) -> list[Ten
     each holding every sample independently with probability size / n, in ascending order; a batch
     may be empty.
     """
-    n, device = len(selection.index), selection.index.device
+    n = len(selection.index)
+    device = selection.index.device
     if not selection.poisson:
         return list(torch.randperm(n, generator=shuffle).to(device).split(size))
     drawn = (torch.rand(n, generator=shuffle) < size / n for _ in range(-(-n // size)))

@@ -72,7 +72,8 @@ def global_logits(training: Training, k: int) -> Callable[[Tensor], Tensor]:
     flat = training.setup.flat
 
     def ask(x: Tensor) -> Tensor:
-        training_mode, before = flat.module.training, flat.state.clone()
+        training_mode = flat.module.training
+        before = flat.state.clone()
         try:
             return flat.logits(training.state[training.assignment[k]], x)
         finally:
@@ -98,9 +99,12 @@ class Training:
             )
         reply = call(setup.defense, "check", setup.facts, where="before round 1")
         require_nothing(setup.defense, reply)
-        self.setup, self.defense, self.round = setup, setup.defense, 0
+        self.setup = setup
+        self.defense = setup.defense
+        self.round = 0
         self.trainer = Trainer(setup)
-        fresh, models = setup.flat.state, len(setup.initial)
+        fresh = setup.flat.state
+        models = len(setup.initial)
         self.state = ModelState(
             setup.initial.clone(), fresh.buffers.repeat(models, 1), fresh.counts.repeat(models, 1)
         )
@@ -108,7 +112,8 @@ class Training:
         if setup.defense.n_models == 0:  # a model for every client, whether it defends or not
             self.assignment = {k: k for k in self.assignment}
         self._past: deque[ModelState] = deque(maxlen=setup.config.max_delay + 1)
-        self.parties, self.causes = Parties(setup), Causes(setup)
+        self.parties = Parties(setup)
+        self.causes = Causes(setup)
         self._rooms: dict[str, Tensor] = {}
         self._trained: dict[int, tuple[Tensor, ModelState]] = {}
         self._weighing = torch.tensor(setup.weighing, device=setup.device)
@@ -153,7 +158,8 @@ class Training:
             yield self._round(t)
 
     def _round(self, t: int) -> RoundResult:
-        starts, self.state = self.state, self.state.clone()
+        starts = self.state
+        self.state = self.state.clone()
         self._past.append(starts)
         with matmuls(self.setup.config.precision):
             uploads = self._train_cohort(t, self._cohort(t))
@@ -162,7 +168,8 @@ class Training:
         rejected = self._reject(uploads)
         self.causes.require_rows(uploads)
         steps = self._aggregate(t, uploads, len(rejected))
-        self.state, self.round = replace(self.state, params=starts.params + steps), t
+        self.state = replace(self.state, params=starts.params + steps)
+        self.round = t
         self.causes.require_models(uploads, starts.params, self.models)
         self._after_round(t)
         return RoundResult(
@@ -190,7 +197,8 @@ class Training:
         model_of = [self.assignment[k] for k in cohort]
         sent = [(self._delay(t, k), j) for k, j in zip(cohort, model_of, strict=True)]
         starts, start_of = self._starts(sent)
-        fresh, n = self.setup.flat.state, len(cohort)
+        fresh = self.setup.flat.state
+        n = len(cohort)
         uploads = Uploads(
             round=t,
             participants=cohort,
@@ -217,7 +225,8 @@ class Training:
         return joined([self._past[-1], *older]), [models.index(model) for model in sent]
 
     def _turn(self, uploads: Uploads, row: int) -> Turn:
-        k, start = uploads.participants[row], uploads.starts[uploads.start_of[row]]
+        k = uploads.participants[row]
+        start = uploads.starts[uploads.start_of[row]]
         turn = Turn(round=uploads.round, row=row, client=k, data=self.clients[k], start=start)
         if k in self.setup.members and self.trainer.of_training:
             turn.phases = self.trainer.of_training
@@ -229,9 +238,11 @@ class Training:
 
     def _upload(self, turn: Turn, uploads: Uploads) -> None:
         """Put the update of a client that is just trained in its row, protected by its defense."""
-        row, state = turn.row, self.setup.flat.state
+        row = turn.row
+        state = self.setup.flat.state
         torch.sub(state.params, turn.start.params, out=uploads.updates[row])
-        uploads.buffers[row], uploads.counts[row] = state.buffers, state.counts
+        uploads.buffers[row] = state.buffers
+        uploads.counts[row] = state.counts
         if uploads.unprotected is not None:
             uploads.unprotected[row] = uploads.updates[row]
         if turn.client not in self.setup.members:
@@ -239,7 +250,8 @@ class Training:
         if "after_round" in self.trainer.acting:
             self._trained[turn.client] = turn.start.params.clone(), state.clone()
         if self.trainer.of_upload:
-            update, context = uploads.updates[row].clone(), partial(self._context, turn)
+            update = uploads.updates[row].clone()
+            context = partial(self._context, turn)
             uploads.updates[row] = self.trainer.upload(update, context, self.causes)
 
     def _delay(self, t: int, k: int) -> int:
@@ -302,7 +314,8 @@ class Training:
     def _knowledge(self, t: int, uploads: Uploads, rows: list[int], insider: Insider) -> Knowledge:
         """The adversary's context; ``rows``: of its clients."""
         honest = [r for r in range(len(uploads.participants)) if r not in rows]
-        j, level = uploads.model_of[rows[0]], LEVELS.index(insider.knowledge)
+        j = uploads.model_of[rows[0]]
+        level = LEVELS.index(insider.knowledge)
         received = uploads.starts[j]
         bench = Bench(self.setup, received, t)
         knowledge = Knowledge(
@@ -362,7 +375,8 @@ class Training:
         memory: dict[str, Any],
         rejected: int = 0,
     ) -> ServerContext:
-        setup, flat = self.setup, self.setup.flat
+        setup = self.setup
+        flat = self.setup.flat
         senders = zip(uploads.participants, uploads.model_of, strict=True)
         ctx = ServerContext(
             key=self.parties.key(f"{purpose}{j}", t),

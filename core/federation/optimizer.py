@@ -20,7 +20,8 @@ def lr_at(federation: FederationSpec, round: int) -> float:
     ... to lr (1 + cos(pi e / T)) / 2, so that rounds 1 and 2 share the first value
     (docs/methods/federation.md#schedules).
     """
-    optimizer, schedule = federation.optimizer, federation.optimizer.schedule
+    optimizer = federation.optimizer
+    schedule = federation.optimizer.schedule
     factor = schedule.factor or 1.0
     if schedule.name == "exponential":
         return optimizer.lr * factor ** (round - 1)
@@ -53,8 +54,10 @@ class SGD:
     def __init__(
         self, params: Tensor, grads: Tensor, momentum: float = 0.0, weight_decay: float = 0.0
     ) -> None:
-        self._params, self._grads = params, grads
-        self._momentum, self._weight_decay = momentum, weight_decay
+        self._params = params
+        self._grads = grads
+        self._momentum = momentum
+        self._weight_decay = weight_decay
         self._velocity = torch.zeros_like(params) if momentum else params.new_zeros(0)
 
     def reset(self, clients: Sequence[int] = (), again: bool = False) -> None:
@@ -112,9 +115,13 @@ class Adam:
         weight_decay: float = 0.0,
         moments: dict[int, State] | None = None,
     ) -> None:
-        self._params, self._grads, self._moments = params, grads, moments
-        self._betas, self._weight_decay = betas, weight_decay
-        self._states, self._began = list[State](), list[State]()
+        self._params = params
+        self._grads = grads
+        self._moments = moments
+        self._betas = betas
+        self._weight_decay = weight_decay
+        self._states = list[State]()
+        self._began = list[State]()
 
     def reset(self, clients: Sequence[int] = (), again: bool = False) -> None:
         """Take fresh moments, or the clients' own, as their last round left them. ``clients``,
@@ -186,5 +193,6 @@ def make_optimizer(
     """
     if optimizer.name == "sgd":
         return SGD(params, grads, optimizer.momentum, optimizer.weight_decay)
-    betas, decay = optimizer.betas or Adam.BETAS, optimizer.weight_decay
+    betas = optimizer.betas or Adam.BETAS
+    decay = optimizer.weight_decay
     return Adam(params, grads, betas, decay, moments if optimizer.keep_state else None)

@@ -232,7 +232,8 @@ class Parties:
         self, phase: str, round: int, k: int, data: MemberData, start: Tensor
     ) -> MemberContext:
         """Client ``k``, which received ``start`` [P]; the model is the live one."""
-        setup, flat = self._setup, self._setup.flat
+        setup = self._setup
+        flat = self._setup.flat
         return MemberContext(
             key=self.key(phase, round, k),
             device=setup.device,

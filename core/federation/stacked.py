@@ -167,14 +167,18 @@ class StackedGroup(Group):
             if s % _STEPS == 0:
                 with unfilled():
                     stack = _stacked(self.turns[:m], drawn[:m], s, width)
-            self._s, data = s, stack.of_step(s % _STEPS, m)
+            self._s = s
+            data = stack.of_step(s % _STEPS, m)
             self.data = data._replace(x=as_floats(self.flat.module, data.x))
             self.tools.end()
             yield sizes
 
     def batch(self, i: int) -> Batch:
-        pick, turn, data = self._drawn[i][self._s], self.turns[i], self.data
-        n, selection = len(pick), turn.selection
+        pick = self._drawn[i][self._s]
+        turn = self.turns[i]
+        data = self.data
+        n = len(pick)
+        selection = turn.selection
         return Batch(
             data.x[i, :n],
             data.y[i, :n],
@@ -191,7 +195,8 @@ class StackedGroup(Group):
 
     def fill(self, tasks: dict[int, Task]) -> None:
         self.tools.end()  # its gradients are overwritten
-        data, place = self.data, f"round {self.turns[0].round}"
+        data = self.data
+        place = f"round {self.turns[0].round}"
         chain = self.chain_of_step()
         logits = run_model(chain.forward, data.x, where=place)
         g = run_model(of_logits, logits, data.target, data.weight, where=place)
@@ -327,7 +332,8 @@ class GroupTools(MemberTools):
 
     def begin(self, tasks: dict[int, Task]) -> None:
         """Compute for these members of the present step, until :meth:`end`."""
-        self._tasks, self._bound = tasks, 0.0
+        self._tasks = tasks
+        self._bound = 0.0
         self._versions = {i: _versions(task) for i, task in tasks.items()}
 
     def end(self) -> None:
@@ -342,16 +348,19 @@ class GroupTools(MemberTools):
         of_step = task is not None and x is task.batch.x and y is task.target
         if not of_step or views != 1 or not bound > 0 or not self._serves(bound):
             return clipped_gradient(model, x, y, bound, views)
-        group, data = self._group, self._group.data
+        group = self._group
+        data = self._group.data
         if not self._bound:
             real = (data.weight > 0).to(data.weight)
             group.chain_of_step().clipped(data.x, data.target, real, bound)
-            self._bound, self._params = bound, group.params.clone()
+            self._bound = bound
+            self._params = group.params.clone()
         return group.grads[self.row].clone()
 
     def _serves(self, bound: float) -> bool:
         """Whether the group's gradients are those of this member, as it is now."""
-        row, group = self.row, self._group
+        row = self.row
+        group = self._group
         if group.chain.hooked() or _versions(self._tasks[row]) != self._versions[row]:
             return False
         pairs = zip(group.flat.trainable, group.rows[row].tensors, strict=True)

@@ -44,7 +44,9 @@ class Trainer:
     """
 
     def __init__(self, setup: Setup) -> None:
-        self.setup, self.flat, self.defense = setup, setup.flat, setup.defense
+        self.setup = setup
+        self.flat = setup.flat
+        self.defense = setup.defense
         self.acting = frozenset(name for name in PHASES if overrides(setup.defense, name))
         self.of_training = self.acting & (BATCH | ROUND)
         self.of_upload = [name for name in phases(stage=("upload",)) if name in self.acting]
@@ -72,7 +74,8 @@ class Trainer:
                 group.close()
 
     def _train(self, group: Group) -> None:
-        first, restarts = group.turns[0], "local_train" in group.turns[0].phases
+        first = group.turns[0]
+        restarts = "local_train" in group.turns[0].phases
         group.receive()
         group.optimizer.reset([turn.client for turn in group.turns], again=restarts)
         for i, turn in enumerate(group.turns):
@@ -172,7 +175,8 @@ class Trainer:
 
     def _drawn(self, turn: Turn) -> list[Tensor]:
         """Draw an epoch's batches, as positions in the selection, which count as used."""
-        config, selection = self.setup.config, turn.selection
+        config = self.setup.config
+        selection = turn.selection
         if len(selection.index) == 0:
             return []
         most = [b for b in (selection.batches, config.local_batches) if b is not None]
@@ -215,7 +219,8 @@ class Trainer:
         return group.work_as(i, call_phase, self.defense, name, batch, ctx, where=place)
 
     def _task(self, group: Group, i: int, batch: Batch, ctx: MemberContext) -> Task:
-        defense, place = self.defense, group.turns[i].place
+        defense = self.defense
+        place = group.turns[i].place
         if "loss" not in self.acting:
             return Task(batch, place)
         return Task(
@@ -232,7 +237,8 @@ class Trainer:
     ) -> Tensor:
         """The member's update [P] after every phase of stage ``upload``."""
         for name in self.of_upload:
-            ctx, was = context(name), finite(update)
+            ctx = context(name)
+            was = finite(update)
             changed = call_phase(self.defense, name, update, ctx, where=where_of(ctx))
             update = changed.to(update)  # as it is uploaded: a larger float64 is no float32
             causes.watch([ctx.client], [was], update[None], name)

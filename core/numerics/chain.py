@@ -46,7 +46,9 @@ class Chain:
     """
 
     def __init__(self, module: nn.Module, links: list[Link], grads: Tensor) -> None:
-        self._module, self._links, self.grads = module, links, grads
+        self._module = module
+        self._links = links
+        self.grads = grads
         self.draws = any(type(link) is DropoutLink for link in links)
         self.stackable = all(type(link.layer) in STACKED for link in links)
 
@@ -70,7 +72,8 @@ class Chain:
         links = []
         for link in self._links:
             pairs = [views[id(p)] for p in link.layer._parameters.values() if p is not None]
-            values, gradients = tuple(value for value, _ in pairs), tuple(grad for _, grad in pairs)
+            values = tuple(value for value, _ in pairs)
+            gradients = tuple(grad for _, grad in pairs)
             links.append(type(link)(link.layer, values, gradients, link.fresh, clients=True))
         return Chain(self._module, links, grads)
 
@@ -161,9 +164,11 @@ def links_of(module: nn.Module, grads: Mapping[int, Tensor], rows: bool) -> list
     if layers is None or not grads or len(set(layers)) < len(layers):
         return None
     links: list[Link] = []
-    fresh, ids = False, []
+    fresh = False
+    ids = []
     for layer in _pooled_first(layers):
-        kind, parameters = LINKS.get(type(layer)), list(layer._parameters.values())
+        kind = LINKS.get(type(layer))
+        parameters = list(layer._parameters.values())
         if kind is None or not kind.serves(layer, rows) or has_hooks(layer):
             return None
         if not all(p is None or _plain(p, grads) for p in parameters):
@@ -255,7 +260,10 @@ class Graph:
     """
 
     def __init__(self, module: nn.Module, trainable: list[nn.Parameter], x: Tensor) -> None:
-        self._module, self._trainable, self._x, self.cut = module, trainable, x, False
+        self._module = module
+        self._trainable = trainable
+        self._x = x
+        self.cut = False
 
     def through(self, leaf: Tensor) -> Tensor:
         """Return ``leaf`` as what the module made of ``x``."""
@@ -273,7 +281,8 @@ class Graph:
 class _Logits(torch.autograd.Function):
     @staticmethod
     def forward(ctx, leaf, graph, *parameters):
-        ctx.graph, ctx.parameters = graph, len(parameters)
+        ctx.graph = graph
+        ctx.parameters = len(parameters)
         return leaf.view_as(leaf)
 
     @staticmethod

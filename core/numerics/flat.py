@@ -189,7 +189,8 @@ class FlatModel:
         """Let the module hold these vectors, live, in place of its own. Its gradients are None."""
         self.params, self.grad, tensors, self.gradients = row
         for p, view in zip(self.trainable, tensors, strict=True):
-            p.data, p.grad = view, None
+            p.data = view
+            p.grad = None
 
     def show_own(self) -> None:
         """Let the module hold its own vectors again."""

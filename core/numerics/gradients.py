@@ -91,7 +91,8 @@ def _layer_gradients(
     """
     if (layers := walked(model, x, y, parts)) is not None:
         return layers
-    before, tape = random_state(x.device), Tape(plan, len(x))
+    before = random_state(x.device)
+    tape = Tape(plan, len(x))
     try:
         with torch.enable_grad():
             loss = cross_entropy(model(x.detach()), y, reduction="sum")
@@ -138,7 +139,8 @@ def gradient_features(
             f"updates have shape {shape}; the model has {sum(sizes)} trainable parameters"
         )
     updates = updates.detach().to(trainable[0])
-    dot, sq = updates.new_zeros(len(updates), len(x)), updates.new_zeros(len(x))
+    dot = updates.new_zeros(len(updates), len(x))
+    sq = updates.new_zeros(len(x))
     directions = zip(trainable, updates.split(sizes, dim=1), strict=True)
     parts = {id(p): u.unflatten(1, p.shape) for p, u in directions}
     with _eval_mode(model):
@@ -158,7 +160,8 @@ def _sample_wise_features(
 ) -> tuple[Tensor, Tensor]:
     """Products [M, n] and squares [n] from gradients themselves, within the memory budget."""
     step = max(1, FALLBACK_BUDGET // updates.shape[1])
-    dot, sq = [], []
+    dot = []
+    sq = []
     for a, b in zip(x.split(step), y.split(step), strict=True):
         gradients = per_sample_gradients(model, a, b)
         dot.append(updates @ gradients.T)

@@ -116,14 +116,17 @@ def affine_rows(layer: Any, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """
     if isinstance(layer, nn.LayerNorm):
         normal = layer_norm(a, layer.normalized_shape, eps=layer.eps)
-        shape, positions = (len(b), -1, math.prod(layer.normalized_shape)), 1
+        shape = (len(b), -1, math.prod(layer.normalized_shape))
+        positions = 1
     else:
-        shape, positions = (*b.shape[:2], -1), 2
+        shape = (*b.shape[:2], -1)
+        positions = 2
         if isinstance(layer, nn.GroupNorm):
             normal = group_norm(a, layer.num_groups, eps=layer.eps)
         else:
             normal = batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps)
-    scale, shift = (normal * b).reshape(shape), b.reshape(shape)
+    scale = (normal * b).reshape(shape)
+    shift = b.reshape(shape)
     return scale.sum(positions), shift.sum(positions)
 
 

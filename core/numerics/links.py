@@ -36,8 +36,11 @@ class Link(ABC):
     def __init__(
         self, layer: nn.Module, values: Tensors, grads: Tensors, fresh: bool, clients: bool = False
     ) -> None:
-        self.layer, self.values, self.grads = layer, values, grads
-        self.fresh, self.clients = fresh, clients
+        self.layer = layer
+        self.values = values
+        self.grads = grads
+        self.fresh = fresh
+        self.clients = clients
 
     @classmethod
     def serves(cls, layer: nn.Module, rows: bool) -> bool:

@@ -46,7 +46,8 @@ def linear(layer: nn.Linear, a: Tensor, b: Tensor, views: int, into: Directions)
     """
     if views == 1 and a.dim() == 2:
         return _one_row(a, b, into)
-    a, b = _by_sample(a, views), _by_sample(b, views)
+    a = _by_sample(a, views)
+    b = _by_sample(b, views)
     shift = _kept(b.sum(1), into.bias)
     if into.weight is None:
         return shift
@@ -64,7 +65,8 @@ def _one_row(a: Tensor, b: Tensor, into: Directions) -> Part:
     """Contribution of one row a sample: |b a^T|^2 = |b|^2 |a|^2 (Goodfellow, arXiv 1510.01799,
     2015), and |b|^2 for the bias.
     """
-    weight, bias = into.weight, into.bias
+    weight = into.weight
+    bias = into.bias
     if weight is None:
         return _kept(b, bias)
     sq = _squares(a)
@@ -82,11 +84,14 @@ def _one_row(a: Tensor, b: Tensor, into: Directions) -> Part:
 
 def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
     """Contribution from ``a`` [n * views, c, h, w] and ``b`` [n * views, p, h', w']."""
-    n, positions = len(a) // views, views * math.prod(b.shape[2:])
+    n = len(a) // views
+    positions = views * math.prod(b.shape[2:])
     shift = _kept(_by_view(b.sum((2, 3)), views), into.bias)
     if into.weight is None:
         return shift
-    a, weight, shape = padded(layer, a), into.weight, into.weight.shape
+    a = padded(layer, a)
+    weight = into.weight
+    shape = into.weight.shape
     how = {"stride": layer.stride, "dilation": layer.dilation}
 
     def add(c: Tensor) -> None:
@@ -111,7 +116,8 @@ def per_row_weights(layer: nn.Conv2d, a: Tensor, b: Tensor) -> Tensor:
     four times as fast as products of unfolded inputs; elsewhere as such products.
     """
     if a.device.type == "cpu":
-        n, shape = len(a), (len(a) * layer.out_channels, *layer.weight.shape[1:])
+        n = len(a)
+        shape = (len(a) * layer.out_channels, *layer.weight.shape[1:])
         rows = a.reshape(1, -1, *a.shape[2:]), shape, b.reshape(1, -1, *b.shape[2:])
         return conv2d_weight(
             *rows, stride=layer.stride, dilation=layer.dilation, groups=n * layer.groups
@@ -161,7 +167,8 @@ def _ghost(a: Tensor, b: Tensor) -> Tensor:
     """Norms |sum_t b_t a_t^T|^2 by products of positions; ``a``: [n, t, d], ``b``: [n, t, p]."""
     parts = []
     for s in _slices(len(a), sum(a.shape[1:]) * a.shape[1]):
-        x, y = a[s].double(), b[s].double()
+        x = a[s].double()
+        y = b[s].double()
         parts.append(((x @ x.mT).mul_(y @ y.mT)).sum((1, 2)).clamp_min_(0))
     return torch.cat(parts)
 

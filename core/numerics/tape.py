@@ -188,7 +188,8 @@ def _uses(loss: Tensor) -> Counter[int] | None:
     by an index on the way.
     """
     uses: Counter[int] = Counter()
-    stack, visited = [loss.grad_fn], {loss.grad_fn}
+    stack = [loss.grad_fn]
+    visited = {loss.grad_fn}
     while stack:
         node = stack.pop()
         if node is None:

@@ -35,7 +35,8 @@ class Normalised(Module):
         if x.is_floating_point():
             return x
         if self._mean.device != x.device:
-            self._mean, self._std = self._mean.to(x.device), self._std.to(x.device)
+            self._mean = self._mean.to(x.device)
+            self._std = self._std.to(x.device)
         return (x.float() / 255 - self._mean) / self._std
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,7 +92,8 @@ def check_precision(precision: str, device: str) -> bool:
 @contextmanager
 def matmuls(precision: str) -> Iterator[None]:
     """TF32 matrix products and convolutions while clients train, and only then."""
-    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    cuda = torch.backends.cuda.matmul
+    cudnn = torch.backends.cudnn
     before = cuda.allow_tf32, cudnn.allow_tf32
     cuda.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
     try:
