@@ -117,10 +117,7 @@ class Training:
         self._rooms: dict[str, Tensor] = {}
         self._trained: dict[int, tuple[Tensor, ModelState]] = {}
         self._weighing = torch.tensor(setup.weighing, device=setup.device)
-        for group in setup.coalitions:  # the coordinator's key of round 0
-            ctx = self.parties.coalition("coordinate", 0, group, group)
-            self._call("begin", ctx)
-        self.clients = [self._prepare(k) for k in range(len(setup.clients))]
+        self.clients = self._begin()
 
     @property
     def models(self) -> Tensor:
@@ -130,6 +127,12 @@ class Training:
     def _call(self, phase: str, *args: Any) -> Any:
         """The answer of the defense's phase; the context is the last argument."""
         return call_phase(self.defense, phase, *args, where=where_of(args[-1]))
+
+    def _begin(self) -> list[MemberData]:
+        """The clients' data as members prepare it, once their coalitions have begun."""
+        for group in self.setup.coalitions:  # the coordinator's key of round 0
+            self._call("begin", self.parties.coalition("coordinate", 0, group, group))
+        return [self._prepare(k) for k in range(len(self.setup.clients))]
 
     def _prepare(self, k: int) -> MemberData:
         data = self.setup.clients[k]
@@ -313,9 +316,7 @@ class Training:
 
     def _knowledge(self, t: int, uploads: Uploads, rows: list[int], insider: Insider) -> Knowledge:
         """The adversary's context; ``rows``: of its clients."""
-        honest = [r for r in range(len(uploads.participants)) if r not in rows]
         j = uploads.model_of[rows[0]]
-        level = LEVELS.index(insider.knowledge)
         received = uploads.starts[j]
         bench = Bench(self.setup, received, t)
         knowledge = Knowledge(
@@ -336,11 +337,13 @@ class Training:
             sample_steps=bench.sample_steps,
             logits=bench.logits,
         )
-        if level >= LEVELS.index("own"):
+        granted = LEVELS[: LEVELS.index(insider.knowledge) + 1]
+        if "own" in granted:
             knowledge = replace(knowledge, own=uploads.updates[rows])
-        if level >= LEVELS.index("honest"):
+        if "honest" in granted:
+            honest = [r for r in range(len(uploads.participants)) if r not in rows]
             knowledge = replace(knowledge, honest=uploads.updates[honest])
-        if level >= LEVELS.index("rule"):
+        if "rule" in granted:
             knowledge = replace(knowledge, rule=partial(self._probe, t, uploads, j))
         return knowledge
 

@@ -241,8 +241,7 @@ class Stack(NamedTuple):
 
     def of_step(self, s: int, m: int) -> Stack:
         """Step ``s`` of the first ``m`` clients."""
-        soft = None if self.soft is None else self.soft[:m, s]
-        return Stack(self.x[:m, s], self.y[:m, s], soft, self.weight[:m, s])
+        return Stack(*(None if t is None else t[:m, s] for t in self))
 
 
 def _stacked(turns: Sequence[Turn], drawn: Sequence[list[Tensor]], first: int, width: int) -> Stack:

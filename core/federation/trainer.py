@@ -94,7 +94,8 @@ class Trainer:
         self.key_module(turn.round, turn.client)
         self.usage.begin(turn)
         turn.shuffle = torch.Generator().manual_seed(self._key("shuffle", turn) >> 1)
-        turn.ctx = turn.context() if turn.context is not None else None
+        if turn.context is not None:
+            turn.ctx = turn.context()
         turn.selection = self._selected(turn)
         self.flat.module.train()
         if turn.ctx is not None and turn.phases & BATCH:

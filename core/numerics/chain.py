@@ -71,7 +71,7 @@ class Chain:
         views = {id(p): (value, grad) for p, value, grad in rows}
         links = []
         for link in self._links:
-            pairs = [views[id(p)] for p in link.layer._parameters.values() if p is not None]
+            pairs = [views[id(p)] for p in link.layer.parameters(recurse=False)]
             values = tuple(value for value, _ in pairs)
             gradients = tuple(grad for _, grad in pairs)
             links.append(type(link)(link.layer, values, gradients, link.fresh, clients=True))

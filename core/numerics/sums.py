@@ -104,7 +104,7 @@ def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, views: int, into: Directions)
 
     column = math.prod(shape[1:])
     if _ghost_is_less(positions, column, shape[0] // layer.groups):
-        sq = _ghost(_columns(layer, a, views), _positions(layer, b, views))
+        sq = _ghost(_columns(layer, a, views), _grouped(b.flatten(2), layer.groups, views))
         return _both(Part(sq.unflatten(0, (n, -1)).sum(1), add), shift)
     return _both(_instantiated(instances, n, weight, add), shift)
 
@@ -122,7 +122,8 @@ def per_row_weights(layer: nn.Conv2d, a: Tensor, b: Tensor) -> Tensor:
         return conv2d_weight(
             *rows, stride=layer.stride, dilation=layer.dilation, groups=n * layer.groups
         ).view(n, -1)
-    return (_positions(layer, b, 1).mT @ _columns(layer, a, 1)).reshape(len(a), -1)
+    outputs = _grouped(b.flatten(2), layer.groups, 1)
+    return (outputs.mT @ _columns(layer, a, 1)).reshape(len(a), -1)
 
 
 def affine(layer: Any, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
@@ -145,11 +146,6 @@ def _columns(layer: nn.Conv2d, a: Tensor, views: int) -> Tensor:
     """Inputs [n * groups, positions of all views, kernel] of each position of the output."""
     columns = unfold(a, layer.kernel_size, dilation=layer.dilation, stride=layer.stride)
     return _grouped(columns, layer.groups, views)
-
-
-def _positions(layer: nn.Conv2d, b: Tensor, views: int) -> Tensor:
-    """Outputs' gradients [n * groups, positions of all views, outputs of a group]."""
-    return _grouped(b.flatten(2), layer.groups, views)
 
 
 def _grouped(rows: Tensor, groups: int, views: int) -> Tensor:

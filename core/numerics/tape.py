@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 from torch.nn import Module
@@ -151,7 +151,7 @@ class Tape:
             return False
         uses: Counter[int] = Counter()
         for layer in self.edges:
-            uses.update(id(p) for p in layer._parameters.values() if _is_trained(p))
+            uses.update(id(p) for p in layer.parameters(recurse=False) if p.requires_grad)
         return uses == _uses(loss) and set(uses.values()) <= {1}
 
     def close(self) -> None:
@@ -175,12 +175,7 @@ class Tape:
 
 def _one_dtype(layer: Module, a: Tensor, out: Tensor) -> bool:
     """Whether input, output and parameters have one dtype; False under autocast."""
-    tensors = [a, *(p for p in layer._parameters.values() if p is not None)]
-    return all(t.dtype == out.dtype for t in tensors)
-
-
-def _is_trained(p: nn.Parameter | None) -> bool:
-    return p is not None and p.requires_grad
+    return all(t.dtype == out.dtype for t in (a, *layer.parameters(recurse=False)))
 
 
 def _uses(loss: Tensor) -> Counter[int] | None:

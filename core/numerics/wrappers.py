@@ -1,6 +1,4 @@
-"""Modules around a model: normalisation of images, the arithmetic of training, and the memory
-format of images.
-"""
+"""Modules around a model: normalisation of images, arithmetic and memory format of training."""
 
 from __future__ import annotations
 
@@ -45,9 +43,9 @@ class Normalised(Module):
 
 def wrap(module: Module, data: Data) -> Module:
     """``module`` with the data's normalisation in front, if there is one."""
-    return (
-        module if data.mean is None or data.std is None else Normalised(module, data.mean, data.std)
-    )
+    if data.mean is None or data.std is None:
+        return module
+    return Normalised(module, data.mean, data.std)
 
 
 def as_floats(module: Module, x: Tensor) -> Tensor:
@@ -55,29 +53,36 @@ def as_floats(module: Module, x: Tensor) -> Tensor:
     return module.normalise(x) if isinstance(module, Normalised) else x
 
 
-# --- arithmetic -----------------------------------------------------------------------------------
+# --- in training ----------------------------------------------------------------------------------
 
 
-class Bfloat16Training(Module):
-    """``module`` with its forward pass autocast to bfloat16, in training mode only; it returns
-    float32 in any mode.
+class TrainingForm(Module):
+    """``module`` as it computes in training mode only. ``bf16``: its forward pass is autocast to
+    bfloat16, and returns float32; ``channels_last``: it takes images [B, C, H, W] with the channels
+    last in memory, by other kernels with other last digits. Parameters, evaluation and signals are
+    as ever.
     """
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, bf16: bool, channels_last: bool) -> None:
         super().__init__()
         self.module = module
+        self._bf16 = bf16
+        self._channels_last = channels_last
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
+        if self.training and self._channels_last and x.dim() == 4:
+            x = x.to(memory_format=torch.channels_last)
+        if not self.training or not self._bf16:
             return self.module(x)
         with torch.autocast(x.device.type, torch.bfloat16):
             out = self.module(x)
         return out.float()
 
 
-def in_precision(module: Module, precision: str) -> Module:
-    """``module`` as it trains in ``precision``."""
-    return Bfloat16Training(module) if precision == "bf16" else module
+def in_training_form(module: Module, precision: str, memory_format: str) -> Module:
+    """``module`` as it trains in ``precision`` and ``memory_format``."""
+    bf16, channels_last = precision == "bf16", memory_format == "channels_last"
+    return TrainingForm(module, bf16, channels_last) if bf16 or channels_last else module
 
 
 def check_precision(precision: str, device: str) -> bool:
@@ -100,28 +105,3 @@ def matmuls(precision: str) -> Iterator[None]:
         yield
     finally:
         cuda.allow_tf32, cudnn.allow_tf32 = before
-
-
-# --- memory format --------------------------------------------------------------------------------
-
-
-class ChannelsLastTraining(Module):
-    """``module`` that takes images [B, C, H, W] with the channels last in memory in training mode:
-    other kernels, faster on a GPU with tensor cores, and other last digits. Parameters, evaluation
-    and signals are as ever; so is any other input.
-    """
-
-    def __init__(self, module: Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training and x.dim() == 4:
-            x = x.to(memory_format=torch.channels_last)
-        out: Tensor = self.module(x)
-        return out
-
-
-def in_memory_format(module: Module, memory_format: str) -> Module:
-    """``module`` as it trains in ``memory_format``."""
-    return ChannelsLastTraining(module) if memory_format == "channels_last" else module
