@@ -350,7 +350,7 @@ class Training:
     def _reject(self, uploads: Uploads) -> tuple[int, ...]:
         """Drop malicious rows that are not finite: an adversary cannot stop the federation."""
         rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.malicious]
-        bad = [r for r in rows if not bool(torch.isfinite(uploads.updates[r]).all())]
+        bad = [r for r in rows if not finite(uploads.updates[r])]
         rejected = tuple(uploads.participants[r] for r in bad)
         if bad:
             uploads.keep([r for r in range(len(uploads.participants)) if r not in bad])

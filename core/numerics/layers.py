@@ -88,17 +88,8 @@ def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, u: Directions) -> Contributio
 
 
 def padded(layer: nn.Conv2d, a: Tensor) -> Tensor:
-    """The input as the kernel sees it, whatever the padding's size ('same' can be lopsided) and
-    mode.
-    """
-    sides: list[int] = []
-    for axis in (1, 0):  # `pad` starts from the last axis
-        if layer.padding == "same":
-            total = layer.dilation[axis] * (layer.kernel_size[axis] - 1)
-            sides += [total // 2, total - total // 2]
-        else:
-            size = 0 if isinstance(layer.padding, str) else layer.padding[axis]
-            sides += [size, size]
+    """The input as the kernel sees it, whatever the padding's size and mode."""
+    sides = layer._reversed_padding_repeated_twice  # torch's own, of 'same' lopsided
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     return pad(a, sides, mode=mode) if any(sides) else a
 
