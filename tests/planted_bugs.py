@@ -23,8 +23,8 @@ OF_THE_ORACLE = {
     ),
     "server weights divided by their maximum": (
         "core/federation/loop.py",
-        "weights = weights / weights.sum()",
-        "weights = weights / weights.max()",
+        "return weights / weights.sum()",
+        "return weights / weights.max()",
         EVERYTHING,
         EVERY_ATTACK,
     ),
@@ -102,12 +102,12 @@ OF_THE_GATE = {
 OF_THE_QUICK_TESTS = {
     "Adam's kept moments by row": (
         "core/federation/optimizer.py",
-        "[self._kept[k] for k in clients]",
-        "[self._kept.setdefault(row, self._new()) for row in range(len(clients))]",
+        "[self._moments[k] for k in clients]",
+        "[self._moments.setdefault(row, self._fresh()) for row in range(len(clients))]",
     ),
     "Adam's moments by place among the active rows": (
         "core/federation/optimizer.py",
-        "(self._state[i] for i in rows)",
-        "(self._state[n] for n, _ in enumerate(rows))",
+        "[self._states[i] for i in rows]",
+        "[self._states[n] for n, _ in enumerate(rows)]",
     ),
 }

@@ -1,4 +1,4 @@
-"""Clients that train together end where each would end alone, with a plain autograd loop."""
+"""Every backend of the trainer ends where a plain autograd loop does, for each client by itself."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedbench.core import Defense, MemberData, Selection
-from fedbench.core.federation import cohort, local
+from fedbench.core.federation import stacked
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Setup, Uploads
+from fedbench.core.federation.trainer import Trainer
 from fedbench.core.numerics import gradients
 from fedbench.core.numerics.chain import Chain
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.numerics.wrappers import Normalised
+from fedbench.core.registry.components import Registry
 from fedbench.core.spec.federation import FederationSpec
+from fedbench.testing.trials import train_defense
 
 CPU = torch.device("cpu")
 
@@ -124,7 +127,9 @@ def drawn_clients(
     return clients
 
 
-def drawn_setup(case: int, defense: Defense | None = None) -> tuple[str, Setup]:
+def drawn_setup(
+    case: int, defense: Defense | None = None, backend: str = "auto"
+) -> tuple[str, Setup]:
     """The kind of the ``case``-th random model, and a federation that trains it for three rounds,
     in some cases with a part of the clients in each; all are members.
     """
@@ -150,6 +155,7 @@ def drawn_setup(case: int, defense: Defense | None = None) -> tuple[str, Setup]:
         local_batches=int(rng.integers(1, 4)) if rng.random() < 0.2 else None,
         optimizer=optimizer,
         participation=float(rng.choice([0.5, 0.7, 1])),
+        backend=backend,
     )
     flat = FlatModel(module, CPU)
     return kind, Setup(
@@ -187,7 +193,8 @@ def by_hand(setup: Setup, before: Setup, rounds: list[Uploads]) -> list[torch.Te
                     make(local.parameters(), lr=rule.lr, weight_decay=rule.weight_decay, **more),
                 )
             local, optimizer = kept[k]
-            nn.utils.vector_to_parameters(uploads.starts[0].clone(), local.parameters())
+            start = uploads.starts.params[0]
+            nn.utils.vector_to_parameters(start.clone(), local.parameters())
             torch.manual_seed(key_for(setup.seed, "module", uploads.round, k) >> 1)
             shuffle = torch.Generator().manual_seed(
                 key_for(setup.seed, "shuffle", uploads.round, k) >> 1
@@ -202,9 +209,7 @@ def by_hand(setup: Setup, before: Setup, rounds: list[Uploads]) -> list[torch.Te
                     targets = data.y if data.soft is None else data.soft
                     cross_entropy(local(data.x[pick]), targets[pick]).backward()
                     optimizer.step()
-            rows.append(
-                nn.utils.parameters_to_vector(local.parameters()).detach() - uploads.starts[0]
-            )
+            rows.append(nn.utils.parameters_to_vector(local.parameters()).detach() - start)
         updates.append(torch.stack(rows))
     return updates
 
@@ -213,7 +218,7 @@ def by_hand(setup: Setup, before: Setup, rounds: list[Uploads]) -> list[torch.Te
     "cases", [range(52), pytest.param(range(52, 1000), marks=pytest.mark.slow)]
 )
 def test_random_cohorts_end_where_a_plain_autograd_loop_ends(cases, monkeypatch):
-    monkeypatch.setattr(cohort, "_STEPS", 3)
+    monkeypatch.setattr(stacked, "_STEPS", 3)
     together = several = 0
     for case in cases:
         kind, setup = drawn_setup(case)
@@ -234,7 +239,7 @@ def test_random_cohorts_end_where_a_plain_autograd_loop_ends(cases, monkeypatch)
             kind in ("dropout", "batch norm", "gelu", "mixing", "hook", "tied")
             and len(setup.clients) > 1
         )
-        assert bool(cohort.Cohort(setup).note) == noted, (case, kind)
+        assert bool(Trainer(setup).note) == noted, (case, kind)
         together += stacks
     assert together > len(cases) / 4 and several > len(cases) / 30
 
@@ -244,7 +249,7 @@ def test_a_model_that_cannot_be_stacked_is_named():
     for case in range(60):
         kind, setup = drawn_setup(case)
         if len(setup.clients) > 1:
-            notes[kind] = cohort.Cohort(setup).note
+            notes[kind] = Trainer(setup).note
     words = {
         "dropout": "draws random numbers",
         "gelu": "(GELU) is no layer",
@@ -444,40 +449,48 @@ def test_members_end_where_each_ends_alone_with_autograd(make, monkeypatch):
     cases = [case for case in range(200) if KINDS[case % len(KINDS)] == "plain"][:15]
     for case in cases:
         found = ends(drawn_setup(case, make())[1])
-        with monkeypatch.context() as alone:
-            alone.setattr(cohort, "MOST_ELEMENTS", 0)
-            alone.setattr(local.Chain, "of", classmethod(lambda cls, flat, like: None))
-            alone.setattr(gradients, "walked", lambda *args: None)
-            expected = ends(drawn_setup(case, make())[1])
+        with monkeypatch.context() as plain:
+            plain.setattr(gradients, "walked", lambda *args: None)
+            expected = ends(drawn_setup(case, make(), "autograd")[1])
         for a, b in zip(found, expected, strict=True):
             torch.testing.assert_close(
                 a, b, rtol=1e-8, atol=1e-10, msg=lambda m, c=case: f"{c}: {m}"
             )
 
 
-def test_members_whose_samples_are_floats_train_beside_clients_with_bytes(monkeypatch):
-    def made() -> Setup:
-        setup = drawn_setup(KINDS.index("images") + 2 * len(KINDS), Floats())[1]
+@pytest.mark.parametrize("name", [c.name for c in Registry.discover().own("defense")])
+def test_every_built_in_defense_ends_alike_on_both_backends(name):
+    torch.set_default_dtype(torch.float32)
+    made = Registry.discover().get("defense", name).load()
+    fast, plain = (
+        train_defense(made(), federation={"backend": backend}) for backend in ("auto", "autograd")
+    )
+    assert fast.assignment.tolist() == plain.assignment.tolist()
+    for signal, values in plain.signals.items():
+        np.testing.assert_allclose(fast.signals[signal], values, rtol=1e-3, atol=1e-5)
+
+
+def test_members_whose_samples_are_floats_train_beside_clients_with_bytes():
+    def made(backend: str) -> Setup:
+        setup = drawn_setup(KINDS.index("images") + 2 * len(KINDS), Floats(), backend)[1]
         clients = [replace(d, x=(40 * d.x).to(torch.uint8)) for d in setup.clients]
         return replace(setup, clients=clients)
 
-    setup = made()
+    setup = made("auto")
     assert isinstance(setup.flat.module, Normalised) and len(setup.clients) > 3
-    found = ends(setup)
-    monkeypatch.setattr(cohort, "MOST_ELEMENTS", 0)
-    for a, b in zip(found, ends(made()), strict=True):
+    for a, b in zip(ends(setup), ends(made("autograd")), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
 
 
 def test_one_client_with_much_data_does_not_widen_the_others(monkeypatch):
-    sizes, stacked = [], cohort.Group._stacked
+    sizes, stack = [], stacked._stacked
 
     def spy(*args):
-        data = stacked(*args)
+        data = stack(*args)
         sizes.append(data.y.numel())
         return data
 
-    monkeypatch.setattr(cohort.Group, "_stacked", spy)
+    monkeypatch.setattr(stacked, "_stacked", spy)
     clients = [
         MemberData(torch.randn(n, 3), torch.zeros(n, dtype=torch.int64)) for n in (640, 4, 4, 4)
     ]

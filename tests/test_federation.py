@@ -135,8 +135,8 @@ def test_buffers_are_averaged_and_dropout_does_not_depend_on_earlier_draws():
     drawn = 1
     federation, (result,) = trained()
     weights = torch.tensor([10.0, 8, 6, 4]) / 28
-    torch.testing.assert_close(federation.buffers[0], weights @ result.uploads.buffers)
-    assert not torch.equal(federation.buffers[0], torch.cat([torch.zeros(6), torch.ones(6)]))
+    torch.testing.assert_close(federation.state.buffers[0], weights @ result.uploads.buffers)
+    assert not torch.equal(federation.state.buffers[0], torch.cat([torch.zeros(6), torch.ones(6)]))
     assert result.uploads.updates.shape[1] == 4 * 6 + 6 + 12 + 6 * 3 + 3
     drawn = 17
     assert torch.equal(federation.models, trained()[0].models)
@@ -180,7 +180,7 @@ def test_every_buffer_starts_each_client_as_received_and_integers_are_averaged_t
             expected = cross_entropy(module(x), y, reduction="none").detach()
             torch.testing.assert_close(torch.from_numpy(losses), expected, rtol=1e-4, atol=1e-5)
         integers = [b.reshape(-1).long() for b in states[4].values() if not b.is_floating_point()]
-        assert torch.equal(result.counts[0], torch.cat(integers))
+        assert torch.equal(result.state.counts[0], torch.cat(integers))
 
 
 def test_learning_rate_schedules():
@@ -214,9 +214,10 @@ def test_delayed_clients_train_on_older_models_within_the_bound():
     models, seen = [setup.initial[0]], set()
     for result in train_all(setup)[1]:
         u = result.uploads
-        assert torch.equal(u.starts[0], models[-1])
+        starts = u.starts.params
+        assert torch.equal(starts[0], models[-1])
         for j in u.start_of:
-            ages = [age for age in range(len(models)) if torch.equal(u.starts[j], models[-1 - age])]
+            ages = [age for age in range(len(models)) if torch.equal(starts[j], models[-1 - age])]
             assert ages and min(ages) <= min(2, u.round - 1)
             seen.add(min(ages))
         torch.testing.assert_close(result.models[0], models[-1] + u.updates.mean(0))
@@ -398,7 +399,8 @@ def test_aggregate_replaces_fedavg_and_sees_the_servers_own_samples():
     )
     federation, (result,) = train_all(tiny_setup(Toy(), members=(), rounds=1, root=root))
     assert torch.equal(
-        federation.models[0], result.uploads.starts[0] + result.uploads.updates.median(0).values
+        federation.models[0],
+        result.uploads.starts.params[0] + result.uploads.updates.median(0).values,
     )
 
 
@@ -418,9 +420,9 @@ def test_assign_keeps_several_global_models_apart():
     assert uploads.model_of == [0, 1, 0, 1] and results[1].assignment == (0, 1, 0, 1)
     for j in (0, 1):
         torch.testing.assert_close(
-            federation.models[j], uploads.starts[j] + uploads.updates[[j, j + 2]].mean(0)
+            federation.models[j], uploads.starts.params[j] + uploads.updates[[j, j + 2]].mean(0)
         )
     assert not torch.equal(federation.models[0], federation.models[1])
     federation, results = train_all(tiny_setup(Toy(0), members=(0, 1, 2, 3), n_models=2))
     # a model that no client chose
-    assert torch.equal(federation.models[1], results[0].uploads.starts[1])
+    assert torch.equal(federation.models[1], results[0].uploads.starts.params[1])

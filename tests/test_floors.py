@@ -35,7 +35,7 @@ def test_a_free_rider_uploads_nothing_with_its_weight_and_the_others_as_ever():
         for n in ("free-rider", "none")
     )
     assert not free.uploads.updates[:2].any() and plain.uploads.updates[:2].any(dim=1).all()
-    assert torch.equal(free.uploads.buffers[:2], free.uploads.start_buffers[0].expand(2, -1))
+    assert torch.equal(free.uploads.buffers[:2], free.uploads.starts.buffers[0].expand(2, -1))
     assert torch.equal(free.uploads.updates[2:], plain.uploads.updates[2:])
     torch.testing.assert_close(free.steps[0], free.uploads.updates[2:].sum(dim=0) / 4)
 

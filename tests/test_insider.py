@@ -5,6 +5,7 @@ divergence.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,7 +116,7 @@ def chained() -> nn.Module:
 def test_a_bench_trains_as_a_client_does(module):
     setup = tiny_setup(rounds=1, module=module())
     bench, data = (
-        Bench(setup, setup.initial[0].clone(), setup.flat.buffers.clone(), 1),
+        Bench(setup, setup.flat.state.clone(), 1),
         setup.clients[2],
     )
     (result,) = train_all(tiny_setup(rounds=1))[1]
@@ -139,7 +140,7 @@ def test_a_bench_trains_as_a_client_does(module):
 )
 def test_sample_steps_are_the_steps_on_each_sample_alone(name, decay, n, module):
     setup = tiny_setup(name=name, weight_decay=decay, module=module())
-    bench = Bench(setup, setup.initial[0], setup.flat.buffers.clone(), 1)
+    bench = Bench(setup, setup.flat.state.clone(), 1)
     x, y = torch.randn(n, 4, generator=torch.Generator().manual_seed(0)), torch.arange(n) % 3
     rows = bench.sample_steps(x, y)
     assert rows.shape == (n, 51)
@@ -151,7 +152,8 @@ def test_sample_steps_are_the_steps_on_each_sample_alone(name, decay, n, module)
 
 def test_sample_steps_beyond_memory_are_refused():
     setup = tiny_setup()
-    bench = Bench(setup, torch.empty(20_000_000, device="meta"), setup.flat.buffers, 1)
+    start = replace(setup.flat.state, params=torch.empty(20_000_000, device="meta"))
+    bench = Bench(setup, start, 1)
     with pytest.raises(UserError, match=r"takes 7 GiB: lower adversary\.mask_set"):
         bench.sample_steps(torch.zeros(100, 4), torch.zeros(100).long())
 

@@ -77,6 +77,7 @@ FEDERATION = FederationSpec.model_construct(
     weight_order="shuffled",
     precision="bf16",
     memory_format="channels_last",
+    backend="autograd",
     optimizer=OPTIMIZER,
     recipe="fedmia",
 )

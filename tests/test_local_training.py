@@ -19,7 +19,7 @@ from fedbench.core.cli.run import device_of
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.local import picks
 from fedbench.core.models.sequential import SmallCNN
-from fedbench.core.numerics.wrappers import in_memory_format, in_precision
+from fedbench.core.numerics.wrappers import in_training_form
 from fedbench.core.run.analyse import finished
 from fedbench.core.run.train import train
 from fedbench.core.run.trained_run import Run
@@ -367,7 +367,8 @@ def test_only_training_is_in_bfloat16_and_has_its_channels_last():
     first.register_forward_pre_hook(
         lambda m, args: seen.append(args[0].is_contiguous(memory_format=torch.channels_last))
     )
-    low, last = in_precision(plain, "bf16"), in_memory_format(plain, "channels_last")
+    low = in_training_form(plain, "bf16", "contiguous")
+    last = in_training_form(plain, "fp32", "channels_last")
     assert torch.equal(low.eval()(x), judged) and torch.equal(last.eval()(x), judged)
     rounded = low.train()(x)
     # eight bits of mantissa
@@ -376,7 +377,8 @@ def test_only_training_is_in_bfloat16_and_has_its_channels_last():
     )
     torch.testing.assert_close(rounded, judged, rtol=2e-2, atol=2e-2)
     torch.testing.assert_close(last.train()(x), judged, rtol=1e-5, atol=1e-6)
-    assert seen == [False, False, False, True] and in_memory_format(plain, "contiguous") is plain
+    assert seen == [False, False, False, True]
+    assert in_training_form(plain, "tf32", "contiguous") is plain
 
 
 @pytest.mark.parametrize(

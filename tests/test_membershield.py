@@ -156,8 +156,9 @@ def test_who_stopped_for_good_uploads_the_received_model_and_the_rounds_before_a
     last, flat = stopped.facts()["last round trained of each member"], stopped.setup.flat
     for k in (0, 1):
         data = stopped.clients[k]
+        state = results[0].state[0]
         models = [stopped.setup.initial[0], *(r.models[0] for r in results[:-1])]
-        of_received = [flat.logits(m, results[0].buffers[0], data.x[data.held_out]) for m in models]
+        of_received = [flat.logits(replace(state, params=m), data.x[data.held_out]) for m in models]
         spent, _ = by_hand(
             [cross_entropy(z, data.y[data.held_out]).item() for z in of_received],
             patience,

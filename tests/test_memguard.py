@@ -187,7 +187,7 @@ def test_the_server_sees_plain_training_and_the_leak_is_gone_from_the_answers():
     x = torch.cat([d.x for d in guarded.clients])
     inside = torch.cat([~d.held_out for d in guarded.clients])
     assert (predicted_by(plain, x) == predicted_by(guarded, x)).all()
-    logits = guarded.setup.flat.logits(guarded.models[0], guarded.buffers[0], x)
+    logits = guarded.setup.flat.logits(guarded.state[0], x)
     said = answered(guarded, 0, logits)
     assert torch.equal(said, answered(guarded, 0, logits))
     # what each member learnt in its last round makes the classifier again
@@ -211,7 +211,7 @@ def test_members_learn_from_the_new_global_model_as_many_own_samples_as_referenc
         assert torch.equal(data.held_out, with_references()[k].held_out) and kept[
             "lessons"
         ].shape == (16, 3)
-        known = flat.logits(results[-1].models[0], results[-1].buffers[0], data.x).double()
+        known = flat.logits(results[-1].state[0], data.x).double()
         rows = (kept["lessons"][:, None] - known[None]).abs().amax(2).argmin(1)
         assert (
             data.held_out[rows].tolist() == [False] * 8 + [True] * 8

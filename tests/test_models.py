@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -33,7 +34,7 @@ from torchvision import models
 
 from fedbench.core import Data, Model, UserError
 from fedbench.core.contract.hooks import DISTRIBUTION
-from fedbench.core.federation.local import LocalTrainer
+from fedbench.core.federation.backend import Group
 from fedbench.core.numerics import gradients
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import gradient_rows
@@ -493,8 +494,11 @@ def test_buffers_constants_and_torchs_random_numbers_are_no_shared_state(forward
 def test_an_engine_that_starts_a_client_from_the_last_ones_buffers_trains_no_model_of_them(
     monkeypatch,
 ):
-    kept = lambda self, turn: self.flat.load(turn.start, self.flat.buffers, turn.counts)  # noqa: E731
-    monkeypatch.setattr(LocalTrainer, "_load", kept)
+    def receive(group):
+        start = group.turns[0].start
+        group.flat.load(replace(start, buffers=group.flat.buffers))
+
+    monkeypatch.setattr(Group, "receive", receive)
     with pytest.raises(UserError, match=APART):
         try_model(builder(lambda: Part(writes)), data_of())
 

@@ -184,7 +184,10 @@ def test_what_a_phase_is_asked_about_and_its_weights_are_copies_of_its_own(phase
         module = torch.nn.Sequential(torch.nn.BatchNorm1d(4, affine=False), tiny_module())
         results = train_all(tiny_setup(acting(phase, does), module=module))[1]
         return torch.cat(
-            [torch.cat([r.models, r.buffers, r.uploads.updates.mean(0)[None]], 1) for r in results]
+            [
+                torch.cat([r.models, r.state.buffers, r.uploads.updates.mean(0)[None]], 1)
+                for r in results
+            ]
         )
 
     assert torch.equal(models(writes=True), models(writes=False))

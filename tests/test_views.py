@@ -170,13 +170,13 @@ def test_signals_are_measured_at_the_model_that_each_client_really_had():
     for result in Training(setup).rounds():
         recorder.record(result)
         u, now = result.uploads, {name: a[-1] for name, a in recorder.arrays().items()}
-        ends = torch.stack([u.starts[u.start_of[r]] + u.updates[r] for r in range(4)])
+        ends = torch.stack([u.starts.params[u.start_of[r]] + u.updates[r] for r in range(4)])
         mean = 0.75 * ends[0] + 0.25 * ends[1]
         for row, params in enumerate([*ends, mean]):
             np.testing.assert_allclose(
                 now["loss"][row], slow_loss(setup, params), rtol=1e-4, atol=1e-5
             )
-        begun = u.starts[[*u.start_of, u.start_of[0]]]
+        begun = u.starts.params[[*u.start_of, u.start_of[0]]]
         moved = torch.stack([*ends, mean]) - begun
         np.testing.assert_allclose(now["update-sq"][:, 0], moved.square().sum(1), rtol=1e-4)
         for row in range(5):
@@ -269,7 +269,7 @@ def test_the_undefended_mean_beside_several_coalitions_is_the_one_made_by_hand()
     for audit in scene.audits:
         (group,) = (list(g) for g in groups if audit.target.index in g)
         setup.flat.params.copy_(
-            u.starts[0] + (sizes[group] / sizes[group].sum()) @ u.updates[group]
+            u.starts.params[0] + (sizes[group] / sizes[group].sum()) @ u.updates[group]
         )
         setup.flat.module.eval()
         at = np.searchsorted(scene.pool, audit.ids)
@@ -377,7 +377,7 @@ def test_a_member_learns_of_the_model_that_came_of_the_round_and_trains_on_undis
     results, plain = train_all(setup)[1], train_all(tiny_setup(Defense()))[1]
     for (t, k), logits in heard.items():
         flat, done = FlatModel(tiny_module(), torch.device("cpu")), results[t - 1]
-        assert torch.equal(logits, flat.logits(done.models[0], done.buffers[0], setup.clients[k].x))
+        assert torch.equal(logits, flat.logits(done.state[0], setup.clients[k].x))
     assert sorted(heard) == [(t, k) for t in (1, 2, 3) for k in (0, 1)]
     assert all(
         torch.equal(a.uploads.updates, b.uploads.updates)

@@ -9,6 +9,7 @@ from a model that took rows of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -47,7 +48,7 @@ class Causes:
     """
 
     def __init__(self, setup: Setup) -> None:
-        self._setup, self._started = setup, (setup.flat.buffers.clone(), setup.flat.counts)
+        self._setup, self._started = setup, setup.flat.state.clone()
         self._spoilt: dict[int, str] = {}  # client -> the phase that made its row what it is
         # global model -> the first round in which it took rows of the adversary's that count
         self._since: dict[int, int] = {}
@@ -70,10 +71,10 @@ class Causes:
         bad = [(k, j) for (k, j), row in zip(who, uploads.updates, strict=True) if not finite(row)]
         trained = [(k, j) for k, j in bad if k not in self._spoilt]
         if trained:
-            buffers, counts = self._started
             for k, j in trained:
                 x, flat = self._setup.clients[k].x, self._setup.flat
-                if not finite(flat.logits(self._setup.initial[j], buffers, x, counts)):
+                start = replace(self._started, params=self._setup.initial[j])
+                if not finite(flat.logits(start, x)):
                     raise Diverged(
                         f"round {uploads.round}: the outputs of the initial model for client {k} "
                         "are not "

@@ -1,16 +1,18 @@
-"""The round loop. Every phase of a defense is called here or in ``local``; the defaults are plain
-FedAvg.
+"""The round loop: what coordinator, server and adversary do around the training of clients. The
+defaults are plain FedAvg.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedbench.core.contract.attack import LEVELS, Knowledge
 from fedbench.core.contract.contexts import MemberContext, ServerContext
@@ -19,7 +21,6 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.phases import phases
 from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.bench import Bench
-from fedbench.core.federation.cohort import Cohort
 from fedbench.core.federation.compose import merged, still_held_out
 from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.guard import (
@@ -31,12 +32,13 @@ from fedbench.core.federation.guard import (
     where_of,
 )
 from fedbench.core.federation.local import Turn
-from fedbench.core.federation.setup import Parties, RoundResult, Setup, Uploads
-from fedbench.core.numerics.flat import EVALUATION_CHUNK, mean_counts
+from fedbench.core.federation.setup import Insider, Parties, RoundResult, Setup, Uploads
+from fedbench.core.federation.trainer import Trainer
+from fedbench.core.numerics.flat import EVALUATION_CHUNK, ModelState, joined, mean_counts
 from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.numerics.wrappers import matmuls
 
-Answer = Callable[[int, torch.Tensor], torch.Tensor]
+Answer = Callable[[int, Tensor], Tensor]
 """(global model, logits [n, C] of a chunk) -> [n, C]"""
 
 
@@ -47,85 +49,46 @@ def answers(setup: Setup) -> bool:
     return bool(setup.members) and overrides(setup.defense, "answer")
 
 
-def answered(training: Training, j: int, logits: torch.Tensor) -> torch.Tensor:
-    """[n, C]: the answer to a query of global model ``j`` after the last finished round with
-    ``logits`` [n, C]; the same tensor if no defense answers. Raises ``PhaseError`` for an invalid
-    answer.
+def answered(training: Training, j: int, logits: Tensor) -> Tensor:
+    """Answers [n, C] to a query of global model ``j`` after the last finished round with ``logits``
+    [n, C]; the same tensor if no defense answers. Raises ``PhaseError`` for an invalid answer.
     """
     if not answers(training.setup):
         return logits
     served = tuple(k for k in training.setup.members if training.assignment[k] == j)
     ctx = training.parties.answer_context(training.round, j, served)
     with torch.no_grad():
-        chunks = logits.split(EVALUATION_CHUNK)
-        found = [
+        chunks = [
             call_phase(training.defense, "answer", chunk, ctx, where=where_of(ctx))
-            for chunk in chunks
+            for chunk in logits.split(EVALUATION_CHUNK)
         ]
-        return torch.cat([part.to(logits) for part in found])
+        return torch.cat([chunk.to(logits) for chunk in chunks])
 
 
-def global_logits(training: Training, k: int) -> Callable[[torch.Tensor], torch.Tensor]:
+def global_logits(training: Training, k: int) -> Callable[[Tensor], Tensor]:
     """A function x -> logits of the global model that client ``k`` receives next; it leaves the
     loaded model unchanged.
     """
     flat = training.setup.flat
 
-    def ask(x: torch.Tensor) -> torch.Tensor:
-        j, training_mode = training.assignment[k], flat.module.training
-        before = flat.params.clone(), flat.buffers.clone(), flat.counts
+    def ask(x: Tensor) -> Tensor:
+        training_mode = flat.module.training
+        before = flat.state.clone()
         try:
-            return flat.logits(training.models[j], training.buffers[j], x, training.counts[j])
+            return flat.logits(training.state[training.assignment[k]], x)
         finally:
-            flat.load(*before)
+            flat.load(before)
             flat.module.train(training_mode)
 
     return ask
-
-
-# --- delayed models -------------------------------------------------------------------------------
-
-
-class StaleModels:
-    """The models a round's clients start from. ``past``: (models [s, P], buffers [s, B], counts [s,
-    I]) of the last rounds, newest last.
-
-    ``of``: [n] index among ``stacked()`` for every client in the order of ``pick``.
-    """
-
-    def __init__(self, past: Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]) -> None:
-        self._past = past
-        self._n_models = len(past[-1][0])
-        self._older: list[tuple[int, int]] = []
-        self.of: list[int] = []
-
-    def pick(self, delay: int, model: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """([P], [B], [I]) of the global model ``model`` as it was ``delay`` rounds ago."""
-        if delay == 0:
-            self.of.append(model)
-        else:
-            if (delay, model) not in self._older:
-                self._older.append((delay, model))
-            self.of.append(self._n_models + self._older.index((delay, model)))
-        models, buffers, counts = self._past[-1 - delay]
-        return models[model], buffers[model], counts[model]
-
-    def stacked(self) -> list[torch.Tensor]:
-        """[S, P], [S, B] and [S, I]: the current models first, then the older ones in use."""
-        stacked = list(self._past[-1])
-        if self._older:
-            for kind, current in enumerate(self._past[-1]):
-                older = [self._past[-1 - delay][kind][model] for delay, model in self._older]
-                stacked[kind] = torch.cat([current, torch.stack(older)])
-        return stacked
 
 
 # --- rounds ---------------------------------------------------------------------------------------
 
 
 class Training:
-    """One training, round by round. ``models``: [s, P] the global models after ``round``;
-    ``assignment``: client -> model.
+    """Training round by round. ``state``: the global models after ``round``; ``assignment``:
+    client -> model.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -134,57 +97,61 @@ class Training:
                 f"client {min(overlap)} cannot both defend and attack: shrink the coalition or the "
                 "adversary"
             )
-        require_nothing(
-            setup.defense, call(setup.defense, "check", setup.facts, where="before round 1")
-        )
+        reply = call(setup.defense, "check", setup.facts, where="before round 1")
+        require_nothing(setup.defense, reply)
         self.setup = setup
         self.defense = setup.defense
-        self.cohort = Cohort(setup)
-        self.trainer = self.cohort.trainer
-        self.models, self.round = setup.initial.clone(), 0
-        self.buffers = setup.flat.buffers.repeat(len(self.models), 1)
-        self.counts = setup.flat.counts.repeat(len(self.models), 1)
-        own = setup.defense.n_models == 0  # a model for every client, whether it defends or not
-        self.assignment = {k: k if own else 0 for k in range(len(setup.clients))}
-        self._past: deque[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = deque(
-            maxlen=setup.config.max_delay + 1
+        self.round = 0
+        self.trainer = Trainer(setup)
+        fresh = setup.flat.state
+        models = len(setup.initial)
+        self.state = ModelState(
+            setup.initial.clone(), fresh.buffers.repeat(models, 1), fresh.counts.repeat(models, 1)
         )
-        self.parties, self.causes = Parties(setup), Causes(setup)
-        self._rooms: dict[str, torch.Tensor] = {}
-        self._trained: dict[int, tuple[torch.Tensor, ...]] = {}
+        self.assignment = dict.fromkeys(range(len(setup.clients)), 0)
+        if setup.defense.n_models == 0:  # a model for every client, whether it defends or not
+            self.assignment = {k: k for k in self.assignment}
+        self._past: deque[ModelState] = deque(maxlen=setup.config.max_delay + 1)
+        self.parties = Parties(setup)
+        self.causes = Causes(setup)
+        self._rooms: dict[str, Tensor] = {}
+        self._trained: dict[int, tuple[Tensor, ModelState]] = {}
         self._weighing = torch.tensor(setup.weighing, device=setup.device)
-        for group in setup.coalitions:  # the coordinator's key of round 0
-            call_phase(
-                self.defense,
-                "begin",
-                self.parties.coalition("coordinate", 0, group, group),
-                where="before round 1",
-            )
-        self.clients = [self._prepare(k) for k in range(len(setup.clients))]
+        self.clients = self._begin()
+
+    @property
+    def models(self) -> Tensor:
+        """Parameters [s, P] of the global models."""
+        return self.state.params
+
+    def _call(self, phase: str, *args: Any) -> Any:
+        """The answer of the defense's phase; the context is the last argument."""
+        return call_phase(self.defense, phase, *args, where=where_of(args[-1]))
+
+    def _begin(self) -> list[MemberData]:
+        """The clients' data as members prepare it, once their coalitions have begun."""
+        for group in self.setup.coalitions:  # the coordinator's key of round 0
+            self._call("begin", self.parties.coalition("coordinate", 0, group, group))
+        return [self._prepare(k) for k in range(len(self.setup.clients))]
 
     def _prepare(self, k: int) -> MemberData:
         data = self.setup.clients[k]
         if k not in self.setup.members or not overrides(self.defense, "prepare"):
             return data
         ctx = self.parties.member("prepare", 0, k, data, self.models[0])
-        self.setup.flat.load(self.models[0], self.buffers[0], self.counts[0])
-        prepared = call_phase(
-            self.defense, "prepare", data, ctx, where=f"client {k}, before round 1"
-        )
+        self.setup.flat.load(self.state[0])
+        prepared = self._call("prepare", data, ctx)
         if len(prepared.y) != len(data.y) or len(prepared.x) != len(data.y):
             # membership is by position: a sample dropped here would still count as a member
             raise PhaseError(
                 f"{type(self.defense).__name__}.prepare (client {k}) returned {len(prepared.y)} "
-                "samples for "
-                f"{len(data.y)}; mark those kept out of training in `held_out`"
+                f"samples for {len(data.y)}; mark those kept out of training in `held_out`"
             )
         return still_held_out(prepared, data)
 
     def first_choice(self) -> list[int]:
-        """[members] the initial global model that each member would choose."""
-        return [self._assign(0, k, self.models) for k in self.setup.members]
-
-    # -- the round ---------------------------------------------------------------------------------
+        """The initial global model [members] that each member would choose."""
+        return [self._assign(0, k) for k in self.setup.members]
 
     def rounds(self) -> Iterator[RoundResult]:
         """Train; yields after every round. The uploads of a round are valid until the next one:
@@ -194,108 +161,101 @@ class Training:
             yield self._round(t)
 
     def _round(self, t: int) -> RoundResult:
-        cohort = self._cohort(t)
-        starts = self.models.clone()
-        self._past.append((starts, self.buffers.clone(), self.counts.clone()))
+        starts = self.state
+        self.state = self.state.clone()
+        self._past.append(starts)
         with matmuls(self.setup.config.precision):
-            uploads = self._train_cohort(t, cohort, starts)
+            uploads = self._train_cohort(t, self._cohort(t))
         self._coordinate(t, uploads)
         self._attack(t, uploads)
         rejected = self._reject(uploads)
         self.causes.require_rows(uploads)
         steps = self._aggregate(t, uploads, len(rejected))
-        self.models, self.round = starts + steps, t
-        self.causes.require_models(uploads, starts, self.models)
+        self.state = replace(self.state, params=starts.params + steps)
+        self.round = t
+        self.causes.require_models(uploads, starts.params, self.models)
         self._after_round(t)
-        assignment = tuple(self.assignment[k] for k in range(len(self.clients)))
         return RoundResult(
             uploads=uploads,
-            models=self.models,
-            buffers=self.buffers.clone(),
-            counts=self.counts.clone(),
+            state=self.state,
             steps=steps,
             rejected=rejected,
-            assignment=assignment,
+            assignment=tuple(self.assignment[k] for k in range(len(self.clients))),
         )
+
+    # -- clients -----------------------------------------------------------------------------------
 
     def _cohort(self, t: int) -> tuple[int, ...]:
         n = len(self.setup.clients)
         take = max(1, round(self.setup.config.participation * n))
         if take == n:
             return tuple(range(n))
-        return tuple(
-            sorted(
-                int(k)
-                for k in numpy_rng(self.setup.seed, "cohort", t).choice(n, take, replace=False)
-            )
-        )
+        cohort = numpy_rng(self.setup.seed, "cohort", t).choice(n, take, replace=False)
+        return tuple(sorted(map(int, cohort)))
 
-    def _train_cohort(self, t: int, cohort: tuple[int, ...], starts: torch.Tensor) -> Uploads:
-        flat, trainer = self.setup.flat, self.trainer
-        updates = self._room("updates", len(cohort), flat.params.numel())
-        buffers = torch.empty(len(cohort), flat.buffers.numel(), device=self.setup.device)
-        counts = flat.counts.repeat(len(cohort), 1)
-        keep = self.setup.keep_unprotected
-        unprotected = self._room("unprotected", len(cohort), flat.params.numel()) if keep else None
-        sent = StaleModels(self._past)
-        turns = [self._turn(t, row, k, starts, sent) for row, k in enumerate(cohort)]
-        for turn in self.cohort.train(turns):
-            row, k, start = turn.row, turn.client, turn.start
-            torch.sub(flat.params, start, out=updates[row])
-            buffers[row], counts[row] = flat.buffers, flat.counts
-            if unprotected is not None:
-                unprotected[row] = updates[row]
-            if k in self.setup.members:
-                if trainer.phases["after_round"]:
-                    self._trained[k] = (
-                        start.clone(),
-                        flat.params.clone(),
-                        flat.buffers.clone(),
-                        flat.counts,
-                    )
-                if trainer.of_upload:
-                    updates[row] = trainer.upload(
-                        updates[row].clone(), partial(self._context, t, k, start), self.causes
-                    )
+    def _train_cohort(self, t: int, cohort: tuple[int, ...]) -> Uploads:
+        for k in cohort:
+            if k in self.setup.members and len(self.models) > 1:
+                self.assignment[k] = self._assign(t, k)
         model_of = [self.assignment[k] for k in cohort]
-        stacked, stacked_buffers, stacked_counts = sent.stacked()
-        return Uploads(
+        sent = [(self._delay(t, k), j) for k, j in zip(cohort, model_of, strict=True)]
+        starts, start_of = self._starts(sent)
+        fresh = self.setup.flat.state
+        n = len(cohort)
+        uploads = Uploads(
             round=t,
             participants=cohort,
-            updates=updates,
-            buffers=buffers,
-            counts=counts,
+            updates=self._room("updates", n),
+            buffers=torch.empty(n, fresh.buffers.numel(), device=self.setup.device),
+            counts=fresh.counts.repeat(n, 1),
             model_of=model_of,
-            start_of=sent.of,
-            starts=stacked,
-            start_buffers=stacked_buffers,
-            start_counts=stacked_counts,
-            unprotected=unprotected,
+            start_of=start_of,
+            starts=starts,
+            unprotected=self._room("unprotected", n) if self.setup.keep_unprotected else None,
         )
+        turns = [self._turn(uploads, row) for row in range(n)]
+        for turn in self.trainer.train(turns):
+            self._upload(turn, uploads)
+        return uploads
 
-    def _turn(self, t: int, row: int, k: int, starts: torch.Tensor, sent: StaleModels) -> Turn:
-        defends = k in self.setup.members
-        if defends and len(starts) > 1:
-            self.assignment[k] = self._assign(t, k, starts)
-        start, buffer, counts = sent.pick(self._delay(t, k), self.assignment[k])
-        context = (
-            partial(self._context, t, k, start, "round")
-            if defends and self.trainer.defended
-            else None
-        )
-        return Turn(
-            round=t,
-            row=row,
-            client=k,
-            data=self.clients[k],
-            start=start,
-            buffers=buffer,
-            counts=counts,
-            context=context,
-        )
+    def _starts(self, sent: list[tuple[int, int]]) -> tuple[ModelState, list[int]]:
+        """The models that a round's clients start from, first the current global ones, and the
+        index of each client's among them. ``sent``: each client's (age in rounds, global model).
+        """
+        current = [(0, j) for j in range(len(self.models))]
+        models = list(dict.fromkeys([*current, *sent]))
+        older = [self._past[-1 - age][[j]] for age, j in models[len(current) :]]
+        return joined([self._past[-1], *older]), [models.index(model) for model in sent]
 
-    def _context(self, t: int, k: int, start: torch.Tensor, phase: str) -> MemberContext:
-        return self.parties.member(phase, t, k, self.clients[k], start)
+    def _turn(self, uploads: Uploads, row: int) -> Turn:
+        k = uploads.participants[row]
+        start = uploads.starts[uploads.start_of[row]]
+        turn = Turn(round=uploads.round, row=row, client=k, data=self.clients[k], start=start)
+        if k in self.setup.members and self.trainer.of_training:
+            turn.phases = self.trainer.of_training
+            turn.context = partial(self._context, turn, "round")
+        return turn
+
+    def _context(self, turn: Turn, phase: str) -> MemberContext:
+        return self.parties.member(phase, turn.round, turn.client, turn.data, turn.start.params)
+
+    def _upload(self, turn: Turn, uploads: Uploads) -> None:
+        """Put the update of a client that is just trained in its row, protected by its defense."""
+        row = turn.row
+        state = self.setup.flat.state
+        torch.sub(state.params, turn.start.params, out=uploads.updates[row])
+        uploads.buffers[row] = state.buffers
+        uploads.counts[row] = state.counts
+        if uploads.unprotected is not None:
+            uploads.unprotected[row] = uploads.updates[row]
+        if turn.client not in self.setup.members:
+            return
+        if "after_round" in self.trainer.acting:
+            self._trained[turn.client] = turn.start.params.clone(), state.clone()
+        if self.trainer.of_upload:
+            update = uploads.updates[row].clone()
+            context = partial(self._context, turn)
+            uploads.updates[row] = self.trainer.upload(update, context, self.causes)
 
     def _delay(self, t: int, k: int) -> int:
         """Age of the client's global model in rounds: U{0..max_delay}, at most the rounds so far
@@ -307,55 +267,65 @@ class Training:
             return 0
         return int(numpy_rng(self.setup.seed, "delay", t, k).integers(0, longest + 1))
 
-    def _room(self, name: str, n: int, width: int) -> torch.Tensor:
-        """[n, width] buffer, reused in every round: allocating it anew costs more than a training
+    def _room(self, name: str, n: int) -> Tensor:
+        """A buffer [n, P], reused in every round: allocating it anew costs more than a training
         step.
         """
-        room = self._rooms.get(name)
-        if room is None or len(room) != n:
-            room = self._rooms[name] = torch.empty(n, width, device=self.setup.device)
-        return room
+        if name not in self._rooms or len(self._rooms[name]) != n:
+            width = self.setup.flat.params.numel()
+            self._rooms[name] = torch.empty(n, width, device=self.setup.device)
+        return self._rooms[name]
 
-    def _assign(self, t: int, k: int, starts: torch.Tensor) -> int:
-        j = self.assignment[k]
-        self.setup.flat.load(starts[j], self.buffers[j], self.counts[j])
-        ctx = self.parties.member("assign", t, k, self.clients[k], starts[j])
-        return call_phase(self.defense, "assign", starts, ctx, where=where_of(ctx))
+    def _assign(self, t: int, k: int) -> int:
+        start = self.state[self.assignment[k]]
+        self.setup.flat.load(start)
+        ctx = self.parties.member("assign", t, k, self.clients[k], start.params)
+        return self._call("assign", self.models, ctx)
+
+    # -- coordinator and adversary -----------------------------------------------------------------
 
     def _coordinate(self, t: int, uploads: Uploads) -> None:
         for name in phases(stage=("rows",)):
-            for group in self.setup.coalitions if self.trainer.phases[name] else ():
+            for group in self.setup.coalitions if name in self.trainer.acting else ():
                 rows = [r for r, k in enumerate(uploads.participants) if k in group]
-                if present := tuple(uploads.participants[r] for r in rows):
-                    ctx = self.parties.coalition(name, t, group, present)
-                    was = [finite(uploads.updates[r]) for r in rows]
-                    changed = call_phase(
-                        self.defense, name, uploads.updates[rows], ctx, where=f"round {t}"
-                    ).to(uploads.updates)
-                    self.causes.watch(present, was, changed, name)
-                    uploads.updates[rows] = changed
+                if rows:
+                    self._coordinate_rows(t, name, group, rows, uploads)
+
+    def _coordinate_rows(
+        self, t: int, name: str, group: tuple[int, ...], rows: list[int], uploads: Uploads
+    ) -> None:
+        present = tuple(uploads.participants[r] for r in rows)
+        ctx = self.parties.coalition(name, t, group, present)
+        was = [finite(uploads.updates[r]) for r in rows]
+        changed = self._call(name, uploads.updates[rows], ctx).to(uploads.updates)
+        self.causes.watch(present, was, changed, name)
+        uploads.updates[rows] = changed
 
     def _attack(self, t: int, uploads: Uploads) -> None:
         insider = self.setup.insider
         rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.malicious]
         if insider is None or not rows or t < insider.start_round:
             return
-        honest = [r for r in range(len(uploads.participants)) if r not in rows]
-        level = LEVELS.index(insider.knowledge)
-        j = uploads.model_of[rows[0]]
-        # a copy: the adversary may write to it
-        start, key = uploads.starts[j].clone(), key_for(self.setup.seed, "adversary", t)
-        bench = Bench(
-            self.setup, uploads.starts[j], uploads.start_buffers[j], t, uploads.start_counts[j]
-        )
         self.trainer.key_module(t, rows[0], "adversary module")
+        knowledge = self._knowledge(t, uploads, rows, insider)
+        with matmuls(self.setup.config.precision):
+            crafted = call_for_rows(
+                insider.attack, "craft", uploads.updates[rows], t, knowledge, where=f"round {t}"
+            )
+        uploads.updates[rows] = crafted.to(uploads.updates)  # it may be float64
+
+    def _knowledge(self, t: int, uploads: Uploads, rows: list[int], insider: Insider) -> Knowledge:
+        """The adversary's context; ``rows``: of its clients."""
+        j = uploads.model_of[rows[0]]
+        received = uploads.starts[j]
+        bench = Bench(self.setup, received, t)
         knowledge = Knowledge(
-            key=key,
+            key=key_for(self.setup.seed, "adversary", t),
             device=self.setup.device,
             federation=self.setup.facts,
             round=t,
             clients=tuple(uploads.participants[r] for r in rows),
-            start=start,
+            start=received.params.clone(),  # a copy: the adversary may write to it
             model=self.setup.flat.module,
             x=insider.x,
             y=insider.y,
@@ -366,90 +336,77 @@ class Training:
             train=bench.train,
             sample_steps=bench.sample_steps,
             logits=bench.logits,
-            own=uploads.updates[rows] if level >= LEVELS.index("own") else None,
-            honest=uploads.updates[honest] if level >= LEVELS.index("honest") else None,
-            rule=(lambda u: self._probe(t, u, uploads, j))
-            if level >= LEVELS.index("rule")
-            else None,
         )
-        with matmuls(self.setup.config.precision):
-            crafted = call_for_rows(
-                insider.attack, "craft", uploads.updates[rows], t, knowledge, where=f"round {t}"
-            )
-        uploads.updates[rows] = crafted.to(uploads.updates)  # it may be float64
+        granted = LEVELS[: LEVELS.index(insider.knowledge) + 1]
+        if "own" in granted:
+            knowledge = replace(knowledge, own=uploads.updates[rows])
+        if "honest" in granted:
+            honest = [r for r in range(len(uploads.participants)) if r not in rows]
+            knowledge = replace(knowledge, honest=uploads.updates[honest])
+        if "rule" in granted:
+            knowledge = replace(knowledge, rule=partial(self._probe, t, uploads, j))
+        return knowledge
 
     def _reject(self, uploads: Uploads) -> tuple[int, ...]:
-        """Drop malicious rows that are not finite, so that an adversary cannot stop the federation."""
+        """Drop malicious rows that are not finite: an adversary cannot stop the federation."""
         rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.malicious]
-        bad = [r for r in rows if not bool(torch.isfinite(uploads.updates[r]).all())]
+        bad = [r for r in rows if not finite(uploads.updates[r])]
         rejected = tuple(uploads.participants[r] for r in bad)
         if bad:
             uploads.keep([r for r in range(len(uploads.participants)) if r not in bad])
         return rejected
 
-    def _probe(self, t: int, updates: torch.Tensor, uploads: Uploads, j: int) -> torch.Tensor:
+    # -- server ------------------------------------------------------------------------------------
+
+    def _probe(self, t: int, uploads: Uploads, j: int, updates: Tensor) -> Tensor:
         """The server's rule for an adversary's trials: with another random key, and without
         changing the server's memory.
         """
         weights = torch.full((len(updates),), 1 / len(updates), device=updates.device)
-        if self.trainer.phases["aggregate"]:
+        if "aggregate" in self.trainer.acting:
             updates = updates.clone()  # a rule may write to its rows
-        return self._rule(
-            t, updates, weights, uploads, j, "probe", deepcopy(self.parties.memory(("server", j)))
-        )
+        memory = deepcopy(self.parties.memory(("server", j)))
+        ctx = self._server_context(t, uploads, j, "probe", memory)
+        return self._call("aggregate", updates, weights, ctx)
 
-    def _rule(
+    def _server_context(
         self,
         t: int,
-        updates: torch.Tensor,
-        weights: torch.Tensor,
         uploads: Uploads,
         j: int,
         purpose: str,
-        memory: dict,
+        memory: dict[str, Any],
         rejected: int = 0,
-    ) -> torch.Tensor:
-        rows, facts = (
-            tuple(k for k, m in zip(uploads.participants, uploads.model_of, strict=True) if m == j),
-            self.setup.facts,
-        )
+    ) -> ServerContext:
+        setup = self.setup
+        flat = self.setup.flat
+        senders = zip(uploads.participants, uploads.model_of, strict=True)
         ctx = ServerContext(
             key=self.parties.key(f"{purpose}{j}", t),
-            device=self.setup.device,
-            federation=facts,
+            device=setup.device,
+            federation=setup.facts,
             round=t,
-            params=uploads.starts[j],
-            participants=rows,
+            params=uploads.starts.params[j],
+            participants=tuple(k for k, model in senders if model == j),
             memory=memory,
             model_index=j,
-            assumed_malicious=max(0, facts.assumed_malicious - rejected),
-            layers=self.setup.flat.layers,
-            input_shape=self.setup.clients[0].x.shape[1:],
-            root=self.setup.root,
-            logits=lambda params, x: self.setup.flat.logits(
-                params, self.buffers[j], x, self.counts[j]
-            ),
+            assumed_malicious=max(0, setup.facts.assumed_malicious - rejected),
+            layers=flat.layers,
+            input_shape=setup.clients[0].x.shape[1:],
+            root=setup.root,
+            logits=lambda params, x: flat.logits(replace(self.state[j], params=params), x),
         )
-        ctx = replace(
-            ctx, train=lambda params, x, y, epochs: self._server_train(ctx, params, x, y, epochs)
-        )
-        return call_phase(self.defense, "aggregate", updates, weights, ctx, where=where_of(ctx))
 
-    def _server_train(
-        self,
-        ctx: ServerContext,
-        params: torch.Tensor,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        epochs: int,
-    ) -> torch.Tensor:
-        j = ctx.model_index
-        bench = Bench(self.setup, params, self.buffers[j], ctx.round, self.counts[j])
-        self.trainer.key_module(ctx.round, j, "server module")
-        return params + bench.train(x, y, epochs, ctx.generator)
+        def train(params: Tensor, x: Tensor, y: Tensor, epochs: int) -> Tensor:
+            bench = Bench(setup, replace(self.state[j], params=params), t)
+            self.trainer.key_module(t, j, "server module")
+            return params + bench.train(x, y, epochs, ctx.generator)
 
-    def _aggregate(self, t: int, uploads: Uploads, rejected: int) -> torch.Tensor:
-        """[s, P] steps, zero for a model without clients. Weights are the setup's, renormalised
+        ctx = replace(ctx, train=train)  # with the generator of the context that the rule gets
+        return ctx
+
+    def _aggregate(self, t: int, uploads: Uploads, rejected: int) -> Tensor:
+        """Steps [s, P], zero for a model without clients. Weights are the setup's, renormalised
         over the clients present.
         """
         steps = torch.zeros_like(self.models)
@@ -457,57 +414,41 @@ class Training:
             rows = [r for r, m in enumerate(uploads.model_of) if m == j]
             if not rows:
                 continue
-            weights = self._weighing[[uploads.participants[r] for r in self._weight_order(t, rows)]]
-            weights = weights / weights.sum()
-            everyone = len(rows) == len(uploads.model_of)
-            mine = uploads.updates if everyone else uploads.updates[rows]
-            if everyone and overrides(self.defense, "aggregate"):
-                # a rule may write to its rows; the received ones are measured later
-                mine = mine.clone()
+            weights = self._weights(t, uploads, rows)
+            memory = self.parties.memory(("server", j))
+            ctx = self._server_context(t, uploads, j, "aggregate", memory, rejected)
+            updates = uploads.updates
+            if len(rows) < len(updates) or "aggregate" in self.trainer.acting:
+                updates = updates[rows]  # a copy, which a rule may write to
             # a copy of the weights: the buffers are averaged by them below
-            steps[j] = self._rule(
-                t,
-                mine,
-                weights.clone(),
-                uploads,
-                j,
-                "aggregate",
-                self.parties.memory(("server", j)),
-                rejected,
-            )
-            self.buffers[j] = weights @ uploads.buffers[rows]
-            self.counts[j] = mean_counts(weights, uploads.counts[rows])
+            steps[j] = self._call("aggregate", updates, weights.clone(), ctx)
+            self.state.buffers[j] = weights @ uploads.buffers[rows]
+            self.state.counts[j] = mean_counts(weights, uploads.counts[rows])
         return steps
 
-    def _weight_order(self, t: int, rows: list[int]) -> list[int]:
-        """The row that each row takes its weight from: itself, or with ``weight_order: shuffled``
-        another one (released code).
+    def _weights(self, t: int, uploads: Uploads, rows: list[int]) -> Tensor:
+        """Weights [rows] of FedAvg; with ``weight_order: shuffled`` those of other rows (released
+        code).
         """
-        if self.setup.config.weight_order == "clients":
-            return rows
-        return [
-            rows[i] for i in numpy_rng(self.setup.seed, "weight-order", t).permutation(len(rows))
-        ]
+        if self.setup.config.weight_order != "clients":
+            order = numpy_rng(self.setup.seed, "weight-order", t).permutation(len(rows))
+            rows = [rows[i] for i in order]
+        weights = self._weighing[[uploads.participants[r] for r in rows]]
+        return weights / weights.sum()
+
+    # -- after a round, and after the last one -----------------------------------------------------
 
     def _after_round(self, t: int) -> None:
-        for k, (start, *trained) in self._trained.items():
-            self.setup.flat.load(*trained)
+        for k, (start, state) in self._trained.items():
+            self.setup.flat.load(state)
             ctx = self.parties.member("after_round", t, k, self.clients[k], start)
-            call_phase(
-                self.defense,
-                "after_round",
-                replace(ctx, ask_global=global_logits(self, k)),
-                where=where_of(ctx),
-            )
+            ctx = replace(ctx, ask_global=global_logits(self, k))
+            self._call("after_round", ctx)
         self._trained.clear()
 
     def facts(self) -> dict[str, FactValue]:
         """The facts that the defense reports after the last round."""
-        if not self.trainer.phases["report"]:
+        if "report" not in self.trainer.acting:
             return {}
-        return merged(
-            [
-                call_phase(self.defense, "report", c, where=where_of(c))
-                for c in self.parties.reports(len(self.models))
-            ]
-        )
+        contexts = self.parties.reports(len(self.models))
+        return merged([self._call("report", ctx) for ctx in contexts])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from fedbench.core.spec.federation import FederationSpec, Optimizer
 
@@ -20,7 +20,8 @@ def lr_at(federation: FederationSpec, round: int) -> float:
     ... to lr (1 + cos(pi e / T)) / 2, so that rounds 1 and 2 share the first value
     (docs/methods/federation.md#schedules).
     """
-    optimizer, schedule = federation.optimizer, federation.optimizer.schedule
+    optimizer = federation.optimizer
+    schedule = federation.optimizer.schedule
     factor = schedule.factor or 1.0
     if schedule.name == "exponential":
         return optimizer.lr * factor ** (round - 1)
@@ -31,15 +32,15 @@ def lr_at(federation: FederationSpec, round: int) -> float:
     return optimizer.lr
 
 
-_IN_CACHE = 2**17  # elements: 512 KiB in float32
-
-
 class State(NamedTuple):
-    """Of Adam, for one client: [P] first and second moments, and the number of steps."""
+    """Adam's state for one client."""
 
-    first: torch.Tensor
-    second: torch.Tensor
-    steps: torch.Tensor
+    first: Tensor
+    """[P] first moment"""
+    second: Tensor
+    """[P] second moment"""
+    steps: Tensor
+    """number of steps, a float32 scalar"""
 
 
 class SGD:
@@ -51,14 +52,12 @@ class SGD:
     """
 
     def __init__(
-        self,
-        params: torch.Tensor,
-        grads: torch.Tensor,
-        *,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        self, params: Tensor, grads: Tensor, momentum: float = 0.0, weight_decay: float = 0.0
     ) -> None:
-        self._rows, self._momentum, self._weight_decay = (params, grads), momentum, weight_decay
+        self._params = params
+        self._grads = grads
+        self._momentum = momentum
+        self._weight_decay = weight_decay
         self._velocity = torch.zeros_like(params) if momentum else params.new_zeros(0)
 
     def reset(self, clients: Sequence[int] = (), again: bool = False) -> None:
@@ -68,17 +67,15 @@ class SGD:
         self._velocity.zero_()
 
     def restart(self) -> None:
-        """As ``reset`` left it."""
+        """Return to the state that ``reset`` left."""
         self._velocity.zero_()
 
     def step(self, lr: float, rows: Sequence[int] = (0,)) -> None:
-        """One step of these rows."""
-        params, grads = ([of[i] for i in rows] for of in self._rows)
-        velocities = [self._velocity[i] for i in rows] if self._momentum else []
+        """Step these rows."""
         torch._fused_sgd_(  # what torch.optim.SGD(fused=True) calls: one pass over the memory
-            params,
-            grads,
-            velocities,
+            [self._params[i] for i in rows],
+            [self._grads[i] for i in rows],
+            [self._velocity[i] for i in rows] if self._momentum else [],
             lr=lr,
             momentum=self._momentum,
             weight_decay=self._weight_decay,
@@ -88,12 +85,12 @@ class SGD:
             is_first_step=False,
         )
 
-    def first_steps(self, gradients: torch.Tensor, lr: float) -> torch.Tensor:
-        """[n, P] steps from row 0 by each of ``gradients`` [n, P], which are overwritten: -lr (g +
+    def first_steps(self, gradients: Tensor, lr: float) -> Tensor:
+        """Steps [n, P] from row 0 by each of ``gradients`` [n, P], which are overwritten: -lr (g +
         wd p).
         """
         if self._weight_decay:
-            gradients.add_(self._rows[0][0], alpha=self._weight_decay)
+            gradients.add_(self._params[0], alpha=self._weight_decay)
         return gradients.mul_(-lr)
 
 
@@ -101,59 +98,54 @@ class Adam:
     """Adam (Kingma & Ba, ICLR 2015, algorithm 1; L2 weight decay added to the gradient, eps 1e-8)
     on rows of ``params`` [G, P]; ``grads``: [G, P], only read.
 
-    ``states``: a client's moments and step count live on from round to round in it, though its
-    parameters are replaced, as in FedPoisonMIA's released code
-    (docs/methods/federation.md#optimisers); without it every round starts afresh.
+    ``moments``: a client's state lives on from round to round in it, though its parameters are
+    replaced, as in FedPoisonMIA's released code (docs/methods/federation.md#optimisers); without it
+    every round starts afresh.
     """
 
     BETAS = (0.9, 0.999)
     EPS = 1e-8
+    IN_CACHE = 2**17  # elements: 512 KiB in float32
 
     def __init__(
         self,
-        params: torch.Tensor,
-        grads: torch.Tensor,
-        *,
-        betas: tuple[float, ...] = BETAS,
+        params: Tensor,
+        grads: Tensor,
+        betas: Sequence[float] = BETAS,
         weight_decay: float = 0.0,
-        states: dict[int, State] | None = None,
+        moments: dict[int, State] | None = None,
     ) -> None:
-        self._rows, self._betas, self._weight_decay = (params, grads), betas, weight_decay
-        self._kept, self._fresh, self._state, self._began = (
-            states,
-            list[State](),
-            list[State](),
-            list[State](),
-        )
+        self._params = params
+        self._grads = grads
+        self._moments = moments
+        self._betas = betas
+        self._weight_decay = weight_decay
+        self._states = list[State]()
+        self._began = list[State]()
 
     def reset(self, clients: Sequence[int] = (), again: bool = False) -> None:
-        """Fresh moments, or the clients' own, as their last round left them. ``clients``,
+        """Take fresh moments, or the clients' own, as their last round left them. ``clients``,
         ``again``: as for ``SGD``.
         """
-        if self._kept is None or not clients:
-            self._fresh = self._fresh or [self._new() for _ in self._rows[0]]
-            self._state = self._fresh
+        if self._moments is None or not clients:
+            self._states = self._states or [self._fresh() for _ in self._params]
             self.restart()
             return
         for k in clients:
-            if k not in self._kept:
-                self._kept[k] = self._new()
-        self._state = [self._kept[k] for k in clients]
-        self._began = [State(*(t.clone() for t in state)) for state in self._state] if again else []
+            if k not in self._moments:
+                self._moments[k] = self._fresh()
+        self._states = [self._moments[k] for k in clients]
+        self._began = [State(*(t.clone() for t in state)) for state in self._states if again]
 
     def restart(self) -> None:
-        """As ``reset`` left it."""
-        if self._state is self._fresh:
-            for t in itertools.chain(*self._fresh):
-                t.zero_()
-        else:
-            for t, was in zip(
-                itertools.chain(*self._state), itertools.chain(*self._began), strict=True
-            ):
-                t.copy_(was)
+        """Return to the state that ``reset`` left."""
+        began = self._began or [None] * len(self._states)
+        for state, before in zip(self._states, began, strict=True):
+            for i, t in enumerate(state):
+                t.zero_() if before is None else t.copy_(before[i])
 
-    def _new(self) -> State:
-        row = self._rows[0][0]
+    def _fresh(self) -> State:
+        row = self._params[0]
         return State(
             torch.zeros_like(row),
             torch.zeros_like(row),
@@ -161,17 +153,15 @@ class Adam:
         )
 
     def step(self, lr: float, rows: Sequence[int] = (0,)) -> None:
-        """One step of these rows."""
-        params, grads = ([of[i] for i in rows] for of in self._rows)
-        first, second, steps = (
-            list(of) for of in zip(*(self._state[i] for i in rows), strict=True)
-        )
+        """Step these rows."""
+        states = [self._states[i] for i in rows]
+        steps = [state.steps for state in states]
         torch._foreach_add_(steps, 1)
         torch._fused_adam_(  # what torch.optim.Adam(fused=True) calls: one pass over the memory
-            params,
-            grads,
-            first,
-            second,
+            [self._params[i] for i in rows],
+            [self._grads[i] for i in rows],
+            [state.first for state in states],
+            [state.second for state in states],
             [],
             steps,
             lr=lr,
@@ -183,27 +173,26 @@ class Adam:
             maximize=False,
         )
 
-    def first_steps(self, gradients: torch.Tensor, lr: float) -> torch.Tensor:
-        """As ``SGD``'s: -lr g / (|g| + eps), since both moments' corrections cancel their weights."""
+    def first_steps(self, gradients: Tensor, lr: float) -> Tensor:
+        """Steps as ``SGD``'s: -lr g / (|g| + eps), since both moments' corrections cancel their
+        weights.
+        """
         if self._weight_decay:
-            gradients.add_(self._rows[0][0], alpha=self._weight_decay)
+            gradients.add_(self._params[0], alpha=self._weight_decay)
         # fresh pages cost more than the division
-        for rows in gradients.split(max(1, _IN_CACHE // max(gradients.shape[1], 1))):
+        for rows in gradients.split(max(1, self.IN_CACHE // max(gradients.shape[1], 1))):
             rows.div_(rows.abs().add_(self.EPS)).mul_(-lr)
         return gradients
 
 
 def make_optimizer(
-    optimizer: Optimizer,
-    params: torch.Tensor,
-    grads: torch.Tensor,
-    states: dict[int, State] | None = None,
+    optimizer: Optimizer, params: Tensor, grads: Tensor, moments: dict[int, State] | None = None
 ) -> SGD | Adam:
-    """The one that the suite gives the federation's clients, for rows of ``params`` and ``grads``
-    [G, P]. ``states``: what clients keep from round to round, where the suite lets them.
+    """The optimiser that the suite gives the federation's clients, for rows of ``params`` and
+    ``grads`` [G, P]. ``moments``: of clients, where the suite lets them live on.
     """
-    if optimizer.name == "adam":
-        betas = tuple(optimizer.betas) if optimizer.betas else Adam.BETAS
-        kept = states if optimizer.keep_state else None
-        return Adam(params, grads, betas=betas, weight_decay=optimizer.weight_decay, states=kept)
-    return SGD(params, grads, momentum=optimizer.momentum, weight_decay=optimizer.weight_decay)
+    if optimizer.name == "sgd":
+        return SGD(params, grads, optimizer.momentum, optimizer.weight_decay)
+    betas = optimizer.betas or Adam.BETAS
+    decay = optimizer.weight_decay
+    return Adam(params, grads, betas, decay, moments if optimizer.keep_state else None)

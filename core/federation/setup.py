@@ -1,4 +1,4 @@
-"""What a training needs to know, what it reports, and the contexts that its parties are handed."""
+"""Inputs and results of a training, and the contexts that its parties are handed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedbench.core.contract.attack import ActiveAttack, KnowledgeLevel
 from fedbench.core.contract.contexts import (
@@ -20,7 +21,7 @@ from fedbench.core.contract.contexts import (
 from fedbench.core.contract.defense import Defense, acting
 from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.compose import Coalitions
-from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.flat import FlatModel, ModelState
 from fedbench.core.numerics.gradients import clipped_gradient
 from fedbench.core.numerics.per_sample import per_sample_gradients
 from fedbench.core.numerics.rng import key_for
@@ -57,54 +58,48 @@ def public_facts(
 
 @dataclass(frozen=True, kw_only=True)
 class Insider:
-    """An adversary inside the federation: it controls the last ``malicious`` clients from
-    ``start_round`` on.
-
-    ``knowledge``: what the setting grants it. ``x``, ``y``: its attack set; ``mask_x``, ``mask_y``:
-    its mask set.
-    """
+    """An adversary inside the federation: it controls its last clients."""
 
     attack: ActiveAttack
     malicious: int
+    """how many clients it controls"""
     knowledge: KnowledgeLevel
+    """what the setting grants it"""
     start_round: int
-    x: torch.Tensor
-    y: torch.Tensor
-    mask_x: torch.Tensor
-    mask_y: torch.Tensor
+    x: Tensor
+    """samples of its attack set"""
+    y: Tensor
+    mask_x: Tensor
+    """samples of its mask set"""
+    mask_y: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """One training. ``config``: the suite's ``federation``; ``expected_malicious``: number of
-    malicious clients that the server's rule assumes. ``clients``: each client's own data;
-    ``members``: the ids that defend, ascending.
-
-    ``initial``: [s, P] the starting parameters of the s global models. ``insider``: the adversary
-    among the clients. ``root``: the server's own samples, if its rule wants some. ``thresholds``:
-    each client's tolerance, if it has one. ``keep_unprotected``: also hand out the updates as they
-    were before ``protect`` and ``coordinate``.
-    """
+    """Inputs of a training."""
 
     config: FederationSpec
+    """the suite's ``federation``"""
     seed: int
     flat: FlatModel
     clients: list[MemberData]
+    """each client's own data"""
     n_classes: int
     defense: Defense
     members: tuple[int, ...]
-    initial: torch.Tensor
+    """ids of the clients that defend, ascending"""
+    initial: Tensor
+    """[s, P] starting parameters of the s global models"""
     insider: Insider | None = None
+    """the adversary among the clients"""
     root: MemberData | None = None
+    """the server's own samples, if its rule wants some"""
     thresholds: tuple[float, ...] | None = None
+    """each client's tolerance, if it has one"""
     keep_unprotected: bool = False
+    """also hand out the updates as they were before ``protect`` and ``coordinate``"""
     expected_malicious: int = 0
-
-    def __post_init__(self) -> None:
-        if sorted(k for group in self.coalitions for k in group) != list(self.members):
-            raise ValueError(
-                f"the members {self.members} are not those of the coalitions {self.coalitions}"
-            )
+    """number of malicious clients that the server's rule assumes"""
 
     @cached_property
     def coalitions(self) -> tuple[tuple[int, ...], ...]:
@@ -122,17 +117,16 @@ class Setup:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """[K] number of training samples of each client, including samples that a defense holds
-        out.
-        """
+        """Number [K] of training samples of each client, with those that a defense holds out."""
         return tuple(len(d.trainable) for d in self.clients)
 
     @property
     def weighing(self) -> tuple[float, ...]:
-        """[K] what the server weighs each client's update by, to be divided by the sum over those
-        who are present.
+        """Weights [K] of the clients' updates at the server, to be divided by their sum over the
+        present clients.
         """
-        return tuple(1.0 if self.config.weights == "equal" else float(n) for n in self.sizes)
+        equal = self.config.weights == "equal"
+        return (1.0,) * len(self.sizes) if equal else tuple(map(float, self.sizes))
 
     @cached_property
     def facts(self) -> Federation:
@@ -156,66 +150,61 @@ class Setup:
 
 @dataclass(kw_only=True)
 class Uploads:
-    """The uploads of a round, before aggregation.
-
-    ``participants``: ids in row order; ``updates``: [n, P] as uploaded; ``buffers``: [n, B] client
-    buffers as uploaded, ``counts``: [n, I] the integer ones; ``model_of``: [n] index of the global
-    model each one contributes to; ``start_of``: [n] index of the model it started from among
-    ``starts`` [S, P] (``start_buffers`` [S, B], ``start_counts`` [S, I]): first the current global
-    models, then the older ones that delayed clients still had. ``unprotected``: [n, P] the
-    updates before any protection, if requested.
-    """
+    """The uploads of a round, before aggregation."""
 
     round: int
     participants: tuple[int, ...]
-    updates: torch.Tensor
-    buffers: torch.Tensor
-    counts: torch.Tensor
+    """ids in row order"""
+    updates: Tensor
+    """[n, P] as uploaded"""
+    buffers: Tensor
+    """[n, B] floating-point buffers as uploaded"""
+    counts: Tensor
+    """[n, I] the other buffers as uploaded"""
     model_of: list[int]
+    """[n] index of the global model that each one contributes to"""
     start_of: list[int]
-    starts: torch.Tensor
-    start_buffers: torch.Tensor
-    start_counts: torch.Tensor
-    unprotected: torch.Tensor | None = None
+    """[n] index, among ``starts``, of the model that each one started from"""
+    starts: ModelState
+    """first the current global models, then the older ones that delayed clients still had"""
+    unprotected: Tensor | None = None
+    """[n, P] updates before any protection, if requested"""
 
     def keep(self, rows: list[int]) -> None:
         """Leave only these rows."""
         self.participants = tuple(self.participants[r] for r in rows)
-        self.updates, self.buffers, self.counts = (
-            self.updates[rows],
-            self.buffers[rows],
-            self.counts[rows],
-        )
-        self.model_of, self.start_of = (
-            [self.model_of[r] for r in rows],
-            [self.start_of[r] for r in rows],
-        )
-        self.unprotected = None if self.unprotected is None else self.unprotected[rows]
+        self.model_of = [self.model_of[r] for r in rows]
+        self.start_of = [self.start_of[r] for r in rows]
+        for name in ("updates", "buffers", "counts", "unprotected"):
+            if (values := getattr(self, name)) is not None:
+                setattr(self, name, values[rows])
 
 
 @dataclass(kw_only=True)
 class RoundResult:
-    """A finished round: the uploads, and the new global models [s, P], buffers [s, B] with counts
-    [s, I], and steps [s, P].
-
-    ``rejected``: malicious clients with non-finite rows, which the server dropped from the uploads.
-    ``assignment``: [K] the global model of every client.
-    """
+    """A finished round."""
 
     uploads: Uploads
-    models: torch.Tensor
-    buffers: torch.Tensor
-    counts: torch.Tensor
-    steps: torch.Tensor
+    state: ModelState
+    """the new global models"""
+    steps: Tensor
+    """[s, P] from the old global parameters to the new ones"""
     rejected: tuple[int, ...] = ()
+    """malicious clients with rows that are not finite, which the server dropped"""
     assignment: tuple[int, ...] = ()
+    """[K] the global model of every client"""
+
+    @property
+    def models(self) -> Tensor:
+        """Parameters [s, P] of the new global models."""
+        return self.state.params
 
 
 # --- contexts and memories ------------------------------------------------------------------------
 
 
 class MemberTools:
-    """What the numerics compute for a member (``contract.contexts.Tools``)."""
+    """Computations of the numerics for a member (``contract.contexts.Tools``)."""
 
     normalise = staticmethod(as_floats)
     per_sample_gradients = staticmethod(per_sample_gradients)
@@ -231,19 +220,20 @@ class Parties:
         weighing = torch.tensor(setup.weighing, dtype=torch.float64)
         self.shares = tuple(float(w) for w in weighing / weighing.sum())
 
-    def memory(self, who: Any) -> dict[str, Any]:
+    def memory(self, party: Any) -> dict[str, Any]:
         """The memory of a party, which lasts for the run."""
-        return self._memories.setdefault(who, {})
+        return self._memories.setdefault(party, {})
 
     def key(self, phase: str, round: int, client: int = 0) -> int:
         """Key of a defense's random draws in one phase."""
         return key_for(self._setup.seed, f"defense:{phase}", round, client)
 
     def member(
-        self, phase: str, round: int, k: int, data: MemberData, start: torch.Tensor
+        self, phase: str, round: int, k: int, data: MemberData, start: Tensor
     ) -> MemberContext:
         """Client ``k``, which received ``start`` [P]; the model is the live one."""
-        setup, flat = self._setup, self._setup.flat
+        setup = self._setup
+        flat = self._setup.flat
         return MemberContext(
             key=self.key(phase, round, k),
             device=setup.device,
@@ -266,8 +256,8 @@ class Parties:
         """The coordinator of the coalition of these ``members`` with those of them that are
         ``present``.
 
-        Its random draws are keyed by the coalition's first member, so that each coalition draws as
-        it would alone.
+        Random draws are keyed by the coalition's first member, so that each coalition draws as it
+        would alone.
         """
         setup = self._setup
         return CoalitionContext(
@@ -279,7 +269,7 @@ class Parties:
             sizes=tuple(setup.sizes[k] for k in members),
             weights=tuple(self.shares[k] for k in members),
             round=round,
-            memory=self.memory(_coordinator(members)),
+            memory=self.memory(("coordinator", members)),
         )
 
     def answer_context(self, round: int, j: int, served: tuple[int, ...]) -> AnswerContext:
@@ -301,7 +291,7 @@ class Parties:
             served=tuple(k for k in served if k in members),
             round=round,
             model_index=j,
-            coalition=MappingProxyType(self.memory(_coordinator(members))),
+            coalition=MappingProxyType(self.memory(("coordinator", members))),
             of_member={k: MappingProxyType(self.memory(k)) for k in members},
         )
 
@@ -314,14 +304,9 @@ class Parties:
             ReportContext(
                 federation=self._setup.facts,
                 members=members,
-                coalition=self.memory(_coordinator(members)),
+                coalition=self.memory(("coordinator", members)),
                 of_member={k: self.memory(k) for k in members},
                 of_server=of_server,
             )
             for members in self._setup.coalitions or ((),)
         ]
-
-
-def _coordinator(members: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """The party that a coalition's coordinator is."""
-    return "coordinator", members

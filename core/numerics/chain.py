@@ -10,16 +10,16 @@ own parameters: one kernel call for all of them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.modules.module import _has_any_global_hook
+from torch import Tensor, nn
 from torch.utils import deterministic
 
 from fedbench.core.numerics.flat import FlatModel, clip_factors
+from fedbench.core.numerics.layers import has_hooks
 from fedbench.core.numerics.links import LINKS, STACKED, DropoutLink, FlattenLink, LinearLink, Link
 from fedbench.core.numerics.wrappers import Normalised, as_floats
 
@@ -41,21 +41,21 @@ def unfilled() -> Iterator[None]:
 class Chain:
     """The cross-entropy's gradient of one model on the CPU, or of the models of many clients, into
     ``grads``: [P], or [G, P]. Made by :meth:`of`, anew for every client: it holds the layers as
-    they are then.
+    they are then. ``draws``: whether a forward pass draws random numbers; ``stackable``: whether
+    :meth:`of_clients` serves this model.
     """
 
-    def __init__(self, module: nn.Module, links: list[Link], grads: torch.Tensor) -> None:
-        self._module, self._links, self.grads = module, links, grads
-        self._first = next(i for i, link in enumerate(links) if link.grads)
+    def __init__(self, module: nn.Module, links: list[Link], grads: Tensor) -> None:
+        self._module = module
+        self._links = links
+        self.grads = grads
         self.draws = any(type(link) is DropoutLink for link in links)
-        """whether a forward pass draws random numbers"""
         self.stackable = all(type(link.layer) in STACKED for link in links)
-        """whether :meth:`of_clients` serves this model"""
 
     @classmethod
-    def of(cls, flat: FlatModel, like: torch.Tensor) -> Chain | None:
-        """For batches ``like`` this one [B, *input]. None where a layer is not of ``LINKS``, is
-        used twice, hooked, frozen or not on the CPU in full precision: autograd then.
+    def of(cls, flat: FlatModel, like: Tensor) -> Chain | None:
+        """The chain for batches ``like`` this one [B, *input]. None where a layer is not of
+        ``LINKS``, is used twice, hooked, frozen or not on the CPU in full precision.
         """
         if flat.params.dtype not in (torch.float32, torch.float64):
             return None
@@ -63,50 +63,39 @@ class Chain:
         links = links_of(flat.module, grads, like.dim() == 2)
         return None if links is None else cls(flat.module, links, flat.grad)
 
-    def of_clients(self, flat: FlatModel, params: torch.Tensor, grads: torch.Tensor) -> Chain:
-        """The same layers for G clients at once: ``params`` and ``grads`` are [G, P], ``x`` and
+    def of_clients(self, flat: FlatModel, params: Tensor, grads: Tensor) -> Chain:
+        """The chain for G clients at once: ``params`` and ``grads`` are [G, P], ``x`` and
         ``g`` of the methods below [G, B, ...].
         """
-        values, views = (
-            dict(zip(map(id, flat.trainable), flat.views(rows), strict=True))
-            for rows in (params, grads)
-        )
-        return Chain(
-            self._module,
-            [
-                type(link)(
-                    link.layer,
-                    tuple(values[id(p)] for p in own),
-                    tuple(views[id(p)] for p in own),
-                    link.fresh,
-                    clients=True,
-                )
-                for link in self._links
-                for own in [[p for p in link.layer._parameters.values() if p is not None]]
-            ],
-            grads,
-        )
+        rows = zip(flat.trainable, flat.views(params), flat.views(grads), strict=True)
+        views = {id(p): (value, grad) for p, value, grad in rows}
+        links = []
+        for link in self._links:
+            pairs = [views[id(p)] for p in link.layer.parameters(recurse=False)]
+            values = tuple(value for value, _ in pairs)
+            gradients = tuple(grad for _, grad in pairs)
+            links.append(type(link)(link.layer, values, gradients, link.fresh, clients=True))
+        return Chain(self._module, links, grads)
 
     def hooked(self) -> bool:
         """Whether a layer has got a hook, which it does not call."""
-        return any(_hooked(link.layer) for link in self._links)
+        return any(has_hooks(link.layer) for link in self._links)
 
     @unfilled()
     @torch.no_grad()
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, C] logits of ``x`` [B, ...]."""
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [B, C] of ``x`` [B, ...]."""
         return _forward(self._module, self._links, x)
 
     @unfilled()
     @torch.no_grad()
-    def backward(self, gradient: torch.Tensor) -> None:
+    def backward(self, g: Tensor) -> None:
         """Fill the parameters' gradients from that of the last logits, [B, C]."""
-        g: torch.Tensor | None = gradient
-        for i in range(len(self._links) - 1, self._first - 1, -1):
-            assert g is not None  # every link above the first with parameters is asked for it
-            g = self._links[i].backward(g, i > self._first)
+        links = _trained(self._links)
+        for link in reversed(links):
+            g = link.backward(g, link is not links[0])
 
-    def gradient(self, x: torch.Tensor, target: torch.Tensor) -> None:
+    def gradient(self, x: Tensor, target: Tensor) -> None:
         """Fill them with those of the mean cross-entropy on ``x`` [B, ...] and ``target`` [B] int64
         or [B, C] float.
         """
@@ -114,55 +103,59 @@ class Chain:
 
     @unfilled()
     @torch.no_grad()
-    def clipped(
-        self, x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor, bound: float
-    ) -> None:
+    def clipped(self, x: Tensor, target: Tensor, weight: Tensor, bound: float) -> None:
         """Fill them with the sum over the samples of ``weight`` times the cross-entropy's gradient,
-        clipped to the L2 norm ``bound``; of linear layers only. As ``gradients.clipped_gradient``,
-        of many clients at once.
+        clipped to the L2 norm ``bound``; of linear layers only. See ``gradients.clipped_gradient``.
         """
-        g, seen = of_logits(self.forward(x), target, weight), []
-        for i in range(len(self._links) - 1, self._first - 1, -1):
-            link = self._links[i]
-            if isinstance(link, LinearLink):
-                seen.append((link, g, link.squares(g)))
-            g = link.down(g) if i > self._first else g
-        factors = clip_factors(sum((squares for _, _, squares in seen), torch.zeros(())), bound).to(
-            g
-        )[..., None]
-        for link, g, _ in seen:
+        logits = self.forward(x)
+        linear = [
+            (link, g, link.squares(g))
+            for link, g in _descending(self._links, of_logits(logits, target, weight))
+            if isinstance(link, LinearLink)
+        ]
+        squares = sum((of_layer for _, _, of_layer in linear), torch.zeros(()))
+        factors = clip_factors(squares, bound).to(logits)[..., None]
+        for link, g, _ in linear:
             link.backward(g * factors, False)
 
 
 @torch.no_grad()
 def walked(
     module: nn.Module,
-    x: torch.Tensor,
-    target: torch.Tensor,
-    grads: dict[int, torch.Tensor] | None = None,
-) -> list[tuple[nn.Module, torch.Tensor, torch.Tensor]] | None:
+    x: Tensor,
+    target: Tensor,
+    grads: Mapping[int, Tensor] | None = None,
+) -> list[tuple[nn.Module, Tensor, Tensor]] | None:
     """Each layer with parameters, its input and the gradient of the summed cross-entropy at its
     output; None where ``module`` is no chain, or on a GPU. ``target``: [B] int64 or [B, C] float.
     ``grads``: something for each trainable parameter, by its id, where that is at hand: to look for
     them takes as long as a small layer.
     """
-    links = links_of(
-        module, {id(p): p for p in module.parameters()} if grads is None else grads, x.dim() == 2
-    )
+    if grads is None:
+        grads = {id(p): p for p in module.parameters()}
+    links = links_of(module, grads, x.dim() == 2)
     if links is None:
         return None
     g = of_logits(_forward(module, links, x), target, 1.0)
-    first, seen = next(i for i, link in enumerate(links) if link.grads), []
-    for i in range(len(links) - 1, first - 1, -1):
-        link = links[i]
-        if link.grads:
-            seen.append((link.layer, link.input, g))
-        if i > first:
+    pairs = [(link, g) for link, g in _descending(links, g) if link.grads]
+    return [(link.layer, link.input, g) for link, g in reversed(pairs)]
+
+
+def _trained(links: list[Link]) -> list[Link]:
+    """The links from the first one with parameters on."""
+    return links[next(i for i, link in enumerate(links) if link.grads) :]
+
+
+def _descending(links: list[Link], g: Tensor) -> Iterator[tuple[Link, Tensor]]:
+    """The links down to the first one with parameters, and the gradient at the output of each."""
+    links = _trained(links)
+    for link in reversed(links):
+        yield link, g
+        if link is not links[0]:
             g = link.down(g)
-    return seen[::-1]
 
 
-def links_of(module: nn.Module, grads: dict[int, torch.Tensor], rows: bool) -> list[Link] | None:
+def links_of(module: nn.Module, grads: Mapping[int, Tensor], rows: bool) -> list[Link] | None:
     """The model as links, with where each parameter's gradient goes, by its id; None where it is no
     chain of such layers, on the CPU, that reaches all of ``grads``. ``rows``: whether its inputs
     are [B, d].
@@ -172,17 +165,19 @@ def links_of(module: nn.Module, grads: dict[int, torch.Tensor], rows: bool) -> l
         return None
     links: list[Link] = []
     fresh = False
+    ids = []
     for layer in _pooled_first(layers):
-        kind, own = LINKS.get(type(layer)), list(layer._parameters.values())
-        known = kind is not None and kind.serves(layer, rows) and not _hooked(layer)
-        if kind is None or not known or not all(p is None or _plain(p, grads) for p in own):
+        kind = LINKS.get(type(layer))
+        parameters = list(layer._parameters.values())
+        if kind is None or not kind.serves(layer, rows) or has_hooks(layer):
             return None
-        links.append(
-            kind(layer, tuple(own), tuple(None if p is None else grads[id(p)] for p in own), fresh)
-        )
+        if not all(p is None or _plain(p, grads) for p in parameters):
+            return None
+        ids += [id(p) for p in parameters if p is not None]
+        gradients = tuple(None if p is None else grads[id(p)] for p in parameters)
+        links.append(kind(layer, tuple(parameters), gradients, fresh))
         rows = rows or kind is FlattenLink
         fresh = not kind.keeps_output and kind not in (FlattenLink, DropoutLink)
-    ids = [id(p) for link in links for p in link.layer._parameters.values() if p is not None]
     return links if len(set(ids)) == len(ids) and set(ids) == grads.keys() else None
 
 
@@ -192,17 +187,17 @@ def obstacle(module: nn.Module) -> str:
         if type(layer) is nn.Dropout:
             return f"its layer '{name}' draws random numbers"
         if type(layer) not in (nn.Sequential, Normalised, *LINKS):
-            what = f"its part '{name}'" if name else "the model"
-            return f"{what} ({type(layer).__name__}) is no layer that can be stacked"
+            part = f"its part '{name}'" if name else "the model"
+            return f"{part} ({type(layer).__name__}) is no layer that can be stacked"
     return "a layer of it is hooked, frozen, used twice, or has options that cannot be stacked"
 
 
-def _plain(p: nn.Parameter, grads: dict[int, torch.Tensor]) -> bool:
+def _plain(p: nn.Parameter, grads: Mapping[int, Tensor]) -> bool:
     hooks = p._backward_hooks, getattr(p, "_post_accumulate_grad_hooks", None)
     return id(p) in grads and p.requires_grad and p.is_cpu and not any(hooks)
 
 
-def _forward(module: nn.Module, links: list[Link], x: torch.Tensor) -> torch.Tensor:
+def _forward(module: nn.Module, links: list[Link], x: Tensor) -> Tensor:
     out = as_floats(module, x)
     for link in links:
         out = link.forward(out)
@@ -210,15 +205,13 @@ def _forward(module: nn.Module, links: list[Link], x: torch.Tensor) -> torch.Ten
 
 
 @torch.no_grad()
-def of_logits(
-    logits: torch.Tensor, target: torch.Tensor, weight: float | torch.Tensor
-) -> torch.Tensor:
-    """[..., C]: the gradient, at ``logits``, of the sum of ``weight`` (a number, or [...]) times
-    each row's cross-entropy. ``target``: [...] int64, or [..., C] float. Raises ``RuntimeError``
-    for a label that is no class.
+def of_logits(logits: Tensor, target: Tensor, weight: float | Tensor) -> Tensor:
+    """Gradient [..., C], at ``logits``, of the sum of ``weight`` (a number, or [...]) times each
+    row's cross-entropy. ``target``: [...] int64, or [..., C] float. Raises ``RuntimeError`` for a
+    label that is no class.
     """
     logs = torch._log_softmax(logits, -1, False)
-    if isinstance(weight, torch.Tensor):
+    if isinstance(weight, Tensor):
         weight = weight[..., None]
     if target.is_floating_point():
         # the type of their product, and of its gradient
@@ -231,24 +224,24 @@ def of_logits(
 
 def _layers(module: nn.Module) -> list[nn.Module] | None:
     """The layers in the order of their calls; None where it is unknown."""
-    if type(module) is Normalised and not _hooked(module):
+    if type(module) is Normalised and not has_hooks(module):
         module = module.module
-    return (
-        list(_flattened(module)) if type(module) is nn.Sequential and not _hooked(module) else None
-    )
+    if type(module) is nn.Sequential and not has_hooks(module):
+        return list(_flattened(module))
+    return None
 
 
 def _flattened(module: nn.Sequential) -> Iterator[nn.Module]:
     for child in module:
-        if type(child) is nn.Sequential and not _hooked(child):
+        if type(child) is nn.Sequential and not has_hooks(child):
             yield from _flattened(child)
         else:
             yield child
 
 
 def _pooled_first(layers: list[nn.Module]) -> list[nn.Module]:
-    """With every ReLU behind the maxima that follow it: the same numbers and gradients, of a
-    quarter of the values.
+    """The layers with every ReLU behind the maxima that follow it: the same numbers and gradients,
+    of a quarter of the values.
     """
     out = list(layers)
     for i, pair in enumerate(itertools.pairwise(layers)):
@@ -257,45 +250,39 @@ def _pooled_first(layers: list[nn.Module]) -> list[nn.Module]:
     return out
 
 
-def _hooked(layer: nn.Module) -> bool:
-    own = (
-        layer._forward_hooks,
-        layer._forward_pre_hooks,
-        layer._backward_hooks,
-        layer._backward_pre_hooks,
-    )
-    return any(own) or "forward" in vars(layer) or _has_any_global_hook()
-
-
 # --- logits of a chain for a loss that asks for more ----------------------------------------------
 
 
 class Graph:
-    """Where the logits of a chain come from, for a loss that asks: only a plugin that
-    differentiates with respect to the parameters by itself pays for autograd. ``cut``: whether
-    gradients end at the logits.
+    """The origin of a chain's logits, for a loss that asks: only a plugin that differentiates with
+    respect to the parameters by itself pays for autograd. ``cut``: whether gradients end at the
+    logits.
     """
 
-    def __init__(self, module: nn.Module, trainable: list[nn.Parameter], x: torch.Tensor) -> None:
-        self._module, self._trainable, self._x, self.cut = module, trainable, x, False
+    def __init__(self, module: nn.Module, trainable: list[nn.Parameter], x: Tensor) -> None:
+        self._module = module
+        self._trainable = trainable
+        self._x = x
+        self.cut = False
 
-    def through(self, leaf: torch.Tensor) -> torch.Tensor:
-        """``leaf`` as what the module made of ``x``."""
-        out: torch.Tensor = _Logits.apply(leaf, self, *self._trainable)
+    def through(self, leaf: Tensor) -> Tensor:
+        """Return ``leaf`` as what the module made of ``x``."""
+        out: Tensor = _Logits.apply(leaf, self, *self._trainable)
         return out
 
-    def gradients(self, g: torch.Tensor) -> list[torch.Tensor]:
-        """Of the parameters, from that of the logits."""
-        further = torch.is_grad_enabled()  # where the plugin asked for a graph of the gradient
+    def gradients(self, g: Tensor) -> list[Tensor]:
+        """Gradients of the parameters, from that of the logits."""
+        create_graph = torch.is_grad_enabled()  # where the plugin asked for it
         with torch.enable_grad():
             logits = self._module(self._x)
-        return list(torch.autograd.grad(logits, self._trainable, g, create_graph=further))
+        return list(torch.autograd.grad(logits, self._trainable, g, create_graph=create_graph))
 
 
 class _Logits(torch.autograd.Function):
     @staticmethod
     def forward(ctx, leaf, graph, *parameters):
-        ctx.graph, ctx.parameters = graph, len(parameters)
+        ctx.graph = graph
+        ctx.parameters = len(parameters)
         return leaf.view_as(leaf)
 
     @staticmethod

@@ -14,18 +14,19 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor
+from torch.nn import Module
 from torch.nn.functional import cross_entropy
 
 from fedbench.core.numerics.chain import walked
 from fedbench.core.numerics.flat import clip_factors, norms
 from fedbench.core.numerics.layers import HANDLERS, Directions, has_plain_formula
 from fedbench.core.numerics.per_sample import (
-    by_batch_statistics,
     per_sample_gradients,
     random_state,
     refuse_batch_statistics,
     set_random_state,
+    trainable_of,
 )
 from fedbench.core.numerics.sums import RULES
 from fedbench.core.numerics.tape import Tape, rows_are_samples
@@ -34,52 +35,73 @@ CHUNK = 256  # rows (samples times views) of a clipped sum that go through the m
 # elements of instantiated gradients held at once by the slow way: 256 MiB in float32
 FALLBACK_BUDGET = 2**26
 
-Plan = dict[nn.Module, tuple[Callable[..., Any], Directions]]
+Formula = Callable[..., Any]
+Plan = dict[Module, tuple[Formula, Directions]]
 """each layer with trainable parameters -> the formula of its kind, and its parts of the updates or
 of the result
 """
 
 
-def _plan(
-    layers: list[nn.Module],
-    parts: Mapping[int, torch.Tensor],
-    formulas: Mapping[type[nn.Module], Callable[..., Any]],
-) -> Plan | None:
-    """``parts``: parameter id -> its part. None if a layer with trainable parameters has no
-    formula.
+def _by_layer(
+    model: Module,
+    parts: Mapping[int, Tensor],
+    formulas: Mapping[type[Module], Formula],
+    x: Tensor,
+    y: Tensor,
+    step: int,
+) -> Iterator[tuple[slice, list[tuple[Formula, Directions, Module, Tensor, Tensor]] | None]]:
+    """Slices of ``step`` samples, each with (formula, its parts, layer, the layer's input, gradient
+    of the summed cross-entropy at its output) in the order of the forward pass; None from the slice
+    on in which the model turns out not to be a plain chain of known layers.
+
+    ``parts``: id of a parameter -> its part of the updates or of the result.
     """
+    plan = _plan(model, parts, formulas)
+    if plan is not None and not rows_are_samples(model, plan, x[:step]):
+        plan = None
+    for start in range(0, len(x), step):
+        s = slice(start, start + step)
+        layers = None if plan is None else _layer_gradients(model, plan, parts, x[s], y[s])
+        if layers is None or plan is None:
+            plan = None
+            yield s, None
+        else:
+            yield s, [(*plan[layer], layer, a, b) for layer, a, b in layers]
+
+
+def _plan(
+    model: Module, parts: Mapping[int, Tensor], formulas: Mapping[type[Module], Formula]
+) -> Plan | None:
+    """The plan; None if a layer with trainable parameters has no formula."""
     plan: Plan = {}
-    for layer in layers:
-        own = {name: parts[id(p)] for name, p in layer._parameters.items() if id(p) in parts}
-        if own and not has_plain_formula(layer):
+    for layer in model.modules():
+        named = {name: parts[id(p)] for name, p in layer._parameters.items() if id(p) in parts}
+        if named and not has_plain_formula(layer):
             return None
-        if own:
-            plan[layer] = formulas[type(layer)], Directions(own.get("weight"), own.get("bias"))
+        if named:
+            plan[layer] = formulas[type(layer)], Directions(named.get("weight"), named.get("bias"))
     return plan
 
 
 def _layer_gradients(
-    model: nn.Module, plan: Plan, parts: dict[int, torch.Tensor], x: torch.Tensor, y: torch.Tensor
-) -> list[tuple[nn.Module, torch.Tensor, torch.Tensor]] | None:
-    """(layer, its input, the gradient of the summed cross-entropy at its output), in the order of
-    the forward pass; None where the model turns out not to be a plain chain of known layers.
-    ``parts``: as for :func:`_plan`.
+    model: Module, plan: Plan, parts: Mapping[int, Tensor], x: Tensor, y: Tensor
+) -> list[tuple[Module, Tensor, Tensor]] | None:
+    """Each layer, its input and the gradient at its output; None where a layer is called twice, or
+    its rows are moved.
     """
-    if (seen := walked(model, x, y, parts)) is not None:
-        return seen
-    before, tape = random_state(x.device), Tape(plan, len(x))
+    if (layers := walked(model, x, y, parts)) is not None:
+        return layers
+    before = random_state(x.device)
+    tape = Tape(plan, len(x))
     try:
         with torch.enable_grad():
             loss = cross_entropy(model(x.detach()), y, reduction="sum")
     finally:
         tape.close()
-    outputs = None
+    outputs: tuple[Tensor | None, ...] | None = None
     if tape.covers(loss):  # one backward pass, to the layers' outputs alone
-        outputs = (
-            torch.autograd.grad(loss, list(tape.edges.values()), allow_unused=True)
-            if tape.edges
-            else ()
-        )
+        edges = list(tape.edges.values())
+        outputs = torch.autograd.grad(loss, edges, allow_unused=True) if edges else ()
     if outputs is None or any(b is None for b in outputs):  # an output that is an overwritten view
         set_random_state(before)  # later draws must not depend on this attempt
         return None
@@ -92,13 +114,13 @@ def _layer_gradients(
 class GradientFeatures(NamedTuple):
     """``dot``: [M, N] <g_i, u_k>; ``sq``: [N] |g_i|^2; ``update_sq``: [M] |u_k|^2."""
 
-    dot: torch.Tensor
-    sq: torch.Tensor
-    update_sq: torch.Tensor
+    dot: Tensor
+    sq: Tensor
+    update_sq: Tensor
 
 
 def gradient_features(
-    model: nn.Module, x: torch.Tensor, y: torch.Tensor, updates: torch.Tensor, chunk: int = 512
+    model: Module, x: Tensor, y: Tensor, updates: Tensor, chunk: int = 512
 ) -> GradientFeatures:
     """Products of each sample's cross-entropy gradient g_i (eval mode) with each update u_k, and
     their squared norms.
@@ -109,53 +131,46 @@ def gradient_features(
     ``ValueError`` for updates of another size than the model's and for normalisation by batch
     statistics.
     """
-    trainable = [p for p in model.parameters() if p.requires_grad]
+    trainable = trainable_of(model)
     sizes = [p.numel() for p in trainable]
     if not sizes or updates.dim() != 2 or updates.shape[1] != sum(sizes):
+        shape = tuple(updates.shape)
         raise ValueError(
-            f"updates have shape {tuple(updates.shape)}; the model has {sum(sizes)} trainable "
-            "parameters"
+            f"updates have shape {shape}; the model has {sum(sizes)} trainable parameters"
         )
     updates = updates.detach().to(trainable[0])
-    dot, sq = updates.new_zeros(len(updates), len(x)), updates.new_zeros(len(x))
-    parts = {
-        id(p): u.unflatten(1, p.shape)
-        for p, u in zip(trainable, updates.split(sizes, dim=1), strict=True)
-    }
+    dot = updates.new_zeros(len(updates), len(x))
+    sq = updates.new_zeros(len(x))
+    directions = zip(trainable, updates.split(sizes, dim=1), strict=True)
+    parts = {id(p): u.unflatten(1, p.shape) for p, u in directions}
     with _eval_mode(model):
         refuse_batch_statistics(model)
-        plan = _plan(list(model.modules()), parts, HANDLERS)
-        if plan is not None and not rows_are_samples(model, plan, x[:chunk]):
-            plan = None
-        for start in range(0, len(x), chunk):
-            s = slice(start, start + chunk)
-            seen = None if plan is None else _layer_gradients(model, plan, parts, x[s], y[s])
-            if seen is None or plan is None:
-                plan = None
+        for s, layers in _by_layer(model, parts, HANDLERS, x, y, chunk):
+            if layers is None:
                 dot[:, s], sq[s] = _sample_wise_features(model, x[s], y[s], updates)
-                continue
-            for layer, a, b in reversed(seen):
-                handler, directions = plan[layer]
-                products, squares = handler(layer, a, b, directions)
+            for formula, directions, layer, a, b in reversed(layers or []):
+                products, squares = formula(layer, a, b, directions)
                 dot[:, s] += products
                 sq[s] += squares
     return GradientFeatures(dot, sq, norms(updates).square().to(updates))
 
 
 def _sample_wise_features(
-    model: nn.Module, x: torch.Tensor, y: torch.Tensor, updates: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(dot [M, n], sq [n]) from instantiated gradients, within the memory budget."""
+    model: Module, x: Tensor, y: Tensor, updates: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Products [M, n] and squares [n] from gradients themselves, within the memory budget."""
     step = max(1, FALLBACK_BUDGET // updates.shape[1])
-    grads = (
-        per_sample_gradients(model, a, b) for a, b in zip(x.split(step), y.split(step), strict=True)
-    )
-    parts = [(updates @ g.T, norms(g).square().to(g)) for g in grads]
-    return torch.cat([dot for dot, _ in parts], dim=1), torch.cat([sq for _, sq in parts])
+    dot = []
+    sq = []
+    for a, b in zip(x.split(step), y.split(step), strict=True):
+        gradients = per_sample_gradients(model, a, b)
+        dot.append(updates @ gradients.T)
+        sq.append(norms(gradients).square().to(gradients))
+    return torch.cat(dot, dim=1), torch.cat(sq)
 
 
 @contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
+def _eval_mode(model: Module) -> Iterator[None]:
     """Eval mode inside; every submodule's own mode afterwards."""
     training = [m for m in model.modules() if m.training]
     model.eval()
@@ -170,15 +185,15 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def clipped_gradient(
-    model: nn.Module,
-    x: torch.Tensor,
-    y: torch.Tensor,
+    model: Module,
+    x: Tensor,
+    y: Tensor,
     bound: float,
     views: int = 1,
     chunk: int = CHUNK,
-) -> torch.Tensor:
-    """[P]: the sum over the samples of their cross-entropy gradients, each scaled down to at most
-    the L2 norm ``bound``.
+) -> Tensor:
+    """Sum [P] over the samples of their cross-entropy gradients, each scaled down to at most the L2
+    norm ``bound``.
 
     At the model's current parameters, in its current mode; P over the trainable
     ``model.parameters()`` in their order. ``x``: [n * views, *input], the views of a sample
@@ -193,75 +208,36 @@ def clipped_gradient(
         raise ValueError(f"a gradient is clipped to a positive norm, not to {bound!r}")
     if views < 1 or len(x) % views:
         raise ValueError(f"{len(x)} rows are no whole number of samples with {views} views each")
-    # listed once: for a small model this takes as long as its matrix products
-    layers = list(model.modules())
-    if any(by_batch_statistics(layer) for layer in layers):
-        refuse_batch_statistics(model)
-    trainable = _trainable(layers)
+    refuse_batch_statistics(model)
+    trainable = trainable_of(model)
     sizes = [p.numel() for p in trainable]
     total = trainable[0].new_zeros(sum(sizes))
-    if len(x) == 0:
-        return total
-    if y.is_floating_point():
-        y = y.to(total)
-    rows = max(1, chunk // views) * views
-    grads = {
-        id(p): part.view(p.shape)
-        for p, part in zip(trainable, total.split_with_sizes(sizes), strict=True)
-    }
-    plan = _plan(layers, grads, RULES)
-    if plan is not None and not rows_are_samples(model, plan, x[:rows]):
-        plan = None
-    for a, t in [(x, y)] if len(x) <= rows else zip(x.split(rows), y.split(rows), strict=True):
-        seen = None if plan is None else _layer_gradients(model, plan, grads, a, t)
-        if seen is None or plan is None:
-            plan = None
-            _add_sample_wise(model, a, t, bound, views, total)
-        elif seen:  # otherwise the loss depends on nothing that is trained
-            _add_layer_wise(plan, seen, bound, views, total.dtype)
+    pairs = zip(trainable, total.split_with_sizes(sizes), strict=True)
+    parts = {id(p): part.view(p.shape) for p, part in pairs}
+    y = y.to(total) if y.is_floating_point() else y
+    step = max(1, chunk // views) * views
+    for s, layers in _by_layer(model, parts, RULES, x, y, step) if len(x) else ():
+        if layers is None:
+            _add_sample_wise(model, x[s], y[s], bound, views, total)
+            continue
+        sums = [rule(layer, a, b, views, into) for rule, into, layer, a, b in layers]
+        if sums:  # otherwise the loss depends on nothing that is trained
+            squares = reduce(torch.add, (part.sq for part in sums))  # of sums over views
+            factors = clip_factors(squares, views * bound).to(total) / views
+            for part in sums:
+                part.add(factors)
     return total
 
 
-def _trainable(layers: list[nn.Module]) -> list[nn.Parameter]:
-    """As ``model.parameters()`` gives them: each once, in the order of the modules."""
-    each = {
-        id(p): p
-        for layer in layers
-        for p in layer._parameters.values()
-        if p is not None and p.requires_grad
-    }
-    return list(each.values())
-
-
-def _add_layer_wise(
-    plan: Plan,
-    seen: list[tuple[nn.Module, torch.Tensor, torch.Tensor]],
-    bound: float,
-    views: int,
-    dtype: torch.dtype,
-) -> None:
-    """Add one chunk's clipped gradients to the parts of the result in ``plan``."""
-    parts = []
-    for layer, a, b in seen:
-        rule, into = plan[layer]
-        parts.append(rule(layer, a, b, views, into))
-    squares = reduce(torch.add, (part.sq for part in parts))  # of sums over views
-    factors = clip_factors(squares, views * bound).to(dtype)
-    if views > 1:
-        factors /= views
-    for part in parts:
-        part.add(factors)
-
-
 def _add_sample_wise(
-    model: nn.Module,
-    x: torch.Tensor,
-    y: torch.Tensor,
+    model: Module,
+    x: Tensor,
+    y: Tensor,
     bound: float,
     views: int,
-    total: torch.Tensor,
+    total: Tensor,
 ) -> None:
-    """The same from instantiated gradients, within the memory budget."""
+    """Add one chunk's clipped gradients, from gradients themselves, within the memory budget."""
     step = max(1, FALLBACK_BUDGET // (views * len(total))) * views
     for a, t in zip(x.split(step), y.split(step), strict=True):
         gradients = per_sample_gradients(model, a, t)

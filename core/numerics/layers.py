@@ -1,5 +1,5 @@
-"""What a layer's parameters add to <g_i, u_k> and |g_i|^2, from its inputs `a` and its outputs'
-gradients `b`.
+"""Contributions of a layer's parameters to <g_i, u_k> and |g_i|^2, from its inputs `a` and its
+outputs' gradients `b`.
 
 One function a layer kind: ``(layer, a, b, u) -> (dot [M, n], sq [n])`` for n samples and M updates.
 Only layers with several positions a sample instantiate per-sample gradients, a slice of samples at
@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.functional import batch_norm, embedding, group_norm, layer_norm, pad, unfold
+from torch import Tensor, nn
+from torch.nn.functional import batch_norm, group_norm, layer_norm, pad, unfold
+from torch.nn.modules.module import _has_any_global_hook
 
 from fedbench.core.numerics.flat import norms
 
@@ -27,22 +28,22 @@ BUDGET = {"cpu": 2**20, "cuda": 2**26}
 LEAST = 16
 SHORT = 2**14  # elements: the sum of their squares in float32 is right to 1e-6
 
-Contribution = tuple[torch.Tensor, torch.Tensor]
+Contribution = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Directions:
-    """The parts of the updates that belong to one layer, [M, *shape]; None where it has no such
+    """Parts [M, *shape] of the updates that belong to one layer; None where it has no such
     trainable parameter.
     """
 
-    weight: torch.Tensor | None
-    bias: torch.Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
 
 
-def linear(layer: nn.Linear, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
-    """``a``: [n, *rows, d]; ``b``: [n, *rows, p]. With one row a sample, neither g nor an [n, M, p]
-    is built.
+def linear(layer: nn.Linear, a: Tensor, b: Tensor, u: Directions) -> Contribution:
+    """Contribution from ``a`` [n, *rows, d] and ``b`` [n, *rows, p]. With one row a sample, neither
+    g nor an [n, M, p] is built.
     """
     if a.dim() > 2:
         return _linear_rows(a.flatten(1, -2), b.flatten(1, -2), u)
@@ -55,18 +56,21 @@ def linear(layer: nn.Linear, a: torch.Tensor, b: torch.Tensor, u: Directions) ->
     return _add((dot, _norm2(a) * _norm2(b)), bias)
 
 
-def _linear_rows(a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
+def _linear_rows(a: Tensor, b: Tensor, u: Directions) -> Contribution:
     bias = _contract(b.sum(1), u.bias)
     if u.weight is None:
         return bias
-    # n=samples t=rows p=outputs d=inputs: g = sum_t b_t a_t^T
-    outer = lambda s: _contract((b[s].mT @ a[s]).flatten(1), u.weight)  # noqa: E731
+
+    def outer(s: slice) -> Contribution:
+        # n=samples t=rows p=outputs d=inputs: g = sum_t b_t a_t^T
+        return _contract((b[s].mT @ a[s]).flatten(1), u.weight)
+
     return _add(_sliced(outer, a, a.shape[2] * b.shape[2]), bias)
 
 
-def conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
-    """``a``: [n, c, h, w]; ``b``: [n, p, h', w']. g = B A^T with A the unfolded input, group by
-    group.
+def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, u: Directions) -> Contribution:
+    """Contribution from ``a`` [n, c, h, w] and ``b`` [n, p, h', w']: g = B A^T with A the unfolded
+    input, group by group.
     """
     b = b.flatten(2).unflatten(1, (layer.groups, -1))  # [n, groups, p/groups, T]
     bias = _contract(b.sum(3).flatten(1), u.bias)
@@ -83,81 +87,48 @@ def conv2d(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, u: Directions) ->
     return _add(_sliced(outer, a, layer.weight.numel() + column * b.shape[3]), bias)
 
 
-def padded(layer: nn.Conv2d, a: torch.Tensor) -> torch.Tensor:
-    """The input as the kernel sees it, whatever the padding's size ('same' can be lopsided) and
-    mode.
-    """
-    sides: list[int] = []
-    for axis in (1, 0):  # `pad` starts from the last axis
-        if layer.padding == "same":
-            total = layer.dilation[axis] * (layer.kernel_size[axis] - 1)
-            sides += [total // 2, total - total // 2]
-        else:
-            size = 0 if isinstance(layer.padding, str) else layer.padding[axis]
-            sides += [size, size]
+def padded(layer: nn.Conv2d, a: Tensor) -> Tensor:
+    """The input as the kernel sees it, whatever the padding's size and mode."""
+    sides = layer._reversed_padding_repeated_twice  # torch's own, of 'same' lopsided
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     return pad(a, sides, mode=mode) if any(sides) else a
 
 
-def groupnorm(layer: nn.GroupNorm, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
-    """``a``, ``b``: [n, c, *positions]."""
-    return _channel_affine(normalised(layer, a), b, u)
+def affine(layer: Any, a: Tensor, b: Tensor, u: Directions) -> Contribution:
+    """Contribution of a norm; batch norm: with running statistics."""
+    scale, shift = affine_rows(layer, a, b)
+    return _add(_contract(scale, u.weight), _contract(shift, u.bias))
 
 
-def batchnorm(layer: Any, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
-    """``a``, ``b``: [n, c, *positions]; running statistics only."""
-    return _channel_affine(normalised(layer, a), b, u)
+def affine_rows(layer: Any, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's gradient [n, c] of the scale and of the shift of a norm.
 
-
-def normalised(layer: Any, a: torch.Tensor) -> torch.Tensor:
-    """The input of a norm as its scale and shift meet it."""
-    if isinstance(layer, nn.GroupNorm):
-        return group_norm(a, layer.num_groups, eps=layer.eps)
-    if isinstance(layer, nn.LayerNorm):
-        return layer_norm(a, layer.normalized_shape, eps=layer.eps)
-    return batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps)
-
-
-def _channel_affine(normal: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
-    shape = (*b.shape[:2], -1)
-    scale = (normal * b).reshape(shape).sum(2)
-    return _add(_contract(scale, u.weight), _contract(b.reshape(shape).sum(2), u.bias))
-
-
-def layernorm(layer: nn.LayerNorm, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
-    """``a``, ``b``: [n, *positions, *normalised]."""
-    shape = (len(b), -1, math.prod(layer.normalized_shape))
-    scale = (normalised(layer, a) * b).reshape(shape).sum(1)
-    return _add(_contract(scale, u.weight), _contract(b.reshape(shape).sum(1), u.bias))
-
-
-def embed(layer: nn.Embedding, a: torch.Tensor, b: torch.Tensor, u: Directions) -> Contribution:
-    """``a``: [n, *positions] tokens; ``b``: [n, *positions, e]. Row v of g is the sum of b over the
-    positions of v.
+    ``a``, ``b``: [n, c, *positions], of layer norm [n, *positions, *normalised].
     """
-    assert u.weight is not None  # an embedding's only parameter
-    tokens, b = a.reshape(len(a), -1), b.reshape(len(a), -1, b.shape[-1])
-    if layer.padding_idx is not None:  # a padding row has no gradient
-        b = b.masked_fill((tokens == layer.padding_idx).unsqueeze(2), 0.0)
-    dot = torch.empty(len(u.weight), len(a), dtype=b.dtype, device=b.device)
-    for k, w in enumerate(u.weight):
-        torch.sum(embedding(tokens, w).mul_(b).flatten(1), dim=1, out=dot[k])
+    if isinstance(layer, nn.LayerNorm):
+        normal = layer_norm(a, layer.normalized_shape, eps=layer.eps)
+        shape = (len(b), -1, math.prod(layer.normalized_shape))
+        positions = 1
+    else:
+        shape = (*b.shape[:2], -1)
+        positions = 2
+        if isinstance(layer, nn.GroupNorm):
+            normal = group_norm(a, layer.num_groups, eps=layer.eps)
+        else:
+            normal = batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps)
+    scale = (normal * b).reshape(shape)
+    shift = b.reshape(shape)
+    return scale.sum(positions), shift.sum(positions)
 
-    def gram(s: slice) -> Contribution:
-        same = tokens[s].unsqueeze(1) == tokens[s].unsqueeze(2)
-        return dot[:, s], ((b[s] @ b[s].mT) * same).sum((1, 2))
 
-    return _sliced(gram, a, tokens.shape[1] ** 2)
-
-
-def _contract(g: torch.Tensor, u: torch.Tensor | None) -> Contribution:
-    """Instantiated gradients [n, q] with updates [M, *shape of q elements]; zero without updates."""
+def _contract(g: Tensor, u: Tensor | None) -> Contribution:
+    """Products of gradients [n, q] with updates [M, *shape of q elements]; zero without these."""
     if u is None:
         return g.new_zeros(1, 1), g.new_zeros(1)  # broadcasts
     return u.flatten(1) @ g.mT, _norm2(g)
 
 
-def _norm2(a: torch.Tensor) -> torch.Tensor:
+def _norm2(a: Tensor) -> Tensor:
     if a.shape[1] > SHORT and a.device.type == "cpu":
         return norms(a).square().to(a)
     return torch.linalg.vector_norm(a, dim=1).square()  # unlike a.square().sum(1), no temporary
@@ -167,26 +138,21 @@ def _add(one: Contribution, two: Contribution) -> Contribution:
     return one[0] + two[0], one[1] + two[1]
 
 
-def _sliced(
-    work: Callable[[slice], Contribution], a: torch.Tensor, per_sample: int
-) -> Contribution:
+def _sliced(work: Callable[[slice], Contribution], a: Tensor, per_sample: int) -> Contribution:
     """``work`` on slices of the samples on the first axis of ``a``, each within the budget."""
     step = max(LEAST, BUDGET.get(a.device.type, 2**24) // max(per_sample, 1))
     parts = [work(slice(i, i + step)) for i in range(0, len(a), step)]
     return torch.cat([dot for dot, _ in parts], dim=1), torch.cat([sq for _, sq in parts])
 
 
-Handler = Callable[..., Contribution]
-
-HANDLERS: dict[type[nn.Module], Handler] = {
+HANDLERS: dict[type[nn.Module], Callable[..., Contribution]] = {
     nn.Linear: linear,
     nn.Conv2d: conv2d,
-    nn.GroupNorm: groupnorm,
-    nn.LayerNorm: layernorm,
-    nn.BatchNorm1d: batchnorm,
-    nn.BatchNorm2d: batchnorm,
-    nn.BatchNorm3d: batchnorm,
-    nn.Embedding: embed,
+    nn.GroupNorm: affine,
+    nn.LayerNorm: affine,
+    nn.BatchNorm1d: affine,
+    nn.BatchNorm2d: affine,
+    nn.BatchNorm3d: affine,
 }
 
 
@@ -196,23 +162,25 @@ def has_plain_formula(layer: nn.Module) -> bool:
     The exact type counts (a subclass may compute something else), as do re-parametrisations and
     foreign hooks.
     """
+    named = layer._parameters.keys() <= {"weight", "bias"}
+    return type(layer) in HANDLERS and named and not has_hooks(layer)
+
+
+def has_hooks(layer: nn.Module) -> bool:
+    """Whether anything but its class decides what the layer computes."""
     hooks = (
         layer._forward_hooks,
         layer._forward_pre_hooks,
         layer._backward_hooks,
         layer._backward_pre_hooks,
     )
-    if any(hooks) or not layer._parameters.keys() <= {"weight", "bias"}:
-        return False
-    if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq):
-        return False
-    return type(layer) in HANDLERS
+    return any(hooks) or "forward" in vars(layer) or _has_any_global_hook()
 
 
-def has_samples_first(layer: nn.Module, a: torch.Tensor, out: torch.Tensor, n: int) -> bool:
+def has_samples_first(layer: nn.Module, a: Tensor, out: Tensor, n: int) -> bool:
     """Whether input and output have n samples on an axis of their own, the first."""
     if isinstance(layer, nn.LayerNorm):
         axes = 1 + len(layer.normalized_shape)
     else:
-        axes = {nn.Conv2d: 4, nn.Embedding: 1}.get(type(layer), 2)
+        axes = 4 if isinstance(layer, nn.Conv2d) else 2
     return a.dim() >= axes and len(a) == n and len(out) == n

@@ -1,45 +1,41 @@
-"""Per-sample gradients as rows: along a chain of layers, by `vmap(grad)`, or one backward pass a
-sample.
-"""
+"""Per-sample gradients as rows: along a chain of layers, by `vmap(grad)`, or sample by sample."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn import Module
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedbench.core.contract.errors import BatchStatistics
 from fedbench.core.numerics.chain import unfilled, walked
-from fedbench.core.numerics.layers import normalised, padded
+from fedbench.core.numerics.layers import affine_rows, padded
 from fedbench.core.numerics.sums import per_row_weights
 from fedbench.core.words import error_text, one_line
 
 # model -> mode (training or not) -> why `vmap` does not support it
-_refusals: WeakKeyDictionary[nn.Module, dict[bool, str]] = WeakKeyDictionary()
+_refusals: WeakKeyDictionary[Module, dict[bool, str]] = WeakKeyDictionary()
 
 
-def per_sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Gradients of each sample's cross-entropy at the model's current parameters, in the model's
+def per_sample_gradients(model: Module, x: Tensor, y: Tensor) -> Tensor:
+    """Gradients [B, P] of each sample's cross-entropy at the model's current parameters, in its
     current mode.
 
-    ``x``: [B, *input]; ``y``: [B]. Returns [B, P], P over the trainable ``model.parameters()`` in
-    their order. A model that `vmap` does not support (recurrent layers, data-dependent control
-    flow) takes one backward pass a sample: same result, slower; :func:`why_one_by_one` then gives
-    the reason. Raises ``ValueError`` where batch statistics make a per-sample gradient undefined,
+    ``x``: [B, *input]; ``y``: [B]; P over the trainable ``model.parameters()`` in their order. A
+    model that `vmap` does not support (recurrent layers, data-dependent control flow) takes one
+    backward pass a sample: same result, slower; :func:`why_one_by_one` then gives the reason.
+    Raises ``ValueError`` where batch statistics make a per-sample gradient undefined,
     ``RuntimeError`` where the model gives none for a sample alone.
     """
     refuse_batch_statistics(model)
     if len(x) == 0:  # vmap refuses an empty batch
-        return x.new_zeros(
-            0, sum(p.numel() for p in _trainable(model)), dtype=next(model.parameters()).dtype
-        )
+        trainable = trainable_of(model)
+        return trainable[0].new_zeros(0, sum(p.numel() for p in trainable))
     refused = _refusals.setdefault(model, {})
     if model.training not in refused:
         before = random_state(x.device)
@@ -56,29 +52,29 @@ def per_sample_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> 
     return _one_by_one(model, x, y)
 
 
-def why_one_by_one(model: nn.Module, training: bool) -> str:
+def why_one_by_one(model: Module, training: bool) -> str:
     """A sentence on why the model's per-sample gradients in this mode were taken one by one; empty
     where they were not.
     """
     why = _refusals.get(model, {}).get(training, "")
+    if not why:
+        return ""
     mode = "training" if training else "eval"
     return (
-        why
-        and f"per-sample gradients in {mode} mode were taken one by one: vmap cannot go through "
-        f"the model ({why})"
+        f"per-sample gradients in {mode} mode were taken one by one: vmap cannot go through the "
+        f"model ({why})"
     )
 
 
-def _trainable(model: nn.Module) -> list[nn.Parameter]:
+def trainable_of(model: Module) -> list[nn.Parameter]:
+    """Parameters in their order, without frozen ones."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def _at_once(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _at_once(model: Module, x: Tensor, y: Tensor) -> Tensor:
     params = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
-    def loss(
-        params: dict[str, torch.Tensor], sample: torch.Tensor, label: torch.Tensor
-    ) -> torch.Tensor:
+    def loss(params: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
         logits = functional_call(model, params, (sample.unsqueeze(0),))
         return cross_entropy(logits, label.unsqueeze(0))
 
@@ -86,10 +82,11 @@ def _at_once(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor
     return torch.cat([grads[name].flatten(1) for name in params], dim=1)
 
 
-def _one_by_one(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    trainable = _trainable(model)
+def _one_by_one(model: Module, x: Tensor, y: Tensor) -> Tensor:
+    trainable = trainable_of(model)
     out = trainable[0].new_empty(len(x), sum(p.numel() for p in trainable))
-    with torch.enable_grad(), _differentiable(model, x.device):
+    # cuDNN's recurrent layers have no backward pass in eval mode; torch's own kernels have one
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         for row, sample, label in zip(out, x.split(1), y.split(1), strict=True):
             try:
                 loss = cross_entropy(model(sample), label)
@@ -106,30 +103,12 @@ def _one_by_one(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Ten
     return out
 
 
-@contextmanager
-def _differentiable(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """cuDNN's recurrent layers have no backward pass in eval mode; torch's own kernels have one."""
-    recurrent = any(
-        isinstance(layer, nn.RNNBase) and not layer.training for layer in model.modules()
-    )
-    if device.type == "cuda" and recurrent:
-        with torch.backends.cudnn.flags(enabled=False):
-            yield
-    else:
-        yield
-
-
-def by_batch_statistics(layer: nn.Module) -> bool:
-    """Whether a layer normalises by statistics of the batch."""
-    return isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
-
-
-def refuse_batch_statistics(model: nn.Module) -> None:
+def refuse_batch_statistics(model: Module) -> None:
     """Raise ``ValueError`` if a layer normalises by statistics of the batch: a sample's gradient is
     then undefined.
     """
     for name, layer in model.named_modules():
-        if by_batch_statistics(layer):
+        if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
             raise BatchStatistics(
                 f"layer '{name}' ({type(layer).__name__}) normalises by batch statistics, so no "
                 "sample has a "
@@ -137,24 +116,13 @@ def refuse_batch_statistics(model: nn.Module) -> None:
             )
 
 
-RandomState = tuple[torch.device, torch.Tensor, torch.Tensor | None]
+RandomState = tuple[torch.device, Tensor, Tensor | None]
 
 
 def random_state(device: torch.device) -> RandomState:
-    """State of torch's generators that a model on ``device`` may use, for :func:`set_random_state`."""
-    return (
-        device,
-        torch.get_rng_state(),
-        torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-    )
-
-
-def seed_random_state(device: torch.device, seed: int) -> None:
-    """Seed the generators of :func:`random_state`."""
-    torch.random.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(seed)
+    """State of the generators that a model on ``device`` may use, for :func:`set_random_state`."""
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return device, torch.get_rng_state(), cuda
 
 
 def set_random_state(state: RandomState) -> None:
@@ -169,69 +137,32 @@ def set_random_state(state: RandomState) -> None:
 
 
 @torch.no_grad()
-def gradient_rows(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """[B, P]: as ``per_sample_gradients`` (x [B, *input], y [B]), to rounding; models that are no
-    chain of layers are left to it.
+def gradient_rows(model: Module, x: Tensor, y: Tensor) -> Tensor:
+    """Per-sample gradients [B, P] of ``x`` [B, *input] and ``y`` [B], to rounding those of
+    ``per_sample_gradients``, to which models that are no chain of layers are left.
 
     For a small model ``vmap`` takes several times as long to trace the model as to compute, in
     every call, and what it imports before the first one a second.
     """
     with unfilled():  # every element is written: a chain reaches all parameters
-        seen = walked(model, x, y) if len(x) else None
-        if seen is None or any(type(layer) not in _RULES for layer, _, _ in seen):
+        layers = walked(model, x, y) if len(x) else None
+        if layers is None:
             return per_sample_gradients(model, x, y)
         sizes = [p.numel() for p in model.parameters()]
-        out = x.new_empty(len(x), sum(sizes), dtype=seen[0][2].dtype)
-        into = {
-            id(p): part for p, part in zip(model.parameters(), out.split(sizes, dim=1), strict=True)
-        }
-        for layer, a, b in seen:
-            bias = None if layer.bias is None else into[id(layer.bias)]  # type: ignore[arg-type]
-            _RULES[type(layer)](layer, a, b, into[id(layer.weight)], bias)
+        out = x.new_empty(len(x), sum(sizes), dtype=layers[0][2].dtype)
+        parts = zip(model.parameters(), out.split(sizes, dim=1), strict=True)
+        into = {id(p): part for p, part in parts}
+        for layer, a, b in layers:
+            _fill_weight(layer, a, b, into[id(layer.weight)])
+            if layer.bias is not None:
+                into[id(layer.bias)].copy_(b if b.dim() == 2 else b.flatten(2).sum(2))
         return out
 
 
-def _linear(
-    layer: nn.Linear,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-) -> None:
-    torch.mul(b[:, :, None], a[:, None], out=weight.unflatten(1, layer.weight.shape))
-    if bias is not None:
-        bias.copy_(b)
-
-
-def _conv2d(
-    layer: nn.Conv2d,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-) -> None:
-    weight.copy_(per_row_weights(layer, padded(layer, a), b))
-    if bias is not None:
-        torch.sum(b, (2, 3), out=bias)
-
-
-def _norm(
-    layer: nn.GroupNorm,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-) -> None:
-    torch.sum((normalised(layer, a) * b).flatten(2), 2, out=weight)
-    if bias is not None:
-        torch.sum(b.flatten(2), 2, out=bias)
-
-
-_RULES: dict[
-    type[nn.Module],
-    Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], None],
-] = {
-    nn.Linear: _linear,
-    nn.Conv2d: _conv2d,
-    nn.GroupNorm: _norm,
-}
+def _fill_weight(layer: Any, a: Tensor, b: Tensor, weight: Tensor) -> None:
+    if isinstance(layer, nn.Linear):
+        torch.mul(b[:, :, None], a[:, None], out=weight.unflatten(1, layer.weight.shape))
+    elif isinstance(layer, nn.Conv2d):
+        weight.copy_(per_row_weights(layer, padded(layer, a), b))
+    else:
+        weight.copy_(affine_rows(layer, a, b)[0])

@@ -1,5 +1,5 @@
-"""What a layer's parameters add to |g_i|^2 and to sum_i c_i g_i, from its inputs `a` and its
-outputs' gradients `b`.
+"""Contributions of a layer's parameters to |g_i|^2 and to sum_i c_i g_i, from its inputs `a` and
+its outputs' gradients `b`.
 
 One function a layer kind: ``(layer, a, b, views, into) -> Part`` for n samples of ``views``
 adjacent rows each; a sample's gradient g_i is the sum over its rows. The factors c_i are known only
@@ -17,11 +17,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import unfold
 from torch.nn.grad import conv2d_weight
 
-from fedbench.core.numerics.layers import Directions, normalised, padded
+from fedbench.core.numerics.layers import Directions, affine_rows, padded
 
 # elements of one layer's per-sample gradients that are kept, or held at once: 64 MiB in float32
 KEPT = 2**24
@@ -32,29 +32,28 @@ DEAR = 4
 
 
 class Part(NamedTuple):
-    """``sq``: [n] float64 |g_i|^2 of one layer; ``add(c)``: adds sum_i c_i g_i, c [n], to what the
-    rule was to add ``into``.
-    """
+    """Contribution of one layer."""
 
-    sq: torch.Tensor
-    add: Callable[[torch.Tensor], None]
+    sq: Tensor
+    """[n] float64 |g_i|^2"""
+    add: Callable[[Tensor], None]
+    """adds sum_i c_i g_i, for c [n], to what the rule was to add ``into``"""
 
 
-def linear(
-    layer: nn.Linear, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions
-) -> Part:
-    """``a``: [n * views, *rows, d]; ``b``: [n * views, *rows, p]. g = sum_t b_t a_t^T over all rows
-    of a sample.
+def linear(layer: nn.Linear, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
+    """Contribution from ``a`` [n * views, *rows, d] and ``b`` [n * views, *rows, p]: g = sum_t b_t
+    a_t^T over all rows of a sample.
     """
     if views == 1 and a.dim() == 2:
         return _one_row(a, b, into)
-    a, b = _by_sample(a, views), _by_sample(b, views)
+    a = _by_sample(a, views)
+    b = _by_sample(b, views)
     shift = _kept(b.sum(1), into.bias)
     if into.weight is None:
         return shift
     weight, (n, t, d), p = into.weight, a.shape, b.shape[2]
 
-    def add(c: torch.Tensor) -> None:
+    def add(c: Tensor) -> None:
         weight.addmm_((b * c[:, None, None]).flatten(0, 1).T, a.flatten(0, 1))
 
     if _ghost_is_less(t, d, p):
@@ -62,15 +61,20 @@ def linear(
     return _both(_instantiated(lambda s: b[s].mT @ a[s], n, weight, add), shift)
 
 
-def _one_row(a: torch.Tensor, b: torch.Tensor, into: Directions) -> Part:
-    """|b a^T|^2 = |b|^2 |a|^2 (Goodfellow, arXiv 1510.01799, 2015), and |b|^2 for the bias."""
-    weight, bias = into.weight, into.bias
+def _one_row(a: Tensor, b: Tensor, into: Directions) -> Part:
+    """Contribution of one row a sample: |b a^T|^2 = |b|^2 |a|^2 (Goodfellow, arXiv 1510.01799,
+    2015), and |b|^2 for the bias.
+    """
+    weight = into.weight
+    bias = into.bias
     if weight is None:
         return _kept(b, bias)
     sq = _squares(a)
-    sq = (sq if bias is None else sq.add_(1)).mul_(_squares(b))
+    if bias is not None:
+        sq.add_(1)
+    sq.mul_(_squares(b))
 
-    def add(c: torch.Tensor) -> None:
+    def add(c: Tensor) -> None:
         weight.addmm_((b * c[:, None]).T, a)
         if bias is not None:
             bias.addmv_(b.T, c)
@@ -78,118 +82,74 @@ def _one_row(a: torch.Tensor, b: torch.Tensor, into: Directions) -> Part:
     return Part(sq, add)
 
 
-def conv2d(
-    layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions
-) -> Part:
-    """``a``: [n * views, c, h, w]; ``b``: [n * views, p, h', w']."""
-    n, positions = len(a) // views, views * math.prod(b.shape[2:])
+def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
+    """Contribution from ``a`` [n * views, c, h, w] and ``b`` [n * views, p, h', w']."""
+    n = len(a) // views
+    positions = views * math.prod(b.shape[2:])
     shift = _kept(_by_view(b.sum((2, 3)), views), into.bias)
     if into.weight is None:
         return shift
-    a, weight, shape = padded(layer, a), into.weight, into.weight.shape
+    a = padded(layer, a)
+    weight = into.weight
+    shape = into.weight.shape
     how = {"stride": layer.stride, "dilation": layer.dilation}
 
-    def add(c: torch.Tensor) -> None:
+    def add(c: Tensor) -> None:
         scaled = b * c.repeat_interleave(views)[:, None, None, None]
         weight.add_(conv2d_weight(a, shape, scaled, groups=layer.groups, **how))
 
-    def instances(s: slice) -> torch.Tensor:
+    def instances(s: slice) -> Tensor:
         rows = slice(s.start * views, s.stop * views)
         return _by_view(per_row_weights(layer, a[rows], b[rows]), views)
 
     column = math.prod(shape[1:])
     if _ghost_is_less(positions, column, shape[0] // layer.groups):
-        found = _ghost(_columns(layer, a, views), _positions(layer, b, views))
-        return _both(Part(found.unflatten(0, (n, -1)).sum(1), add), shift)
+        sq = _ghost(_columns(layer, a, views), _grouped(b.flatten(2), layer.groups, views))
+        return _both(Part(sq.unflatten(0, (n, -1)).sum(1), add), shift)
     return _both(_instantiated(instances, n, weight, add), shift)
 
 
-def per_row_weights(layer: nn.Conv2d, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """[n, weight]: each row's gradient of a convolution's weight; ``a`` is padded already.
+def per_row_weights(layer: nn.Conv2d, a: Tensor, b: Tensor) -> Tensor:
+    """Each row's gradient [n, weight] of a convolution's weight; ``a`` is padded already.
 
     On the CPU as one convolution with n times the groups (Rochette et al., arXiv 1912.06015), up to
     four times as fast as products of unfolded inputs; elsewhere as such products.
     """
     if a.device.type == "cpu":
-        n, shape = len(a), (len(a) * layer.out_channels, *layer.weight.shape[1:])
+        n = len(a)
+        shape = (len(a) * layer.out_channels, *layer.weight.shape[1:])
         rows = a.reshape(1, -1, *a.shape[2:]), shape, b.reshape(1, -1, *b.shape[2:])
         return conv2d_weight(
             *rows, stride=layer.stride, dilation=layer.dilation, groups=n * layer.groups
         ).view(n, -1)
-    return (_positions(layer, b, 1).mT @ _columns(layer, a, 1)).reshape(len(a), -1)
+    outputs = _grouped(b.flatten(2), layer.groups, 1)
+    return (outputs.mT @ _columns(layer, a, 1)).reshape(len(a), -1)
 
 
-def affine(layer: Any, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions) -> Part:
-    """Of a norm. Group norm, or batch norm with running statistics: ``a``, ``b``: [n * views, c,
-    *positions]; layer norm: [n * views, *positions, *normalised].
-    """
-    shape = (
-        (len(b) // views, -1, math.prod(layer.normalized_shape))
-        if isinstance(layer, nn.LayerNorm)
-        else (*b.shape[:2], -1)
-    )
-
-    def summed(rows: torch.Tensor) -> torch.Tensor:
-        if isinstance(layer, nn.LayerNorm):
-            return rows.reshape(shape).sum(1)
-        return _by_view(rows.reshape(shape).sum(2), views)
-
-    shift = _kept(summed(b), into.bias)
-    return (
-        shift
-        if into.weight is None
-        else _both(_kept(summed(normalised(layer, a) * b), into.weight), shift)
-    )
+def affine(layer: Any, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
+    """Contribution of a norm; batch norm: with running statistics."""
+    scale, shift = (_by_view(rows, views) for rows in affine_rows(layer, a, b))
+    return _both(_kept(scale, into.weight), _kept(shift, into.bias))
 
 
-def embed(
-    layer: nn.Embedding, a: torch.Tensor, b: torch.Tensor, views: int, into: Directions
-) -> Part:
-    """``a``: [n * views, *positions] tokens; ``b``: [n * views, *positions, e]. Row v of g: the sum
-    of b over v's positions.
-    """
-    assert into.weight is not None  # an embedding's only parameter
-    weight, (n, e) = into.weight, (len(a) // views, b.shape[-1])
-    tokens, b = a.reshape(n, -1), b.reshape(n, -1, e)
-    if layer.padding_idx is not None:  # a padding row has no gradient
-        b = b.masked_fill((tokens == layer.padding_idx).unsqueeze(2), 0.0)
-
-    def squares(s: slice) -> torch.Tensor:
-        same = tokens[s].unsqueeze(1) == tokens[s].unsqueeze(2)
-        wide = b[s].double()
-        return ((wide @ wide.mT) * same).sum((1, 2)).clamp_min(0)
-
-    def add(c: torch.Tensor) -> None:
-        weight.index_put_(
-            (tokens.reshape(-1),), (b * c[:, None, None]).reshape(-1, e), accumulate=True
-        )
-
-    return Part(torch.cat([squares(s) for s in _slices(n, tokens.shape[1] ** 2)]), add)
-
-
-def _by_sample(rows: torch.Tensor, views: int) -> torch.Tensor:
-    """[n, all rows of a sample, width]."""
+def _by_sample(rows: Tensor, views: int) -> Tensor:
+    """Rows [n, all rows of a sample, width]."""
     return rows.reshape(len(rows) // views, -1, rows.shape[-1])
 
 
-def _by_view(rows: torch.Tensor, views: int) -> torch.Tensor:
-    """[n, q]: the sum over a sample's views."""
+def _by_view(rows: Tensor, views: int) -> Tensor:
+    """Sum [n, q] over a sample's views."""
     return rows if views == 1 else rows.unflatten(0, (-1, views)).sum(1)
 
 
-def _columns(layer: nn.Conv2d, a: torch.Tensor, views: int) -> torch.Tensor:
-    """[n * groups, positions of all views, kernel]: what each position of the output was made of."""
+def _columns(layer: nn.Conv2d, a: Tensor, views: int) -> Tensor:
+    """Inputs [n * groups, positions of all views, kernel] of each position of the output."""
     columns = unfold(a, layer.kernel_size, dilation=layer.dilation, stride=layer.stride)
     return _grouped(columns, layer.groups, views)
 
 
-def _positions(layer: nn.Conv2d, b: torch.Tensor, views: int) -> torch.Tensor:
-    """[n * groups, positions of all views, outputs of a group]."""
-    return _grouped(b.flatten(2), layer.groups, views)
-
-
-def _grouped(rows: torch.Tensor, groups: int, views: int) -> torch.Tensor:
-    """[n * views, groups * w, t] -> [n * groups, views * t, w]."""
+def _grouped(rows: Tensor, groups: int, views: int) -> Tensor:
+    """Rows [n * views, groups * w, t] as [n * groups, views * t, w]."""
     rows = rows.unflatten(0, (-1, views)).unflatten(2, (groups, -1))
     # n=samples v=views g=groups w=width t=positions
     return rows.permute(0, 2, 1, 4, 3).flatten(2, 3).flatten(0, 1)
@@ -199,67 +159,62 @@ def _ghost_is_less(t: int, d: int, p: int) -> bool:
     return DEAR * t * (d + p) < d * p
 
 
-def _ghost(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """[n] |sum_t b_t a_t^T|^2 from the products of positions; ``a``: [n, t, d]; ``b``: [n, t, p]."""
+def _ghost(a: Tensor, b: Tensor) -> Tensor:
+    """Norms |sum_t b_t a_t^T|^2 by products of positions; ``a``: [n, t, d], ``b``: [n, t, p]."""
     parts = []
     for s in _slices(len(a), sum(a.shape[1:]) * a.shape[1]):
-        x, y = a[s].double(), b[s].double()
+        x = a[s].double()
+        y = b[s].double()
         parts.append(((x @ x.mT).mul_(y @ y.mT)).sum((1, 2)).clamp_min_(0))
     return torch.cat(parts)
 
 
 def _instantiated(
-    make: Callable[[slice], torch.Tensor],
+    make: Callable[[slice], Tensor],
     n: int,
-    weight: torch.Tensor,
-    add: Callable[[torch.Tensor], None],
+    weight: Tensor,
+    add: Callable[[Tensor], None],
 ) -> Part:
-    """``make(s)``: per-sample gradients of a slice. They are kept for the sum if there is room;
-    otherwise ``add`` makes it.
+    """Contribution from ``make(s)``, per-sample gradients of a slice. They are kept for the sum if
+    there is room; otherwise ``add`` makes it.
     """
     if n * weight.numel() <= KEPT:
         return _kept(make(slice(0, n)).reshape(n, -1), weight)
-    return Part(
-        torch.cat(
-            [_squares(make(s).reshape(s.stop - s.start, -1)) for s in _slices(n, weight.numel())]
-        ),
-        add,
-    )
+    slices = _slices(n, weight.numel())
+    return Part(torch.cat([_squares(make(s).reshape(s.stop - s.start, -1)) for s in slices]), add)
 
 
-def _kept(rows: torch.Tensor, into: torch.Tensor | None) -> Part:
-    """Per-sample gradients [n, q] as they are; nothing where there is nothing to add them to."""
+def _kept(rows: Tensor, into: Tensor | None) -> Part:
+    """Contribution of per-sample gradients [n, q]; none where there is nothing to add them to."""
     if into is None:
         return Part(rows.new_zeros(1, dtype=torch.float64), lambda c: None)  # broadcasts
     flat = into.view(-1)
-    return Part(_squares(rows), lambda c: _add_to(flat, rows, c))
 
+    def add(c: Tensor) -> None:
+        flat.addmv_(rows.mT, c)
 
-def _add_to(flat: torch.Tensor, rows: torch.Tensor, c: torch.Tensor) -> None:
-    flat.addmv_(rows.mT, c)
+    return Part(_squares(rows), add)
 
 
 def _both(one: Part, two: Part) -> Part:
-    def add(c: torch.Tensor) -> None:
+    def add(c: Tensor) -> None:
         one.add(c)
         two.add(c)
 
     return Part(one.sq + two.sq, add)
 
 
-def _squares(rows: torch.Tensor) -> torch.Tensor:
+def _squares(rows: Tensor) -> Tensor:
     return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
 
 
 def _slices(n: int, each: int) -> list[slice]:
-    """Of n samples with so many elements each, as many at a time as may be held at once."""
+    """Slices of n samples with so many elements each, of as many as may be held at once."""
     step = max(1, KEPT // max(each, 1))
     return [slice(i, min(i + step, n)) for i in range(0, n, step)]
 
 
-Rule = Callable[[Any, torch.Tensor, torch.Tensor, int, Directions], Part]
-
-RULES: dict[type[nn.Module], Rule] = {
+RULES: dict[type[nn.Module], Callable[..., Part]] = {
     nn.Linear: linear,
     nn.Conv2d: conv2d,
     nn.GroupNorm: affine,
@@ -267,5 +222,4 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.BatchNorm1d: affine,
     nn.BatchNorm2d: affine,
     nn.BatchNorm3d: affine,
-    nn.Embedding: embed,
 }

@@ -4,27 +4,30 @@ belongs to sample i.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
+from torch.nn import Module
 
 from fedbench.core.numerics.layers import has_samples_first
-from fedbench.core.numerics.per_sample import random_state, seed_random_state, set_random_state
+from fedbench.core.numerics.per_sample import random_state, set_random_state
 
 SAMPLES = 5  # a prime: few reorderings leave five rows where they are
 # of parameters, until a gradient reaches every layer: a narrow one may be dead under some
 DRAWS = 4
 # shape and type of a sample, and whether the model was training
 Kind = tuple[torch.Size, torch.dtype, bool]
-_answers: WeakKeyDictionary[nn.Module, dict[Kind, bool]] = WeakKeyDictionary()
+_answers: WeakKeyDictionary[Module, dict[Kind, bool]] = WeakKeyDictionary()
 
 
-def rows_are_samples(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bool:
+def rows_are_samples(model: Module, layers: Collection[Module], x: Tensor) -> bool:
     """Whether row i of every layer's output depends on sample i alone, tested on a few samples of
     ``x``.
 
@@ -55,36 +58,43 @@ def moves_by_index(node: torch.autograd.graph.Node) -> bool:
     )
 
 
-def _tested(model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor) -> bool:
+def _tested(model: Module, layers: Collection[Module], x: Tensor) -> bool:
     generator = torch.Generator().manual_seed(0)
-    unseen = {(layer, i) for layer in layers for i in range(len(x))}
-    before = random_state(x.device)
-    seed_random_state(x.device, 0)  # dropout must not decide the result
-    try:
-        with torch.enable_grad():  # the caller may have disabled gradients
+    missing = set(itertools.product(layers, range(len(x))))
+    # dropout must not decide the result; the caller may have disabled gradients
+    with _seeded(x.device), torch.enable_grad():
+        try:
             for _ in range(DRAWS):
                 reached = _reached(model, layers, x.clone(), generator)
                 if reached is None:
                     return False
-                unseen -= reached
-                if not unseen:
+                missing -= reached
+                if not missing:
                     return True
-    except Exception:
-        return False  # a failure with random parameters: use per-sample gradients
-    finally:
-        set_random_state(before)
+        except Exception:
+            return False  # a failure with random parameters: use per-sample gradients
     return False
 
 
-def _reached(
-    model: nn.Module, layers: Collection[nn.Module], x: torch.Tensor, generator: torch.Generator
-) -> set[tuple[nn.Module, int]] | None:
-    """(layer, i) where the gradient of sample i's logits reaches row i of the layer's output; None
-    if it reaches another row.
-    """
-    outputs: list[tuple[nn.Module, GradientEdge]] = []
+@contextmanager
+def _seeded(device: torch.device) -> Iterator[None]:
+    before = random_state(device)
+    torch.manual_seed(0)
+    try:
+        yield
+    finally:
+        set_random_state(before)
 
-    def keep(layer: nn.Module, args: tuple, out: torch.Tensor) -> None:
+
+def _reached(
+    model: Module, layers: Collection[Module], x: Tensor, generator: torch.Generator
+) -> set[tuple[Module, int]] | None:
+    """The (layer, i) where the gradient of sample i's logits reaches row i of the layer's output;
+    None if it reaches another row.
+    """
+    outputs: list[tuple[Module, GradientEdge]] = []
+
+    def keep(layer: Module, args: tuple, out: Tensor) -> None:
         # of the value as returned, even if it is overwritten later
         outputs.append((layer, get_gradient_edge(out)))
 
@@ -95,19 +105,19 @@ def _reached(
         for hook in hooks:
             hook.remove()
     weights = torch.randn(logits.shape[1], generator=generator).to(logits)
-    found = set()
+    edges = [edge for _, edge in outputs]
+    reached = set()
     for i, row in enumerate(logits):
-        edges = [edge for _, edge in outputs]
         grads = torch.autograd.grad(row @ weights, edges, allow_unused=True, retain_graph=True)
         for (layer, _), g in zip(outputs, grads, strict=True):
             if g is None or len(g) != len(x) or bool(g[:i].any() | g[i + 1 :].any()):
                 return None
             if bool(g[i].any()):
-                found.add((layer, i))
-    return found
+                reached.add((layer, i))
+    return reached
 
 
-def drawn_parameters(model: nn.Module, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def drawn_parameters(model: Module, generator: torch.Generator) -> dict[str, Tensor]:
     """Random parameters, scaled to keep the size of activations."""
     drawn = {}
     for name, p in model.named_parameters():
@@ -126,58 +136,55 @@ class Tape:
     after the backward pass.
     """
 
-    def __init__(self, layers: Collection[nn.Module], n: int) -> None:
+    def __init__(self, layers: Collection[Module], n: int) -> None:
         self.n = n
-        self.inputs: dict[nn.Module, torch.Tensor] = {}
-        self.edges: dict[nn.Module, GradientEdge] = {}
+        self.inputs: dict[Module, Tensor] = {}
+        self.edges: dict[Module, GradientEdge] = {}
         self._plain = True
         self._hooks: list = [layer.register_forward_hook(self._record) for layer in layers]
 
-    def covers(self, loss: torch.Tensor) -> bool:
+    def covers(self, loss: Tensor) -> bool:
         """Whether the loss depends on each trainable parameter through exactly one call of its
         layer.
         """
         if not self._plain:
             return False
-        through_layers = Counter(
-            id(p)
-            for layer in self.edges
-            for p in layer._parameters.values()
-            if p is not None and p.requires_grad
-        )
-        return through_layers == _uses(loss) and set(through_layers.values()) <= {1}
+        uses: Counter[int] = Counter()
+        for layer in self.edges:
+            uses.update(id(p) for p in layer.parameters(recurse=False) if p.requires_grad)
+        return uses == _uses(loss) and set(uses.values()) <= {1}
 
     def close(self) -> None:
         """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
-    def _record(self, layer: nn.Module, args: tuple, out: torch.Tensor) -> None:
+    def _record(self, layer: Module, args: tuple, out: Tensor) -> None:
         """Forward hook."""
-        known = (
-            len(args) == 1 and out.requires_grad and has_samples_first(layer, args[0], out, self.n)
-        )
-        if known and layer not in self.edges and _one_dtype(layer, args[0], out):
+        plain = len(args) == 1 and out.requires_grad and layer not in self.edges
+        if (
+            plain
+            and has_samples_first(layer, args[0], out, self.n)
+            and _one_dtype(layer, args[0], out)
+        ):
             self.inputs[layer] = args[0].detach()
             self.edges[layer] = get_gradient_edge(out)
         else:
             self._plain = False
 
 
-def _one_dtype(layer: nn.Module, a: torch.Tensor, out: torch.Tensor) -> bool:
+def _one_dtype(layer: Module, a: Tensor, out: Tensor) -> bool:
     """Whether input, output and parameters have one dtype; False under autocast."""
-    kind, own = out.dtype, layer._parameters.values()
-    return (a.dtype == kind or not a.is_floating_point()) and all(
-        p is None or p.dtype == kind for p in own
-    )
+    return all(t.dtype == out.dtype for t in (a, *layer.parameters(recurse=False)))
 
 
-def _uses(loss: torch.Tensor) -> Counter[int] | None:
+def _uses(loss: Tensor) -> Counter[int] | None:
     """How often each parameter (by id) enters the graph below the loss; None where rows are moved
     by an index on the way.
     """
     uses: Counter[int] = Counter()
-    stack, seen = [loss.grad_fn], {loss.grad_fn}
+    stack = [loss.grad_fn]
+    visited = {loss.grad_fn}
     while stack:
         node = stack.pop()
         if node is None:
@@ -188,7 +195,7 @@ def _uses(loss: torch.Tensor) -> Counter[int] | None:
             leaf = getattr(below, "variable", None)
             if leaf is not None:
                 uses[id(leaf)] += 1
-            elif below is not None and below not in seen:
-                seen.add(below)
+            elif below is not None and below not in visited:
+                visited.add(below)
                 stack.append(below)
     return uses

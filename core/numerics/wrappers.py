@@ -1,6 +1,4 @@
-"""Modules around a model: normalisation of images, the arithmetic of training, and the memory
-format of images.
-"""
+"""Modules around a model: normalisation of images, arithmetic and memory format of training."""
 
 from __future__ import annotations
 
@@ -8,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor
+from torch.nn import Module
 
 from fedbench.core.contract.components import Data
 from fedbench.core.contract.errors import UserError
 
 
-class Normalised(nn.Module):
+class Normalised(Module):
     """``module`` behind (x / 255 - mean) / std for integer images; floating-point input is already
     normalised.
 
@@ -22,60 +21,68 @@ class Normalised(nn.Module):
     others as bytes; ``module`` gets the same numbers. mean, std: one value a channel.
     """
 
-    def __init__(self, module: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    def __init__(self, module: Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
         super().__init__()
         self.module = module
         # Not floating-point buffers: those travel with a client's upload and are averaged.
         self._mean = torch.tensor(mean).view(-1, 1, 1)
         self._std = torch.tensor(std).view(-1, 1, 1)
 
-    def normalise(self, x: torch.Tensor) -> torch.Tensor:
+    def normalise(self, x: Tensor) -> Tensor:
         """[n, C, H, W] float32; floats pass unchanged."""
         if x.is_floating_point():
             return x
         if self._mean.device != x.device:
-            self._mean, self._std = self._mean.to(x.device), self._std.to(x.device)
+            self._mean = self._mean.to(x.device)
+            self._std = self._std.to(x.device)
         return (x.float() / 255 - self._mean) / self._std
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.module(self.normalise(x))
 
 
-def wrap(module: nn.Module, data: Data) -> nn.Module:
+def wrap(module: Module, data: Data) -> Module:
     """``module`` with the data's normalisation in front, if there is one."""
-    return (
-        module if data.mean is None or data.std is None else Normalised(module, data.mean, data.std)
-    )
+    if data.mean is None or data.std is None:
+        return module
+    return Normalised(module, data.mean, data.std)
 
 
-def as_floats(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def as_floats(module: Module, x: Tensor) -> Tensor:
     """``x`` as normalised floats, as a defense's phases get it."""
     return module.normalise(x) if isinstance(module, Normalised) else x
 
 
-# --- arithmetic -----------------------------------------------------------------------------------
+# --- in training ----------------------------------------------------------------------------------
 
 
-class Bfloat16Training(nn.Module):
-    """``module`` with its forward pass autocast to bfloat16, in training mode only; it returns
-    float32 in any mode.
+class TrainingForm(Module):
+    """``module`` as it computes in training mode only. ``bf16``: its forward pass is autocast to
+    bfloat16, and returns float32; ``channels_last``: it takes images [B, C, H, W] with the channels
+    last in memory, by other kernels with other last digits. Parameters, evaluation and signals are
+    as ever.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: Module, bf16: bool, channels_last: bool) -> None:
         super().__init__()
         self.module = module
+        self._bf16 = bf16
+        self._channels_last = channels_last
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.training:
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and self._channels_last and x.dim() == 4:
+            x = x.to(memory_format=torch.channels_last)
+        if not self.training or not self._bf16:
             return self.module(x)
         with torch.autocast(x.device.type, torch.bfloat16):
             out = self.module(x)
         return out.float()
 
 
-def in_precision(module: nn.Module, precision: str) -> nn.Module:
-    """``module`` as it trains in ``precision``."""
-    return Bfloat16Training(module) if precision == "bf16" else module
+def in_training_form(module: Module, precision: str, memory_format: str) -> Module:
+    """``module`` as it trains in ``precision`` and ``memory_format``."""
+    bf16, channels_last = precision == "bf16", memory_format == "channels_last"
+    return TrainingForm(module, bf16, channels_last) if bf16 or channels_last else module
 
 
 def check_precision(precision: str, device: str) -> bool:
@@ -90,35 +97,11 @@ def check_precision(precision: str, device: str) -> bool:
 @contextmanager
 def matmuls(precision: str) -> Iterator[None]:
     """TF32 matrix products and convolutions while clients train, and only then."""
-    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    cuda = torch.backends.cuda.matmul
+    cudnn = torch.backends.cudnn
     before = cuda.allow_tf32, cudnn.allow_tf32
     cuda.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
     try:
         yield
     finally:
         cuda.allow_tf32, cudnn.allow_tf32 = before
-
-
-# --- memory format --------------------------------------------------------------------------------
-
-
-class ChannelsLastTraining(nn.Module):
-    """``module`` that takes images [B, C, H, W] with the channels last in memory in training mode:
-    other kernels, faster on a GPU with tensor cores, and other last digits. Parameters, evaluation
-    and signals are as ever; so is any other input.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training and x.dim() == 4:
-            x = x.to(memory_format=torch.channels_last)
-        out: torch.Tensor = self.module(x)
-        return out
-
-
-def in_memory_format(module: nn.Module, memory_format: str) -> nn.Module:
-    """``module`` as it trains in ``memory_format``."""
-    return ChannelsLastTraining(module) if memory_format == "channels_last" else module

@@ -266,7 +266,7 @@ _SEVERAL = frozenset({"coalitions"})
 # Of a run that is reported: a suite without tuning seeds has the keys it had before there were any.
 _TUNING = frozenset({"tuning"})
 # Settings that are in no key while they have the value that all runs had before there was a choice.
-_LATER = {"memory_format": "contiguous"}
+_LATER = {"memory_format": "contiguous", "backend": "auto"}
 # Shadow models are trained alone: neither a defense nor the federation around them can change them.
 # The split is in `digests`.
 NOT_OF_SHADOW_MODELS = frozenset(

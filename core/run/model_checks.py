@@ -14,7 +14,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Setup
-from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.flat import FlatModel, ModelState
 from fedbench.core.numerics.per_sample import refuse_batch_statistics
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.numerics.tape import drawn_parameters
@@ -201,10 +201,10 @@ def _require_training(name: str, model: Model, data: Data) -> None:
     )
     for pair in (clients, clients[::-1]):
         flat = _fresh(model, data)
-        start = flat.params.clone(), flat.buffers.clone(), flat.counts
+        start = flat.state.clone()
         expected = torch.stack(
             [
-                _alone(name, _fresh(model, data).module, k, client, start[0])
+                _alone(name, _fresh(model, data).module, k, client, start.params)
                 for k, client in enumerate(pair)
             ]
         )
@@ -216,7 +216,7 @@ def _require_training(name: str, model: Model, data: Data) -> None:
             n_classes=data.n_classes,
             defense=Defense(),
             members=(),
-            initial=start[0][None],
+            initial=start.params[None],
         )
         before = _kept(flat, start, pair[1].x, pair[0].x)
         uploads = next(Training(setup).rounds()).uploads
@@ -231,7 +231,7 @@ def _require_training(name: str, model: Model, data: Data) -> None:
         sent = torch.cat([uploads.updates, uploads.buffers, uploads.counts], 1).to(expected)
         if torch.equal(sent, expected):
             continue
-        rounding = 1e-6 * float(start[0].abs().max() + uploads.updates.abs().max())
+        rounding = 1e-6 * float(start.params.abs().max() + uploads.updates.abs().max())
         if not torch.allclose(sent, expected, rtol=1e-4, atol=rounding, equal_nan=True):
             raise UserError(
                 f"the model {name} trains otherwise beside another client than alone with plain "
@@ -260,16 +260,14 @@ def _alone(
     torch.optim.SGD(net.parameters(), lr=1.0).step()
     flat = FlatModel(net, torch.device("cpu"))  # of the buffers that `forward` may have replaced
     _require_finite(name, "gradient", flat.params)
-    return torch.cat([flat.params - start, flat.buffers, flat.counts])
+    return torch.cat([flat.params - start, flat.buffers, flat.state.counts])
 
 
 @torch.no_grad()
-def _kept(
-    flat: FlatModel, start: tuple[torch.Tensor, torch.Tensor, torch.Tensor], *batches: torch.Tensor
-) -> dict[str, str]:
+def _kept(flat: FlatModel, start: ModelState, *batches: torch.Tensor) -> dict[str, str]:
     """The output for the first batch at ``start``, and each attribute of the module's parts and
     their classes, by its path, after evaluations of all."""
-    flat.load(*start)  # what a layer computes of parameters and buffers is alike then
+    flat.load(start)  # what a layer computes of parameters and buffers is alike then
     outputs = [flat.module.eval()(as_floats(flat.module, x)) for x in batches]
     kept = {"output in eval mode": repr(outputs[0])}
     for path, part in flat.module.named_modules():

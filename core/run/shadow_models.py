@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +109,7 @@ def train_shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
         members=(),
         initial=initial,
     )
-    buffers, counts, logits, members = flat.buffers.clone(), flat.counts, [], []
+    fresh, logits, members = flat.state.clone(), [], []
     for m in range(spec.models):
         member = np.zeros(len(y), bool)
         member[numpy_rng(job.seed, "shadow half", client=m).permutation(len(y))[: len(y) // 2]] = (
@@ -120,9 +120,8 @@ def train_shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
             key_for(job.seed, "shadow module", client=m) >> 1
         )
         shuffle = torch.Generator().manual_seed(key_for(job.seed, "shadow shuffle", client=m) >> 1)
-        Bench(setup, initial[m], buffers, 1, counts).train(x[own], y[own], spec.epochs, shuffle)
-        logits.append(
-            flat.logits(flat.params.clone(), flat.buffers.clone(), everything).float().cpu().numpy()
-        )
+        start = replace(fresh, params=initial[m])
+        Bench(setup, start, 1).train(x[own], y[own], spec.epochs, shuffle)
+        logits.append(flat.logits(flat.state, everything).float().cpu().numpy())
         members.append(member)
     return ShadowLogits(np.stack(logits), np.stack(members))

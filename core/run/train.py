@@ -23,7 +23,7 @@ from fedbench.core.federation.setup import Insider, Setup
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.numerics.rng import key_for
-from fedbench.core.numerics.wrappers import in_memory_format, in_precision, wrap
+from fedbench.core.numerics.wrappers import in_training_form, wrap
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.process.channel import at_work
 from fedbench.core.run.job import Job, Look
@@ -311,7 +311,7 @@ def _notes(training: Training) -> list[str]:
     """
     modes = (True, False) if training.setup.insider is not None else (True,)
     of_gradients = (why_one_by_one(training.setup.flat.module, mode) for mode in modes)
-    why = [why for why in (training.cohort.note, *of_gradients) if why]
+    why = [why for why in (training.trainer.note, *of_gradients) if why]
     return [*why, ANSWERS] if answers(training.setup) else why
 
 
@@ -345,9 +345,7 @@ def fresh_models(
         with at_work(f"model {job.model}"):
             built = builder.build(data.input_shape, data.n_classes)
         federation = job.setting.federation
-        module = in_memory_format(
-            in_precision(built, federation.precision), federation.memory_format
-        )
+        module = in_training_form(built, federation.precision, federation.memory_format)
         return FlatModel(wrap(module, data), device)
 
     first = build(0)
@@ -412,6 +410,4 @@ def _answers(training: Training, j: int, x: torch.Tensor) -> torch.Tensor:
 
 
 def _logits(training: Training, j: int, x: torch.Tensor) -> torch.Tensor:
-    return training.setup.flat.logits(
-        training.models[j], training.buffers[j], x, training.counts[j]
-    )
+    return training.setup.flat.logits(training.state[j], x)

@@ -20,7 +20,7 @@ from fedbench.core.contract.samples import evaluating
 from fedbench.core.contract.task import DEFAULT_TASK, Task
 from fedbench.core.federation.loop import Answer
 from fedbench.core.federation.setup import RoundResult, Uploads
-from fedbench.core.numerics.flat import FlatModel, mean_counts
+from fedbench.core.numerics.flat import FlatModel, ModelState, mean_counts
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.process.library_state import kept
@@ -236,7 +236,11 @@ class Recorder:
         for position, row in enumerate(self.rows):
             j, g = model_of_row(row), coalition_of_row(row)
             if j is not None:
-                step, buffers, counts = result.steps[j], result.buffers[j], result.counts[j]
+                step, buffers, counts = (
+                    result.steps[j],
+                    result.state.buffers[j],
+                    result.state.counts[j],
+                )
                 models[position] = RowModel(j, step, buffers, counts, model=j)
             elif g is not None:
                 present = [k for k in self.coalitions[g] if k in index_of]
@@ -258,7 +262,8 @@ class Recorder:
         share, starts = n / n.sum(), [uploads.start_of[i] for i in indices]
         update = share @ updates[indices]
         if len(set(starts)) > 1:  # trained on different models: the mean is of where they ended
-            update += share @ uploads.starts[starts] - uploads.starts[starts[0]]
+            starting = uploads.starts.params
+            update += share @ starting[starts] - starting[starts[0]]
         counts = mean_counts(share, uploads.counts[indices])
         return RowModel(starts[0], update, share @ uploads.buffers[indices], counts)
 
@@ -308,9 +313,9 @@ class Recorder:
             names = [name for name in names if name in self.calls]
             if not names:
                 return
-            torch.add(uploads.starts[row.start], row.update, out=self.flat.params)
+            torch.add(uploads.starts.params[row.start], row.update, out=self.flat.params)
             # running statistics are part of what was uploaded
-            self.flat.load(self.flat.params, row.buffers, row.counts)
+            self.flat.load(ModelState(self.flat.params, row.buffers, row.counts))
             logits = [self.flat.module(self.task.rows(x, y, "audit")[0]) for x, y in samples]
             answer = self._answer_of(row.model) if answered else None
             if answer is not None:
@@ -345,7 +350,7 @@ class Recorder:
         for position, row in models.items():
             by_start.setdefault(row.start, []).append(position)
         for j, positions in by_start.items():
-            self.flat.load(uploads.starts[j], uploads.start_buffers[j], uploads.start_counts[j])
+            self.flat.load(uploads.starts[j])
             updates = torch.stack([models[position].update for position in positions])
             chunk = chunk_of(self.x, GRADIENT_BYTES)
             features = gradient_features(self.flat.module, self.x, self.y, updates, chunk)

@@ -77,6 +77,10 @@ class Schedule(SpecModel):
         return self
 
 
+BackendName = Literal["auto", "autograd", "stacked"]
+"""modules of ``core.federation`` with a class ``Backend``; ``auto`` chooses"""
+
+
 def _optional(schema: dict[str, Any]) -> None:
     """A recipe may give the required fields."""
     del schema["required"]
@@ -188,6 +192,11 @@ class FederationSpec(SpecModel):
         "contiguous",
         description="layout of images while clients train; channels_last is faster on some GPUs, "
         "with other digits",
+    )
+    backend: BackendName = Field(
+        "auto",
+        description="how gradients are computed, the same to rounding: auto, the fastest way; "
+        "autograd, plain and slow; stacked, along chains of layers, small models together",
     )
     optimizer: Optimizer = Field(description="the clients' optimiser")
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 
 from fedbench.core import Diverged, MemberContext, Params, SkipCell, UserError
-from fedbench.core.federation.local import LocalTrainer
+from fedbench.core.federation.trainer import Trainer
 from fedbench.core.process.ask import ask
 from fedbench.core.process.library_state import kept
 from fedbench.core.registry.hooks_of import misfits, unknown_methods
@@ -227,7 +227,7 @@ def global_state_unchanged(subject: Subject) -> None:
     changes: dict[str, None] = {}
     around = recording(changes, lambda name, args: global_state(subject.kind))
     # sets torch's generator
-    engine_keys = patch.object(LocalTrainer, "key_module", lambda *args, **more: None)
+    engine_keys = patch.object(Trainer, "key_module", lambda *args, **more: None)
     for _ in range(2):  # what it imports the first time may change the state
         changes.clear()
         with kept(), engine_keys:

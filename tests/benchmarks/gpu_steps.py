@@ -11,7 +11,7 @@ from workloads import in_turn, ratio, training_of
 from fedbench.core import MemberData
 from fedbench.core.models.residual import ResNet18
 from fedbench.core.models.sequential import SmallCNN
-from fedbench.core.numerics.wrappers import Normalised, in_memory_format, in_precision
+from fedbench.core.numerics.wrappers import Normalised, in_training_form
 
 OPTIMIZER = {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}
 MEAN, STD = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)
@@ -46,13 +46,9 @@ class Workload:
     def module(self):
         """As the engine trains it."""
         torch.manual_seed(0)
-        built = in_precision(
-            self._model.build(self._shape, self.classes), self.settings["precision"]
-        )
+        built = self._model.build(self._shape, self.classes)
         return (
-            Normalised(in_memory_format(built, self.settings["memory_format"]), MEAN, STD)
-            .to(self.device)
-            .train()
+            Normalised(in_training_form(built, **self.settings), MEAN, STD).to(self.device).train()
         )
 
 

@@ -1,0 +1,192 @@
+"""The contract of a backend, how clients are grouped and how a batch's gradient is computed, with
+the plain one: one client after the other, by autograd. Others are tested against it.
+
+A step of local training begins with a ``ModelState``, takes a ``Batch`` (in a group: one of each
+client), and makes of it a gradient [P]; the optimiser makes of that an update. The trainer owns the
+order of steps and all phases of a defense; a backend owns the samples' layout and the kernels. To
+add one: a module of this package with a class ``Backend``, and the module's name in
+``spec.federation.BackendName``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedbench.core.contract.samples import Batch, MemberData, Selection
+from fedbench.core.federation.guard import forward, run_model
+from fedbench.core.federation.local import Turn
+from fedbench.core.federation.optimizer import State, make_optimizer
+from fedbench.core.federation.setup import MemberTools
+from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.numerics.wrappers import as_floats
+from fedbench.core.spec.federation import FederationSpec
+
+
+@dataclass(frozen=True)
+class Task:
+    """A client's gradient to compute."""
+
+    batch: Batch
+    place: str
+    """of its phases, for messages"""
+    loss: Callable[[Tensor], Tensor] | None = None
+    """logits [B, C] -> the defense's loss, a scalar; None: mean cross-entropy"""
+    backward: Callable[[Tensor], None] = Tensor.backward
+    """backpropagates that loss"""
+
+    @property
+    def target(self) -> Tensor:
+        """Labels [B], or target probabilities [B, C]."""
+        return self.batch.y if self.batch.soft is None else self.batch.soft
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether samples or targets require gradients: a ``transform`` computed them from the
+        parameters, or a ``loss`` differentiates with respect to them.
+        """
+        return self.batch.x.requires_grad or self.target.requires_grad
+
+
+class Backend:
+    """Computes gradients of ``flat``, the model that up to ``clients`` clients train. ``moments``:
+    the state of optimisers that lives on from round to round.
+    """
+
+    def __init__(
+        self,
+        config: FederationSpec,
+        flat: FlatModel,
+        clients: int = 1,
+        moments: dict[int, State] | None = None,
+    ) -> None:
+        self.config = config
+        self.flat = flat
+        self.clients = clients
+        self.moments = moments
+        self.alone = Group(self, flat.params[None], flat.grad[None])
+
+    def note(self, x: Tensor) -> str:
+        """A sentence for records on why training on ``x`` is slower than it could be; or empty."""
+        return ""
+
+    def groups(self, turns: Sequence[Turn]) -> Iterator[tuple[Group, Sequence[Turn]]]:
+        """The groups in which a round's clients train, one after the other."""
+        for turn in turns:
+            yield self.alone, [turn]
+
+    def examine(self, x: Tensor) -> None:
+        """Note the model's present layers, before batches like ``x``: a plugin may change them."""
+
+    def mean_gradient(self, x: Tensor, target: Tensor) -> None:
+        """Fill ``flat.grad`` with that of the mean loss on ``x`` [B, *input]."""
+        loss = cross_entropy(self.flat.module(x), target)
+        self.flat.clear_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def loss_gradient(self, task: Task) -> None:
+        """Fill ``flat.grad`` with that of the task's own loss, or of samples with a graph."""
+        logits = forward(self.flat.module, task.batch.x, task.place)
+        loss = cross_entropy(logits, task.target) if task.loss is None else task.loss(logits)
+        self.flat.clear_grad()  # a plugin may have used, or dropped, the gradients
+        task.backward(loss)
+
+    def gradient(self, task: Task) -> None:
+        """Fill ``flat.grad`` with the task's gradient."""
+        if task.loss is None and not task.has_graph:
+            run_model(self.mean_gradient, task.batch.x, task.target, where=task.place)
+        else:
+            self.loss_gradient(task)
+
+
+class Group:
+    """Clients that train in lock step, each with a row of ``params`` and ``grads`` [G, P]: here one
+    client, in the module's own vectors. ``turns``: those of the present round; ``tools``: of its
+    members, where the group has its own.
+    """
+
+    tools: MemberTools | None = None
+
+    def __init__(self, backend: Backend, params: Tensor, grads: Tensor) -> None:
+        self.backend = backend
+        self.flat = backend.flat
+        self.params = params
+        self.grads = grads
+        self.optimizer = make_optimizer(backend.config.optimizer, params, grads, backend.moments)
+        self.turns: Sequence[Turn] = ()
+
+    def receive(self) -> None:
+        """Let each client have the model that it starts from."""
+        self.flat.load(self.turns[0].start)
+
+    def work_as(self, i: int, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """``work(*args, **named)`` of client ``i``, in the module; it sees no other's gradients."""
+        self.flat.drop_grad()
+        return work(*args, **named)
+
+    def show(self, i: int) -> None:
+        """Let the module be client ``i``'s, and torch's global generator as it left it."""
+
+    def close(self) -> None:
+        """End the round."""
+
+    def steps(self, drawn: Sequence[list[Tensor]]) -> Iterator[dict[int, int]]:
+        """The steps of an epoch, in which client i trains on ``drawn[i]``, positions in its
+        selection: for each the clients that have a batch, with its size.
+        """
+        turn = self.turns[0]
+        self.backend.examine(turn.data.x)
+        for batch in batches_of(self.flat, turn.data, turn.selection, drawn[0]):
+            self._batch = batch
+            yield {0: len(batch.index)}
+
+    def batch(self, i: int) -> Batch:
+        """Client ``i``'s batch of the present step."""
+        return self._batch
+
+    def replace(self, batches: dict[int, Batch]) -> None:
+        """Take the members' batches in place of those of the step."""
+
+    def share(self, tasks: dict[int, Task]) -> None:
+        """Let ``tools`` compute for all members at once, until :meth:`fill`."""
+
+    def fill(self, tasks: dict[int, Task]) -> None:
+        """Fill the rows of ``grads`` of this step. ``tasks``: those of members with phases."""
+        self.backend.gradient(tasks.get(0) or Task(self._batch, self.turns[0].place))
+
+
+def batches_of(
+    flat: FlatModel, data: MemberData, selection: Selection, drawn: list[Tensor]
+) -> Iterator[Batch]:
+    """Batches of an epoch, of these positions in the selection. Samples are gathered once."""
+    if not drawn:
+        return
+    sizes = [len(part) for part in drawn]
+    pick = torch.cat(drawn)
+    index = selection.index[pick]
+
+    def split(values: Tensor | None, rows: Tensor) -> Sequence[Tensor | None]:
+        return [None] * len(sizes) if values is None else values[rows].split(sizes)
+
+    x = data.x[index].split(sizes)
+    y = data.y[index].split(sizes)
+    soft = split(data.soft, index)
+    flag = split(selection.flag, pick)
+    for s, rows in enumerate(index.split(sizes)):
+        yield Batch(as_floats(flat.module, x[s]), y[s], rows, soft[s], flag[s])
+
+
+_MODULES = {"auto": "stacked", "autograd": "backend"}
+
+
+def backend_of(config: FederationSpec) -> type[Backend]:
+    """The federation's backend; ``auto``: the fastest one."""
+    name = _MODULES.get(config.backend, config.backend)
+    backend: type[Backend] = import_module(f"fedbench.core.federation.{name}").Backend
+    return backend
