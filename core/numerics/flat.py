@@ -195,17 +195,13 @@ class FlatModel:
     def show_own(self) -> None:
         """Let the module hold its own vectors again."""
         self.show(self._own)
-        self.bind_grad()
-
-    def bind_grad(self) -> None:
-        """Make every parameter's ``.grad`` a view of ``grad``."""
-        for p, part in zip(self.trainable, self.gradients, strict=True):
-            p.grad = part
+        self.clear_grad()
 
     def clear_grad(self) -> None:
-        """Set ``grad`` to zero, and make every parameter's ``.grad`` a view of it again."""
-        self.bind_grad()
+        """Set ``grad`` to zero, and make every parameter's ``.grad`` a view of it."""
         self.grad.zero_()
+        for p, part in zip(self.trainable, self.gradients, strict=True):
+            p.grad = part
 
     def drop_grad(self) -> None:
         """Make every parameter's ``.grad`` None, as for a module that has not been trained."""
