@@ -69,19 +69,23 @@ def answered(training: Training, j: int, logits: Tensor) -> Tensor:
 # --- rounds ---------------------------------------------------------------------------------------
 
 
+def _check(setup: Setup) -> None:
+    if overlap := set(setup.members) & set(setup.malicious):
+        raise UserError(
+            f"client {min(overlap)} cannot both defend and attack: shrink the coalition or the "
+            "adversary"
+        )
+    reply = call(setup.defense, "check", setup.facts, where="before round 1")
+    require_nothing(setup.defense, reply)
+
+
 class Training:
     """Training round by round. ``state``: the global models after ``round``; ``assignment``:
     client -> model.
     """
 
     def __init__(self, setup: Setup) -> None:
-        if overlap := set(setup.members) & set(setup.malicious):
-            raise UserError(
-                f"client {min(overlap)} cannot both defend and attack: shrink the coalition or the "
-                "adversary"
-            )
-        reply = call(setup.defense, "check", setup.facts, where="before round 1")
-        require_nothing(setup.defense, reply)
+        _check(setup)
         self.setup = setup
         self.defense = setup.defense
         self.round = 0
