@@ -4,6 +4,7 @@ defaults are plain FedAvg.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -65,25 +66,17 @@ def answered(training: Training, j: int, logits: Tensor) -> Tensor:
         return torch.cat([chunk.to(logits) for chunk in chunks])
 
 
-def global_logits(training: Training, k: int) -> Callable[[Tensor], Tensor]:
-    """A function x -> logits of the global model that client ``k`` receives next; it leaves the
-    loaded model unchanged.
-    """
-    flat = training.setup.flat
-
-    def ask(x: Tensor) -> Tensor:
-        training_mode = flat.module.training
-        before = flat.state.clone()
-        try:
-            return flat.logits(training.state[training.assignment[k]], x)
-        finally:
-            flat.load(before)
-            flat.module.train(training_mode)
-
-    return ask
-
-
 # --- rounds ---------------------------------------------------------------------------------------
+
+
+def _check(setup: Setup) -> None:
+    if overlap := set(setup.members) & set(setup.malicious):
+        raise UserError(
+            f"client {min(overlap)} cannot both defend and attack: shrink the coalition or the "
+            "adversary"
+        )
+    reply = call(setup.defense, "check", setup.facts, where="before round 1")
+    require_nothing(setup.defense, reply)
 
 
 class Training:
@@ -92,13 +85,7 @@ class Training:
     """
 
     def __init__(self, setup: Setup) -> None:
-        if overlap := set(setup.members) & set(setup.malicious):
-            raise UserError(
-                f"client {min(overlap)} cannot both defend and attack: shrink the coalition or the "
-                "adversary"
-            )
-        reply = call(setup.defense, "check", setup.facts, where="before round 1")
-        require_nothing(setup.defense, reply)
+        _check(setup)
         self.setup = setup
         self.defense = setup.defense
         self.round = 0
@@ -188,8 +175,6 @@ class Training:
     def _cohort(self, t: int) -> tuple[int, ...]:
         n = len(self.setup.clients)
         take = max(1, round(self.setup.config.participation * n))
-        if take == n:
-            return tuple(range(n))
         cohort = numpy_rng(self.setup.seed, "cohort", t).choice(n, take, replace=False)
         return tuple(sorted(map(int, cohort)))
 
@@ -285,21 +270,16 @@ class Training:
     # -- coordinator and adversary -----------------------------------------------------------------
 
     def _coordinate(self, t: int, uploads: Uploads) -> None:
-        for name in phases(stage=("rows",)):
-            for group in self.setup.coalitions if name in self.trainer.acting else ():
-                rows = [r for r, k in enumerate(uploads.participants) if k in group]
-                if rows:
-                    self._coordinate_rows(t, name, group, rows, uploads)
-
-    def _coordinate_rows(
-        self, t: int, name: str, group: tuple[int, ...], rows: list[int], uploads: Uploads
-    ) -> None:
-        present = tuple(uploads.participants[r] for r in rows)
-        ctx = self.parties.coalition(name, t, group, present)
-        was = [finite(uploads.updates[r]) for r in rows]
-        changed = self._call(name, uploads.updates[rows], ctx).to(uploads.updates)
-        self.causes.watch(present, was, changed, name)
-        uploads.updates[rows] = changed
+        names = [name for name in phases(stage=("rows",)) if name in self.trainer.acting]
+        for name, group in itertools.product(names, self.setup.coalitions):
+            rows = [r for r, k in enumerate(uploads.participants) if k in group]
+            present = tuple(uploads.participants[r] for r in rows)
+            if present:
+                ctx = self.parties.coalition(name, t, group, present)
+                was = [finite(uploads.updates[r]) for r in rows]
+                changed = self._call(name, uploads.updates[rows], ctx).to(uploads.updates)
+                self.causes.watch(present, was, changed, name)
+                uploads.updates[rows] = changed
 
     def _attack(self, t: int, uploads: Uploads) -> None:
         insider = self.setup.insider
@@ -442,9 +422,21 @@ class Training:
         for k, (start, state) in self._trained.items():
             self.setup.flat.load(state)
             ctx = self.parties.member("after_round", t, k, self.clients[k], start)
-            ctx = replace(ctx, ask_global=global_logits(self, k))
-            self._call("after_round", ctx)
+            self._call("after_round", replace(ctx, ask_global=partial(self._ask_global, k)))
         self._trained.clear()
+
+    def _ask_global(self, k: int, x: Tensor) -> Tensor:
+        """Logits of the global model that client ``k`` receives next; leaves the loaded model
+        unchanged.
+        """
+        flat = self.setup.flat
+        training_mode = flat.module.training
+        before = flat.state.clone()
+        try:
+            return flat.logits(self.state[self.assignment[k]], x)
+        finally:
+            flat.load(before)
+            flat.module.train(training_mode)
 
     def facts(self) -> dict[str, FactValue]:
         """The facts that the defense reports after the last round."""

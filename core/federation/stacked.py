@@ -274,9 +274,6 @@ def _places(selection: Selection, picks: list[Tensor], steps: int, width: int) -
     """Places [steps * width], in a client's data, of its batches and of what fills them up."""
     if not picks:
         return selection.index.new_zeros(steps * width)
-    if all(len(pick) == width for pick in picks[:-1]):
-        positions = torch.cat(picks)
-        return selection.index[pad(positions, (0, steps * width - len(positions)))]
     rows = pad_sequence(picks, batch_first=True)
     return selection.index[pad(rows, (0, width - rows.shape[1], 0, steps - len(rows))).flatten()]
 

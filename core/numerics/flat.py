@@ -133,13 +133,8 @@ class FlatModel:
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self.module = module.to(device)
-        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        self.trainable = [p for _, p in named]
-        ends = list(accumulate(p.numel() for p in self.trainable))
-        self.layers = tuple(
-            Layer(name, end - p.numel(), end, tuple(p.shape))
-            for (name, p), end in zip(named, ends, strict=True)
-        )
+        self.trainable = [p for p in module.parameters() if p.requires_grad]
+        self.layers = _layers_of(module)
         self._floating = [b for b in module.buffers() if b.is_floating_point()]
         self._integers = [b for b in module.buffers() if not b.is_floating_point()]
         with torch.no_grad():
@@ -195,22 +190,27 @@ class FlatModel:
     def show_own(self) -> None:
         """Let the module hold its own vectors again."""
         self.show(self._own)
-        self.bind_grad()
-
-    def bind_grad(self) -> None:
-        """Make every parameter's ``.grad`` a view of ``grad``."""
-        for p, part in zip(self.trainable, self.gradients, strict=True):
-            p.grad = part
+        self.clear_grad()
 
     def clear_grad(self) -> None:
-        """Set ``grad`` to zero, and make every parameter's ``.grad`` a view of it again."""
-        self.bind_grad()
+        """Set ``grad`` to zero, and make every parameter's ``.grad`` a view of it."""
         self.grad.zero_()
+        for p, part in zip(self.trainable, self.gradients, strict=True):
+            p.grad = part
 
     def drop_grad(self) -> None:
         """Make every parameter's ``.grad`` None, as for a module that has not been trained."""
         for p in self.trainable:
             p.grad = None
+
+
+def _layers_of(module: nn.Module) -> tuple[Layer, ...]:
+    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    ends = accumulate(p.numel() for _, p in named)
+    return tuple(
+        Layer(name, end - p.numel(), end, tuple(p.shape))
+        for (name, p), end in zip(named, ends, strict=True)
+    )
 
 
 def _parts(vector: Tensor, tensors: list[Tensor]) -> tuple[Tensor, ...]:

@@ -92,18 +92,7 @@ def _reached(
     """The (layer, i) where the gradient of sample i's logits reaches row i of the layer's output;
     None if it reaches another row.
     """
-    outputs: list[tuple[Module, GradientEdge]] = []
-
-    def keep(layer: Module, args: tuple, out: Tensor) -> None:
-        # of the value as returned, even if it is overwritten later
-        outputs.append((layer, get_gradient_edge(out)))
-
-    hooks = [layer.register_forward_hook(keep) for layer in layers]
-    try:
-        logits = functional_call(model, drawn_parameters(model, generator), (x,))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    logits, outputs = _outputs(model, layers, x, generator)
     weights = torch.randn(logits.shape[1], generator=generator).to(logits)
     edges = [edge for _, edge in outputs]
     reached = set()
@@ -115,6 +104,25 @@ def _reached(
             if bool(g[i].any()):
                 reached.add((layer, i))
     return reached
+
+
+def _outputs(
+    model: Module, layers: Collection[Module], x: Tensor, generator: torch.Generator
+) -> tuple[Tensor, list[tuple[Module, GradientEdge]]]:
+    """Logits at random parameters, and the edge of each layer's output as returned, even if it is
+    overwritten later.
+    """
+    outputs: list[tuple[Module, GradientEdge]] = []
+
+    def keep(layer: Module, args: tuple, out: Tensor) -> None:
+        outputs.append((layer, get_gradient_edge(out)))
+
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    try:
+        return functional_call(model, drawn_parameters(model, generator), (x,)), outputs
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def drawn_parameters(model: Module, generator: torch.Generator) -> dict[str, Tensor]:
