@@ -197,7 +197,10 @@ FIELDS = {
             " and 449 more mistakes",
         ],
     ),
-    "another schema": ([("schema: 1", "schema: 2")], ["1:9: schema: expected 1, found 2"]),
+    "another schema": (
+        [("schema: 1", "schema: 2")],
+        ["1:9: schema: expected an integer in [1, 1], found 2"],
+    ),
 }
 
 

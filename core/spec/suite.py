@@ -85,7 +85,7 @@ class SuiteSpec(SpecModel):
     """A whole suite."""
 
     # `schema` is a method of pydantic's models, hence the other name
-    schema_version: Literal[1] = Field(alias="schema", description="version of this format")
+    schema_version: int = Field(alias="schema", ge=1, le=1, description="version of this format")
     name: Name = Field(description="name in records and tables")
     title: str = Field("", max_length=1_000, description="one line for people")
     description: str = Field(
