@@ -31,6 +31,7 @@ class Number:
     error: float | None = None
     """standard error; None: unknown"""
     unit: str = ""
+    """unit of the value, empty of a plain number"""
     # part of a record
     __pydantic_config__: ClassVar = {"extra": "forbid", "allow_inf_nan": False}
 

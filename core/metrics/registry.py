@@ -85,10 +85,12 @@ def metric(name: str) -> Metric:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A metric's value, None where it does not apply, and its standard error, None if unknown."""
+    """Value of a metric."""
 
     value: float | None
+    """None where it does not apply"""
     error: float | None = None
+    """standard error, None where unknown"""
     # part of a record: unknown fields are refused
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
@@ -98,8 +100,11 @@ class Score:
     """Metrics of one attack over one group of candidates, by the names of ``METRICS``."""
 
     values: dict[str, Estimate]
+    """by metric; None where one does not apply"""
     n_members: int
+    """members of the group"""
     n_nonmembers: int
+    """non-members of the group"""
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     def value(self, metric: str) -> float | None:
