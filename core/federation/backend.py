@@ -158,7 +158,8 @@ class Group:
 
     def fill(self, tasks: dict[int, Task]) -> None:
         """Fill the rows of ``grads`` of this step. ``tasks``: those of members with phases."""
-        self.backend.gradient(tasks.get(0) or Task(self._batch, self.turns[0].place))
+        task = tasks.get(0) or Task(self._batch, self.turns[0].place)
+        self.work_as(0, self.backend.gradient, task)
 
 
 def batches_of(
