@@ -151,9 +151,12 @@ def _null_maxima(arrays: RunArrays, key: str, target: int) -> tuple[np.ndarray, 
     return auc.astype(np.float64), advantage.astype(np.float64)
 
 
-def load_records(folder: Path | str) -> list[LoadedRecord]:
-    """Return the records of all cells in a results folder, checked together with their arrays:
-    those measured there, then imported ones of other keys.
+def load_records(folder: Path | str, arrays: bool = True) -> list[LoadedRecord]:
+    """Return the records of all cells in a results folder: those measured there, then imported
+    ones of other keys.
+
+    Args:
+        arrays: whether their arrays are checked, too.
 
     Raises ``UserError`` with every file that cannot be used, the reason and the remedy.
     """
@@ -162,11 +165,12 @@ def load_records(folder: Path | str) -> list[LoadedRecord]:
         raise UserError(
             f"{Path(folder) / 'records'}: no records found; `fedbench run SUITE` writes them"
         )
+    read = read_run if arrays else read_bare
     loaded: list[LoadedRecord] = []
     problems: list[str] = []
     for path in paths:
         try:
-            loaded += read_run(path)
+            loaded += read(path)
         except UserError as error:
             problems += error.messages
     if problems:
