@@ -118,7 +118,8 @@ class LiveModel:
         import torch
 
         with evaluating(self.model), torch.no_grad():
-            return torch.cat([self.model(part) for part in x.split(_CHUNK)])
+            starts = range(0, max(1, len(x)), _CHUNK)
+            return torch.cat([self.model(x[start : start + _CHUNK]) for start in starts])
 
     def losses(self, x: Tensor, y: Tensor) -> Tensor:
         """Loss [n] of the live model in eval mode, without gradients.

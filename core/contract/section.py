@@ -251,7 +251,7 @@ class Courses:
         defends = [arrays["defends"] for seeds in by_row.values() for arrays in seeds]
         if not defends:
             return []
-        clients = np.array(defends).any(axis=0)
+        clients: ndarray = np.any(defends, axis=0)
         if not clients.any():
             clients = ~clients
         courses = []

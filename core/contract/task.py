@@ -72,7 +72,7 @@ class Task:
     def sample_losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Loss [n] of each sample, the mean over its ``views``."""
         losses = self.losses(outputs, target)
-        return losses if self.views == 1 else losses.unflatten(0, (-1, self.views)).mean(1)
+        return losses if self.views == 1 else losses.reshape(-1, self.views).mean(1)
 
     def predict(self, outputs: Tensor) -> Tensor:
         """Prediction of each row."""
