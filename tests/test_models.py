@@ -206,7 +206,7 @@ FAMILIES = {
     "efficientnet_b0": True,
     "googlenet": True,
     "mobilenet_v3_small": True,
-    "regnet_y_400mf": True,
+    "mnasnet0_5": True,
     "squeezenet1_1": True,
     "swin_t": False,
     "vgg11_bn": True,
@@ -229,9 +229,9 @@ def test_an_architecture_of_torchvision_has_its_published_size_and_takes_small_g
 def test_an_architecture_that_torchvision_lacks_or_that_does_not_fit_is_refused():
     with pytest.raises(ValidationError, match="architecture 'resnet19'; it has resnet1"):
         built("torchvision", (3, 32, 32), architecture="resnet19")
-    with pytest.raises(UserError, match=r"vit_b_16 cuts images into patches of 16 x 16 pixels"):
+    with torch.device("meta"), pytest.raises(UserError, match=r"vit_b_16 .* patches of 16 x 16"):
         built("torchvision", (3, 32, 32), architecture="vit_b_16", small_images=True)
-    with pytest.raises(UserError, match=r"vit_b_16 does not fit images \[3, 30, 30\]"):
+    with torch.device("meta"), pytest.raises(UserError, match=r"not fit images \[3, 30, 30\]"):
         built("torchvision", (3, 30, 30), architecture="vit_b_16")
 
 

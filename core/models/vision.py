@@ -80,7 +80,7 @@ class TorchvisionModel(Model):
         """Replace the first convolution, and drop a max-pool right after it, where necessary."""
         kinds = nn.Conv2d | nn.MaxPool2d
         layers: list[Any] = [pair for pair in module.named_modules() if isinstance(pair[1], kinds)]
-        (path, stem), (next_path, next_layer) = layers[:2]
+        (path, stem), *following = layers
         window = stem.kernel_size, stem.stride, stem.padding
         if self.params.small_images and stem.stride != (1, 1):
             if stem.kernel_size == stem.stride:
@@ -89,8 +89,8 @@ class TorchvisionModel(Model):
                     f"{stem.stride[0]} x {stem.stride[1]} pixels: leave out small_images"
                 )
             window = 3, 1, 1
-            if isinstance(next_layer, nn.MaxPool2d):
-                module.set_submodule(next_path, nn.Identity())
+            if following and isinstance(following[0][1], nn.MaxPool2d):
+                module.set_submodule(following[0][0], nn.Identity())
         elif channels == stem.in_channels:
             return
         bias = stem.bias is not None
