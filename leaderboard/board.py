@@ -40,7 +40,7 @@ class MarkdownBoard(Report):
         self._last = None
         # of thousands of small products: threads cost more time than they save
         with threadpool_limits(1, "blas"):
-            blocks = self.blocks(self._source(results), plots)
+            blocks = self._blocks(self._source(results), plots)
         text = render(blocks)
         folder = results / "leaderboard"
         for image in (b for b in opened(blocks) if isinstance(b, Image)):
@@ -50,7 +50,7 @@ class MarkdownBoard(Report):
         write_atomically(path, text.encode())
         return path
 
-    def blocks(self, source: Source, plots: bool) -> list[Block]:
+    def _blocks(self, source: Source, plots: bool) -> list[Block]:
         """The content of the file."""
         return one_page(source, plots)
 
@@ -70,7 +70,7 @@ class FullBoard(MarkdownBoard):
 
     name = "full"
 
-    def blocks(self, source: Source, plots: bool) -> list[Block]:
+    def _blocks(self, source: Source, plots: bool) -> list[Block]:
         """The content of the file."""
         return document(source, plots)
 

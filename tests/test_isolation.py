@@ -335,7 +335,7 @@ PLUGIN = '''
     def fedbench_models():
         return announced(Line)
 '''
-WHAT = "LinAlgError: Singular matrix (ill.py:8 in never)"
+WHAT = "LinAlgError: Singular matrix (ill.py:9 in never)"
 DEFENSES = {
     "none": ("ok", ""),
     "ill-fails": ("failed", f"Fails.protect (client 0, round 1): {WHAT}"),

@@ -59,7 +59,7 @@ def test_importing_fedbench_imports_nothing_else():
 def test_a_board_has_the_numbers_of_its_document():
     found, board = fedbench.load(BOARD), json.loads(BOARD.read_text())
     assert [(r["defense"], r["worst"], r["worst_low"]) for r in found.rows] == [
-        (row["label"], *(row["worst"] or [None, None])[:2]) for row in board["rows"]
+        (row["label"], *(row["numbers"]["worst"] or [None, None])[:2]) for row in board["rows"]
     ]
     assert [cell["key"] for cell in found.cells] == board["cells"]["key"]
     means = {}

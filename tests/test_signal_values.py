@@ -214,8 +214,8 @@ def test_a_vector_that_does_not_fit_into_memory_is_refused_before_training(monke
     size = 4 * 2 * 5 * 40 * CLASSES
     monkeypatch.setattr(measure, "MOST_BYTES", size - 1)
     refused = recorded(loss=Loss, logits=Logits)[0]
-    size = "2 audited rounds x 5 rows x 40 samples x 3 components of 4 bytes are 0.0 MiB"
-    wanted = f"before round 1: {size}"
+    why = "2 audited rounds x 5 rows x 40 samples x 3 components of 4 bytes are 0.0 MiB"
+    wanted = f"before round 1: {why}"
     assert wanted in refused.refused["logits"] and set(refused.arrays()) == {"loss"}
     monkeypatch.setattr(measure, "MOST_BYTES", size)
     assert recorded(logits=Logits)[0].arrays()["logits"].nbytes == size

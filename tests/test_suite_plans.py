@@ -95,7 +95,8 @@ def test_records_and_boards_say_which_coalition_each_member_belongs_to(package, 
         "coalition two-pairs [[0, 1], [2, 3]], seed 0"
         in call("show", tmp_path / "r", record["key"][:12])[1]
     )
-    board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
+    assert call("leaderboard", tmp_path / "r", "--full", "--no-plots")[0] == 0
+    board = (tmp_path / "r" / "leaderboard" / "full.md").read_text()
     assert (
         "several coalitions at once: " in board
         and "two-pairs \\[\\[0, 1\\], \\[2, 3\\]\\]" in board

@@ -33,9 +33,9 @@ class RobustRule(Defense):
 
     def check(self, federation: Federation) -> None:
         """Raise ``UserError`` where a round has too few rows."""
-        self.expected(federation, federation.cohort, *self.condition)
+        self._expected(federation, federation.cohort, *self.condition)
 
-    def expected(self, server: Federation | ServerContext, rows: int, a: int, b: int) -> int:
+    def _expected(self, server: Federation | ServerContext, rows: int, a: int, b: int) -> int:
         """Return the malicious rows to expect: the parameter or, if None, the federation's number.
 
         In a round less its rejected rows: they were among those to expect, and sending rows that

@@ -82,7 +82,7 @@ class Krum(RobustRule):
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Return the chosen row; ``UserError`` where no row has a neighbour to count."""
-        f = self.expected(ctx, len(updates), 1, 3)
+        f = self._expected(ctx, len(updates), 1, 3)
         squared = squared_distances(updates)
         if self.params.variant == "released":
             return updates[released_choice(np.sqrt(squared), f)].clone()
@@ -128,7 +128,7 @@ class MultiKrum(RobustRule):
         p = self.params
         n = len(updates)
         released = p.variant == "released"
-        f = self.expected(ctx, n, 2 if released else 1, 3)
+        f = self._expected(ctx, n, 2 if released else 1, 3)
         squared = squared_distances(updates)
         if released:
             chosen = choose_in_turn(squared, min(p.keep or 4, n - 2 * f - 2), released_choice, f)
@@ -175,6 +175,6 @@ class Bulyan(RobustRule):
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Mean [P] near the medians; ``UserError`` where no value is left in a coordinate."""
         n = len(updates)
-        f = self.expected(ctx, n, 4, 1)
+        f = self._expected(ctx, n, 4, 1)
         chosen = choose_in_turn(squared_distances(updates), n - 2 * f, krum_choice, f)
         return nearest_to_median(updates[chosen], n - 4 * f)

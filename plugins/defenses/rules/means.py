@@ -188,7 +188,7 @@ class TrimmedMean(RobustRule):
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Mean [P] of what is left; ``UserError`` where nothing is."""
-        b = self.expected(ctx, len(updates), 2, 1)
+        b = self._expected(ctx, len(updates), 2, 1)
         if b:
             updates = sorted_columns(updates)[b : len(updates) - b]
         return updates.mean(dim=0)
@@ -298,6 +298,6 @@ class AngularTrimmedMean(RobustRule):
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Mean [P] of the rows that are kept; ``UserError`` where none is."""
         n = len(updates)
-        keep = n - 2 * self.expected(ctx, n, 2, 1)
+        keep = n - 2 * self._expected(ctx, n, 2, 1)
         mean = angles(updates).sum(axis=1) / max(1, n - 1)  # equation 7
         return combine(shares(mean, keep) / keep, updates)

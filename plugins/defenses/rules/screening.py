@@ -118,7 +118,7 @@ class Fang(RobustRule):
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         """Mean [P] of the rows that are kept; ``UserError`` where none is."""
-        f = self.expected(ctx, len(updates), 0, 1)
+        f = self._expected(ctx, len(updates), 0, 1)
         return fang(updates, f, self.params.reject, lambda step: _evaluate(step, ctx))
 
 
