@@ -109,7 +109,7 @@ def _require_size(members: list[zipfile.ZipInfo], packed: int) -> None:
 
 
 def _array(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    """Return an array of numbers whose header has the form that numpy writes."""
+    """Return an array of numbers, with a header of the form that numpy writes."""
     name = info.filename.removesuffix(".npy")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise _Malformed(f"'{name}' is compressed in a way numpy does not use")
