@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedbench.core.store.reading import load_records
+from fedbench.leaderboard.board import FullBoard
 
 # what an audit set is: which samples, and member, outside or inside each
 CANDIDATES = ("ids", "kind")
@@ -67,7 +68,7 @@ def read(results: Path) -> tuple[dict[str, str], Numbers]:
             **scores(loaded.all_arrays()),
         }
         found.setdefault(f"{run} {attacker(record)}", {}).update(run_numbers(record))
-    board = (results / "leaderboard" / "board.md").read_text()
+    board = FullBoard().write(results, plots=False).read_text()
     provenance = records[0].record.provenance.model_dump()
     return made(provenance), found | {
         f"board table {i}": part for i, part in enumerate(tables(board), 1)
