@@ -92,9 +92,8 @@ def claims(paper: str) -> list[str]:
             else:
                 not_run[suite] = None
         if suites and claim.id in contradictions():
-            refuted.append(
-                f"* {escape(claim.text, len(claim.text))}{contradictions()[claim.id].removeprefix(OWN)}"
-            )
+            where = contradictions()[claim.id].removeprefix(OWN)
+            refuted.append(f"* {escape(claim.text, len(claim.text))}{where}")
         elif suites:
             found = "; ".join(
                 f"*{verdict}*: {', '.join(boards)}" for verdict, boards in suites.items()
@@ -213,7 +212,9 @@ def document(board: str) -> dict[str, Any]:
 
 
 def earlier(board: str) -> bool:
-    """Whether a board's accuracies are of the last round: made before they were means over three."""
+    """Whether a board's accuracies are of the last round: made before they were means over
+    three.
+    """
     return all("better" not in row for row in document(board)["rows"])
 
 

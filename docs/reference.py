@@ -129,7 +129,10 @@ def phase_block(name: str) -> str:
     """Signature, the row of the table, and the docstring."""
     row = _named(PHASES, name, "phase")
     method = getattr(Defense, name)
-    acts = f"Party: {row.party}. Stage: {row.stage}. Several defenses: {row.combines}. Returns: {row.returns}."
+    acts = (
+        f"Party: {row.party}. Stage: {row.stage}. Several defenses: {row.combines}. "
+        f"Returns: {row.returns}."
+    )
     return "\n\n".join((_code(_signature(method, name)), acts, _prose(method)))
 
 

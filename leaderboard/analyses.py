@@ -35,7 +35,9 @@ class Drawer:
 
     @property
     def tells(self) -> tuple[str, ...]:
-        """Ends of the names of facts that it shows. Analyses of other packages leave out no facts."""
+        """Ends of the names of facts that it shows. Analyses of other packages leave out no
+        facts.
+        """
         return self.analysis.tells if self.own and self.analysis is not None else ()
 
     @property

@@ -173,7 +173,9 @@ def document(source: Source, plots: bool = True) -> list[Block]:
 
 @cache
 def rules_digest() -> str:
-    """Hex sha256 over the files that turn records into a board's numbers; line ends do not count."""
+    """Hex sha256 over the files that turn records into a board's numbers; line ends do not
+    count.
+    """
     here, core = Path(__file__).parent, Path(fedbench.core.__path__[0])
     h = hashlib.sha256()
     for folder in (core / "metrics", here / "statistics", here / "tables"):
@@ -187,7 +189,8 @@ def board_id(records: Iterable[LoadedRecord]) -> str:
     """``fb-`` and hex digits: another one exactly when a record, the number of them, or a rule is
     another.
     """
-    return f"fb-{key_of({'rules': rules_digest(), 'records': sorted(r.record.digest for r in records)})[:_LENGTH]}"
+    digests = sorted(r.record.digest for r in records)
+    return f"fb-{key_of({'rules': rules_digest(), 'records': digests})[:_LENGTH]}"
 
 
 def _cited(records: Sequence[LoadedRecord]) -> Note:

@@ -66,7 +66,9 @@ def _saved(canvas: Canvas, suffix: str) -> bytes:
 
 
 def roc_figure(section: Section) -> Figure | None:
-    """Log-log ROC curves: one panel an attack, one curve a defense; None when nothing has scores."""
+    """Log-log ROC curves: one panel an attack, one curve a defense; None when nothing has
+    scores.
+    """
     attacks = [a for a in section.attacks if any(r.entries[a].units("ofl") for r in section.rows)]
     return (
         Figure("roc", "ROC curves", lambda style: _draw_roc(style, section, attacks))

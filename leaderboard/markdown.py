@@ -111,7 +111,9 @@ def _value(value: Value, column: Column, say: Write) -> str:
 
 
 def inline(text: Text) -> str:
-    """Markdown of a text: quotes escaped, the program's own words as they are, each in its style."""
+    """Markdown of a text: quotes escaped, the program's own words as they are, each in its
+    style.
+    """
     if isinstance(text, tuple):
         return "".join(map(inline, text))
     if isinstance(text, str):

@@ -228,7 +228,9 @@ def _facts(answer: Any, *args: Any) -> Fits:
 
 
 def _same_shape(answer: Any, rows: torch.Tensor, ctx: Any) -> Fits:
-    """Non-finite rows are a divergence, handled by the loop; a non-finite answer is refused here."""
+    """Non-finite rows are a divergence, handled by the loop; a non-finite answer is refused
+    here.
+    """
     if misfit := vector(answer, rows.shape, rows):
         return misfit
     non_finite = isinstance(ctx, AnswerContext) and bool(

@@ -320,7 +320,9 @@ class Composite(Delegating, Defense):
         return own | remarks_together(facts for _, facts in reports)
 
     def _proven(self, i: int, facts: Facts) -> Facts:
-        """The ``facts`` of part ``i``, without its epsilon and delta where another part voids them."""
+        """The ``facts`` of part ``i``, without its epsilon and delta where another part voids
+        them.
+        """
         others = (part for own in self.parts if own is not self.parts[i] for part in innermost(own))
         why = [text for part in others if (text := voids(part, self.parts[i].covers))]
         if "epsilon" not in facts or not why:

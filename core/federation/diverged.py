@@ -38,7 +38,9 @@ def _ordinary(rows: torch.Tensor) -> bool:
 
 
 def _largest(rows: torch.Tensor) -> float:
-    """The largest absolute value in the rows [n, P]; 0 without rows. Norms of large rows overflow."""
+    """The largest absolute value in the rows [n, P]; 0 without rows. Norms of large rows
+    overflow.
+    """
     return float(rows.abs().max()) if len(rows) else 0.0
 
 
@@ -80,7 +82,10 @@ class Causes:
                         "are not "
                         "finite, before any training; fix the model or the data"
                     )
-            text = f"round {uploads.round}: the local training of client {_list(k for k, _ in trained)} is not finite"
+            text = (
+                f"round {uploads.round}: the local training of client "
+                f"{_list(k for k, _ in trained)} is not finite"
+            )
             if poisoned := [self._since[j] for _, j in trained if j in self._since]:
                 raise DivergedByAdversary(
                     f"{text}, from a model that took {self._adversary()} since round "
@@ -134,7 +139,10 @@ class Causes:
 
     def _adversary(self) -> str:
         insider = self._setup.insider
-        return f"rows of the attack {type(insider.attack).__name__ if insider else ''} (client {_list(self._setup.malicious)})"
+        return (
+            f"rows of the attack {type(insider.attack).__name__ if insider else ''} (client "
+            f"{_list(self._setup.malicious)})"
+        )
 
     def _remedy(self) -> str:
         names = _names(

@@ -56,7 +56,9 @@ def received(
 
 
 def own_judgement(judgement: Judgement | None) -> Judgement | None:
-    """Copies: what an analysis writes to reaches neither the stored scores nor the next analysis."""
+    """Copies: what an analysis writes to reaches neither the stored scores nor the next
+    analysis.
+    """
     if judgement is None:
         return None
     targets = (

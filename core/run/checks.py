@@ -59,7 +59,10 @@ def declaration_mistake(made: Any) -> str:
         if type(made.knows_half) is not bool:
             return f"knows_half is {made.knows_half!r}, expected True or False"
         if made.knows_half and made.colluders:
-            return f"knows_half with colluders = {made.colluders}: an attack learns from one of the two; expected colluders = 0"
+            return (
+                f"knows_half with colluders = {made.colluders}: an attack learns from one of the "
+                "two; expected colluders = 0"
+            )
         if made.knows_half and made.threshold is not None:
             return (
                 f"knows_half with threshold = {made.threshold!r:.60}: its scores are ranks within "
@@ -137,7 +140,9 @@ def trained_on(data: Data, x: np.ndarray, y: np.ndarray) -> int:
 
 
 def _rows(x: np.ndarray, y: np.ndarray) -> Iterator[bytes]:
-    """A hash of each sample with its label; 16 bytes, so that no two samples share one by chance."""
+    """A hash of each sample with its label; 16 bytes, so that no two samples share one by
+    chance.
+    """
     flat = np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint8)
     for row, label in zip(flat, y.tolist(), strict=True):
         yield hashlib.blake2b(
@@ -146,7 +151,9 @@ def _rows(x: np.ndarray, y: np.ndarray) -> Iterator[bytes]:
 
 
 def require_room(targets: int, setting: Setting, n_train: int, n_holdout: int) -> None:
-    """Raise ``UserError`` for audit lists that no machine can draw, told from their numbers alone."""
+    """Raise ``UserError`` for audit lists that no machine can draw, told from their numbers
+    alone.
+    """
     clients, audit = setting.federation.clients, setting.audit
     if targets * clients > bounds.DRAWS:
         raise UserError(

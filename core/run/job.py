@@ -87,7 +87,8 @@ class Job:
     targets: tuple[Target, ...]
     seed: int
     tuning: bool = False
-    """whether the seed is one on which strengths are chosen, which no other table of a board counts"""
+    """whether the seed is one on which strengths are chosen, which no other table of a board counts
+    """
     dataset: ComponentUse
     model: ComponentUse
     defense: ComponentUse

@@ -362,7 +362,10 @@ def _collude(
         )
         colluding.append(_lesson(j, seen, shown[known], own[known], scene, job))
     _fit(attack, colluding, _audit(job, shown, scene, -1))
-    return f"colluding with client {', '.join(f'{c.client}' + (' (defended)' if c.defended else '') for c in colluding)}"
+    return (
+        "colluding with client "
+        f"{', '.join(f'{c.client}' + (' (defended)' if c.defended else '') for c in colluding)}"
+    )
 
 
 def _known_to(j: int, own: np.ndarray, shown: np.ndarray, scene: Scene) -> np.ndarray:
@@ -491,7 +494,7 @@ def ranks(scores: np.ndarray, counted: np.ndarray) -> np.ndarray:
     return out
 
 
-# --- FedMIA's released code redraws the non-members in every round and for every client; members stay in place --
+# -- FedMIA's released code redraws the non-members in every round and for every client ----------
 
 
 def redrawn(

@@ -73,7 +73,9 @@ def try_model(model: Model, data: Data) -> int:
 
 
 def _require_one_dtype(name: str, module: nn.Module) -> None:
-    """They lie in one vector each, the trained parameters and the statistics that travel with them."""
+    """They lie in one vector each, the trained parameters and the statistics that travel with
+    them.
+    """
     trained = {p.dtype for p in module.parameters() if p.requires_grad}
     kept = {b.dtype for b in module.buffers() if b.is_floating_point() or b.is_complex()}
     for what, dtypes in (("trainable parameters", trained), ("floating-point buffers", kept)):

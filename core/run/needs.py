@@ -68,7 +68,9 @@ class Signals:
 
 
 def _require_vector(use: ComponentUse) -> None:
-    """Raise ``UserError`` for a signal that cannot be made, or does not say whether it is a vector."""
+    """Raise ``UserError`` for a signal that cannot be made, or does not say whether it is a
+    vector.
+    """
     try:
         vector = use.make()[0].vector
     except BaseException as error:  # a plugin's constructor

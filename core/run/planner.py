@@ -310,7 +310,9 @@ class _Planner:
             yield replace(row, members=(), observed=row.members, attacks=on_mean)
 
     def _jobs_of_all(self, rows: list[Row]) -> dict[tuple[int, int], list[Job]]:
-        """(position of the row, seed) -> its jobs. One data set of one seed is in memory at a time."""
+        """(position of the row, seed) -> its jobs. One data set of one seed is in memory at a
+        time.
+        """
         by_data: dict[str, list[int]] = {}
         for n, row in enumerate(rows):
             by_data.setdefault(key_of(self.resolved.settings[row.i].dataset.identity()), []).append(

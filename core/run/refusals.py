@@ -1,4 +1,6 @@
-"""The mistakes of a suite that planning finds, each with its place in the file, reported together."""
+"""The mistakes of a suite that planning finds, each with its place in the file, reported
+together.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,10 @@ class Refusals:
         for j, name in enumerate(names):
             if name not in labels and name not in grids:
                 known = [*grids, *(label for label in labels if label not in grids)]
-                text = f"unknown label '{name}'{did_you_mean(name, known)}; the suite's are {', '.join(known)}"
+                text = (
+                    f"unknown label '{name}'{did_you_mean(name, known)}; the suite's are "
+                    f"{', '.join(known)}"
+                )
                 place = self._place(self.loaded.position(("settings", i, kind, j)))
                 self.problems.append(f"{place}: settings[{i}].{kind}[{j}]: {text}")
         return [label for label in labels if label in names or grid_of(label) in names]
@@ -120,7 +125,9 @@ class Refusals:
         return bool(found)
 
     def note_twins(self, kept: Job, job: Job) -> None:
-        """Refuse two rows of the suite that are one training: they would be one row of the board."""
+        """Refuse two rows of the suite that are one training: they would be one row of the
+        board.
+        """
         kinds = ("setting", "coalition", "defense")
         one, two = ((j.setting.name, j.coalition, j.defense.label) for j in (kept, job))
         for kind, a, b in zip(kinds, one, two, strict=True):

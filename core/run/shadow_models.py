@@ -1,4 +1,6 @@
-"""Shadow models: trained once for a setting and seed, shared by every attack and defense, cached."""
+"""Shadow models: trained once for a setting and seed, shared by every attack and defense,
+cached.
+"""
 
 from __future__ import annotations
 

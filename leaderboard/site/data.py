@@ -546,7 +546,9 @@ def packed_numbers(values: Sequence[float | None], scale: int, width: int) -> st
 
 
 def packed_rates(rates: np.ndarray) -> str:
-    """[n] rates on a logarithmic scale from 1e-4 to 1; 0 is what is below half of its first step."""
+    """[n] rates on a logarithmic scale from 1e-4 to 1; 0 is what is below half of its first
+    step.
+    """
     largest = 64**2 - 1
     with np.errstate(divide="ignore"):
         steps = np.round((np.log10(rates) / DECADES + 1) * largest)

@@ -65,7 +65,10 @@ def policy(nonce: str) -> str:
 
     The nonce is a digest of everything on the page, so the author of a part of it cannot know it.
     """
-    return f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; base-uri 'none'; form-action 'none'"
+    return (
+        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def pages(boards: Sequence[Board]) -> dict[str, bytes]:

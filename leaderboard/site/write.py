@@ -107,7 +107,9 @@ def _command(results: Path, plan: str | None, suites: set[str]) -> str:
 
 
 def _name(source: Path) -> str:
-    """Of its page: the folder's or the file's; of ``RESULTS/leaderboard/board.json`` the folder's."""
+    """Of its page: the folder's or the file's; of ``RESULTS/leaderboard/board.json`` the
+    folder's.
+    """
     path = source.absolute()
     if path.name == DOCUMENT and path.parent.name == "leaderboard":
         path = path.parents[1]

@@ -200,7 +200,9 @@ def raised(interval: Interval, other: Interval | None) -> Interval:
 
 
 def bounded(interval: Interval | None, low: float = 0.0, high: float = 1.0) -> Interval | None:
-    """The interval as it is shown, with ends that the quantity can have; tests use the whole one."""
+    """The interval as it is shown, with ends that the quantity can have; tests use the whole
+    one.
+    """
     if interval is None or not (interval.low < low or interval.high > high):
         return interval
     ends = max(interval.low, low), min(interval.high, high)

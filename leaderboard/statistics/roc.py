@@ -23,7 +23,9 @@ def fpr_grid(section: Section) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Band:
-    """TPR [g] with the ``low`` and ``high`` ends [g] of a 95 % interval at every point by itself."""
+    """TPR [g] with the ``low`` and ``high`` ends [g] of a 95 % interval at every point by
+    itself.
+    """
 
     mean: np.ndarray
     low: np.ndarray

@@ -330,7 +330,9 @@ class Row:
 
     @property
     def facts(self) -> dict[str, list[FactValue]]:
-        """Facts that the defense reports of these runs, in its order: one value a seed that has it."""
+        """Facts that the defense reports of these runs, in its order: one value a seed that has
+        it.
+        """
         found: dict[str, list[FactValue]] = {}
         for loaded in self.utility_records.values():
             for name, value in loaded.record.facts.items():

@@ -472,7 +472,9 @@ def _coalition_order(name: str) -> tuple[str, str]:
 
 
 def _targets(records: list[LoadedRecord]) -> dict[int, tuple[int, ...]]:
-    """Targets by seed: those that were judged or, where no cell of a seed has scores, the members."""
+    """Targets by seed: those that were judged or, where no cell of a seed has scores, the
+    members.
+    """
     found: dict[int, set[int]] = {}
     for loaded in records:
         found.setdefault(loaded.record.seed, set()).update(t.target for t in loaded.record.targets)

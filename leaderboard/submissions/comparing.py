@@ -141,7 +141,10 @@ class _Difference:
 
     def text(self, z: float) -> str:
         source = "its floor" if self.tolerance(z) == FLOOR else "its paired interval"
-        return f"{self.what}: {self.claimed:.4f} claimed, {self.again:.4f} here, tolerance {self.tolerance(z):.4f} ({source})"
+        return (
+            f"{self.what}: {self.claimed:.4f} claimed, {self.again:.4f} here, tolerance "
+            f"{self.tolerance(z):.4f} ({source})"
+        )
 
 
 def _of_scores(claimed: LoadedRecord, again: LoadedRecord) -> Compared:

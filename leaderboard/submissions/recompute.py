@@ -146,13 +146,19 @@ def _of_groups(
     loaded: LoadedRecord, where: str, said: dict[Group, Score], again: dict[Group, Score]
 ) -> Iterator[str]:
     if said.keys() != again.keys():
-        yield f"{where}: it has the groups {', '.join(said) or 'none'}, its scores give {', '.join(again) or 'none'}"
+        yield (
+            f"{where}: it has the groups {', '.join(said) or 'none'}, its scores give "
+            f"{', '.join(again) or 'none'}"
+        )
         return
     names = [m.name for m in METRICS]
     for group, score in said.items():
         other = again[group]
         if unknown := sorted(score.values.keys() - set(names)):
-            yield f"{where}, {group}: it has metrics that fedbench does not know: {', '.join(unknown)}"
+            yield (
+                f"{where}, {group}: it has metrics that fedbench does not know: "
+                f"{', '.join(unknown)}"
+            )
         numbers: list[tuple[str, float | None, float | None]] = [
             ("members", score.n_members, other.n_members),
             ("non-members", score.n_nonmembers, other.n_nonmembers),
@@ -187,7 +193,10 @@ def _of_maximum(loaded: LoadedRecord, said: TargetScores, c: Candidates) -> Iter
     again = maximum(c.scores[None], c.kind, shuffle_rng(loaded.record.seed, said.target))
     if said.maximum is None or again is None:
         if (said.maximum is None) != (again is None):
-            yield f"{where}: its scores do not say {'why it has a' if again is None else 'that it has no'} maximum over rounds"
+            yield (
+                f"{where}: its scores do not say "
+                f"{'why it has a' if again is None else 'that it has no'} maximum over rounds"
+            )
         return
     for name, value, found in (
         ("AUC", said.maximum.auc, again.auc),
@@ -203,7 +212,10 @@ def _of_maximum(loaded: LoadedRecord, said: TargetScores, c: Candidates) -> Iter
     )
     for name, of, null in nulls:
         if len(of) != len(null) or (np.abs(of - null) > _ROUNDED).any():
-            yield f"{where}: the null of the largest {name} is not what its scores give in the same shuffles"
+            yield (
+                f"{where}: the null of the largest {name} is not what its scores give in the same "
+                "shuffles"
+            )
 
 
 def _same(one: float | None, other: float | None) -> bool:

@@ -168,10 +168,16 @@ def remarks(section: Section) -> list[Note]:
             )
         )
     elif weak and eligible:
-        why = "No better than chance on the undefended run, and so in no mean, worst case or rank: {}."
+        why = (
+            "No better than chance on the undefended run, and so in no mean, worst case or "
+            "rank: {}."
+        )
         notes.append(sentence(why, joined(weak)))
     elif weak:
-        why = "No attack beats chance on the undefended run, so there is nothing to rank defenses by: {}."
+        why = (
+            "No attack beats chance on the undefended run, so there is nothing to rank "
+            "defenses by: {}."
+        )
         notes.append(sentence(why, joined(weak)))
     if unknown:
         why = "Without a score on the undefended run, and so in no mean, worst case or rank: {}."

@@ -1,4 +1,6 @@
-"""What the tables of a section share: texts, columns, cells, notes on candidates and TF01, folds."""
+"""What the tables of a section share: texts, columns, cells, notes on candidates and TF01,
+folds.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +156,9 @@ def worst_of(comparison: Comparison, row: Row) -> Content:
 def entry_value(
     section: Section, entry: Entry, found: Interval | None, best: bool = False, suffix: Text = ()
 ) -> Value:
-    """An entry's number with n where it is not the section's, and every outcome that is not ``ok``."""
+    """An entry's number with n where it is not the section's, and every outcome that is not
+    ``ok``.
+    """
     of = len(section.targets)
     outcomes = tuple(
         Shortfall(what, n, of) for what, n in sorted(entry.outcomes.items()) if what != "ok" and n
@@ -189,7 +193,10 @@ def counts_note(section: Section) -> Note:
     )
     counts += f", {spanned(ofl)} from outside the federation" if ofl else ""
     counts += f", {spanned(ifl)} from other clients" if ifl else ""
-    line = f"n = {len(section.units)} a cell ({seeds} x targets) unless it says otherwise{counts}. Targets: {{}}."
+    line = (
+        f"n = {len(section.units)} a cell ({seeds} x targets) unless it says "
+        f"otherwise{counts}. Targets: {{}}."
+    )
     return Note(sentence(line, joined(_targets(section), "; ")))
 
 
@@ -234,7 +241,10 @@ def tf01_notes(section: Section) -> tuple[Text, ...]:
     method = "each with a threshold of its own"
     if section.comparison.cells.aligned:
         each = spanned([n for row in section.rows for n in _sizes(row)])
-        method = f"aligned and with one threshold, since {each} non-members{_own_parts(section)} are too few for one of their own"
+        method = (
+            f"aligned and with one threshold, since {each} non-members{_own_parts(section)} "
+            "are too few for one of their own"
+        )
         method += " (docs/method.md)"
     without = [row.label for row in section.rows if not has_tf01(section, [row])]
     rows = [sentence("TF01 n/a: too few scores of {}.", joined(without))] if without else []
@@ -256,7 +266,10 @@ def _missing_tf01(section: Section) -> Text:
         max(ALIGNED_TOGETHER - sum(sizes), 0),
         max(ALIGNED_OF_ONE - min(sizes, default=0), 0),
     )
-    why = f"the {len(section.units)} targets and seeds have {sum(sizes):,} outside non-members together"
+    why = (
+        f"the {len(section.units)} targets and seeds have {sum(sizes):,} outside "
+        "non-members together"
+    )
     why += f", {missing:,} too few for a false-positive rate of 0.1 %" if missing else ""
     why += (
         f", and {min(sizes, default=0)} of one are {short} too few to align its scores by"
@@ -264,7 +277,10 @@ def _missing_tf01(section: Section) -> Text:
         else ""
     )
     if not missing and not short:
-        why += f", too few for thresholds of their own, and {len(section.seeds)} seeds are too few for a common one"
+        why += (
+            f", too few for thresholds of their own, and {len(section.seeds)} seeds are too "
+            "few for a common one"
+        )
     return Words(f"TF01: n/a, since {why}.")
 
 

@@ -216,7 +216,9 @@ def origin(loaded: LoadedRecord) -> list[tuple[str, str]]:
 
 
 def mixed_note(records: Sequence[LoadedRecord]) -> list[Block]:
-    """Warns of records from several types of CPU: one command gives the same bits on one type only."""
+    """Warns of records from several types of CPU: one command gives the same bits on one type
+    only.
+    """
     types = {r.record.provenance.cpu_type for r in records if r.record.provenance.device == "cpu"}
     if len(types) < 2:
         return []

@@ -175,7 +175,9 @@ def caveats(sections: Sequence[Section]) -> list[Block]:
 
 
 def _canaries(section: Section) -> Text:
-    """``.792, .724 (digits, pair, ...: 30 % canaries)``; empty where clean candidates leak as much."""
+    """``.792, .724 (digits, pair, ...: 30 % canaries)``; empty where clean candidates leak as
+    much.
+    """
     base, kinds = section.base, [section.comparison, section.comparison.by_kind[0]]
     odd, every = (sum(s.n_members for s in section.scores(group)) for group in ("canary", "mix"))
     if base is None or not odd:
@@ -458,7 +460,10 @@ def _power(section: Section) -> tuple[Text, ...]:
     auc, accuracy = section.comparison.pairwise.smallest_difference, section.smallest_difference
     found = [f"{auc:.3f} between two worst case AUCs, all pairs tested together"] if auc else []
     found += [f"{100 * accuracy:.1f} pp in delta-accuracy"] if accuracy else []
-    text = f"With {len(section.seeds)} seeds, a power of 80 % takes a difference of {', or '.join(found)}."
+    text = (
+        f"With {len(section.seeds)} seeds, a power of 80 % takes a difference of "
+        f"{', or '.join(found)}."
+    )
     return (Words(text),) if found else ()
 
 

@@ -1,4 +1,6 @@
-"""The papers whose methods come with fedbench: claims, printed numbers, and figures of one paper."""
+"""The papers whose methods come with fedbench: claims, printed numbers, and figures of one
+paper.
+"""
 
 from __future__ import annotations
 

@@ -151,7 +151,9 @@ class Place(SpecModel):
 
 
 class Printed(SpecModel):
-    """Where the paper prints a claim's numbers: values of columns of ``plugins/papers/reference``."""
+    """Where the paper prints a claim's numbers: values of columns of
+    ``plugins/papers/reference``.
+    """
 
     table: str | None = Field(None, description="as in the reference, such as Table 1")
     dataset: str | None = Field(

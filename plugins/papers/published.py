@@ -60,8 +60,8 @@ _CELL = (*_WHERE, "case", "defense", "attack", "metric")
 
 @cache
 def published(source: str) -> tuple[dict[str, str], ...]:
-    """The rows of ``plugins/papers/reference/<source>.csv``. Raises UserError for a paper that is not
-    there.
+    """The rows of ``plugins/papers/reference/<source>.csv``. Raises UserError for a paper that is
+    not there.
     """
     folder = files("fedbench.plugins.papers") / "reference"
     names = sorted(f.name.removesuffix(".csv") for f in folder.iterdir() if f.name.endswith(".csv"))

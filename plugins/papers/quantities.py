@@ -68,7 +68,8 @@ def measured(section: Section, q: Quantity) -> Interval:
     _require_scores(section, row, q)
     if q.measure in _OF_POPULATION and not section.comparison.cells.parts:
         raise Missing(
-            f"no candidates with non-members of this population: {section.comparison.scores.population}"
+            "no candidates with non-members of this population: "
+            f"{section.comparison.scores.population}"
         )
     found = _MEASURES[q.measure](section, row, q)
     if found is None:

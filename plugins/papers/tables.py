@@ -361,7 +361,10 @@ def _compared(found: Sequence[ClaimTest]) -> tuple[Part, ...]:
     if len(found) == 1:
         return said
     counted = Counter(c.verdict for c in found)
-    counts = f"{counted['supported']} of {len(found)} as claimed, {counted['contradicted']} the other way"
+    counts = (
+        f"{counted['supported']} of {len(found)} as claimed, {counted['contradicted']} "
+        "the other way"
+    )
     open_ = f", {n} cannot decide" if (n := counted["cannot decide here"]) else ""
     return sentence(f"{counts}{open_}; most against it: {{}}", said)
 

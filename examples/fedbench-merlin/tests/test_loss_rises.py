@@ -8,7 +8,9 @@ from torch import nn
 
 
 class Valley(nn.Module):
-    """Logits (-|x|^2, 0): for label 0 the loss has its minimum at x = 0; for label 1 its maximum."""
+    """Logits (-|x|^2, 0): for label 0 the loss has its minimum at x = 0; for label 1 its
+    maximum.
+    """
 
     def forward(self, x):
         depth = -x.float().flatten(1).square().sum(1)

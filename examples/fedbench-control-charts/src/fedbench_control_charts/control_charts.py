@@ -28,7 +28,10 @@ class ControlCharts(Dataset):
 
     default_model = "conv-series"
     licence = "CC0-1.0 (generated); after UCI's, CC BY 4.0"
-    citation = "R. J. Alcock, Y. Manolopoulos: Time-series similarity queries employing a feature-based approach. 1999"
+    citation = (
+        "R. J. Alcock, Y. Manolopoulos: Time-series similarity queries employing a "
+        "feature-based approach. 1999"
+    )
     home = "https://archive.ics.uci.edu/dataset/139"
     size_mb = 0.0
 

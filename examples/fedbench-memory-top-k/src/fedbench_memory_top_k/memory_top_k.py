@@ -52,7 +52,9 @@ class MemoryTopK(Defense):
         return sent
 
     def _chosen(self, owed: torch.Tensor, ctx: MemberContext) -> torch.Tensor:
-        """[k] positions; ties are broken by position, so that every device chooses the same ones."""
+        """[k] positions; ties are broken by position, so that every device chooses the same
+        ones.
+        """
         k = max(1, round(self.params.share * len(owed)))
         if self.params.entries == "random":
             return ctx.randperm(len(owed))[:k]
