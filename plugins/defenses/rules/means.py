@@ -248,8 +248,8 @@ class GeometricMedian(Defense):
         require_majority("geometric-median", federation)
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
-        weights = weiszfeld(gram(updates), self.params.smoothing, self.params.iterations)
-        return combine(weights, updates)
+        p = self.params
+        return combine(weiszfeld(gram(updates), p.smoothing, p.iterations), updates)
 
 
 # --- angles ---------------------------------------------------------------------------------------
