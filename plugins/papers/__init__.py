@@ -1,6 +1,4 @@
-"""The papers whose methods come with fedbench: claims, printed numbers, and figures of one
-paper.
-"""
+"""Claims, printed numbers and figures of the papers that built-in methods come from."""
 
 from __future__ import annotations
 
