@@ -12,10 +12,10 @@ import numpy as np
 from scipy import stats
 
 from fedbench.core.store.reading import Candidates
-from fedbench.leaderboard.statistics.comparison import Comparison
 from fedbench.leaderboard.statistics.rows import FLOORS, Entry, Row
 from fedbench.leaderboard.statistics.scores import CellScores, Part, SectionScores
 from fedbench.leaderboard.statistics.tf01 import Sample
+from fedbench.leaderboard.statistics.verdict import Comparison
 
 CANDIDATES = 50  # of each class in a world, which has AUCs and no scores
 

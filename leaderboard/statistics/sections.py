@@ -16,7 +16,6 @@ from fedbench.core.contract.section import ClientGroup, RowDifference, RowSummar
 from fedbench.core.metrics import Group, Interval, Score, delta_accuracy, hypervolume, t_interval
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import LoadedRecord
-from fedbench.leaderboard.statistics.comparison import Comparison
 from fedbench.leaderboard.statistics.intervals import Unit, bounded, smallest_shown
 from fedbench.leaderboard.statistics.rows import (
     FREE_RIDER,
@@ -27,6 +26,7 @@ from fedbench.leaderboard.statistics.rows import (
     groups_in,
 )
 from fedbench.leaderboard.statistics.scores import Population, SectionScores
+from fedbench.leaderboard.statistics.verdict import Comparison
 
 _COALITIONS = ("none", "pair", "half", "uniform")
 # wall time over CPU time of a training, from which on its machine had something else to do

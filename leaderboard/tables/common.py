@@ -27,11 +27,11 @@ from fedbench.core.contract.board import (
 )
 from fedbench.core.metrics import Group, Interval
 from fedbench.core.population.audit import EVERYBODY, Target
-from fedbench.leaderboard.statistics.comparison import Comparison
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import Entry, Row, group_names
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.tf01 import ALIGNED_OF_ONE, ALIGNED_TOGETHER
+from fedbench.leaderboard.statistics.verdict import Comparison
 
 MOST_IDS = 20  # targets in a sentence
 MOST_NAMED = 8  # tables in a summary

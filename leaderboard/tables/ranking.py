@@ -26,10 +26,10 @@ from fedbench.core.contract.board import (
 )
 from fedbench.core.contract.section import RowSummary
 from fedbench.leaderboard.columns import BY_KEY, COLUMNS
-from fedbench.leaderboard.statistics.comparison import Difference
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import PrivacyClaim, Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.verdict import Difference
 from fedbench.leaderboard.tables.common import (
     DEFENSE,
     RANK,

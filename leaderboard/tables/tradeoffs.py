@@ -9,10 +9,10 @@ import numpy as np
 
 from fedbench.core.contract.board import Column, Content, Table, Value, Words, value
 from fedbench.core.metrics import hypervolume, pareto_front
-from fedbench.leaderboard.statistics.comparison import Difference
 from fedbench.leaderboard.statistics.intervals import mean_of
 from fedbench.leaderboard.statistics.rows import adversary_of
 from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.verdict import Difference
 from fedbench.leaderboard.tables.common import (
     DEFENSE,
     joined,

@@ -8,10 +8,10 @@ from typing import Literal, get_args
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.comparison import Comparison
 from fedbench.leaderboard.statistics.intervals import POWER, holm
 from fedbench.leaderboard.statistics.scores import SectionScores
 from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.verdict import Comparison
 from fedbench.plugins.papers.claim_files import (
     Bound,
     Claim,

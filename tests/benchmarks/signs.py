@@ -16,8 +16,8 @@ from scipy.stats import norm
 from fedbench.core import MEMBER, OFL
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates
-from fedbench.leaderboard.statistics.comparison import Comparison
 from fedbench.leaderboard.statistics.scores import Part, SectionScores, part_of
+from fedbench.leaderboard.statistics.verdict import Comparison
 
 KIND, REPETITIONS = np.repeat([MEMBER, OFL], [90, 500]), 2000
 CASES = (
