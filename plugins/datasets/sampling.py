@@ -53,7 +53,7 @@ class Drawn(Noise):
 
 
 class Resplit(Drawn):
-    """Parameters of a data set whose three splits are drawn from all samples."""
+    """Parameters of a data set with three splits that are drawn from all samples."""
 
     test: Amount = Field(0.25, description=TEST)
     holdout: Amount = Field(0.25, description=HOLDOUT)
