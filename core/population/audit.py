@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy import ndarray
@@ -181,8 +181,8 @@ def _inserted(mix: AuditSet, ids: ndarray, rng: Generator) -> AuditSet:
     """The list with outside candidates ``ids`` inserted at random places."""
     extra = np.zeros(len(mix.ids) + len(ids), bool)
     extra[rng.choice(len(extra), len(ids), replace=False)] = True
-    columns = {}
-    for name, values in {"ids": ids, "kind": OFL, "owner": -1}.items():
+    columns: dict[str, Any] = {"ids": ids, "kind": OFL, "owner": -1}
+    for name, values in columns.items():
         columns[name] = np.empty(len(extra), np.int64)
         columns[name][~extra], columns[name][extra] = getattr(mix, name), values
     return replace(mix, **columns, extra=extra)
