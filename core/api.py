@@ -286,7 +286,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _cells_of(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the cells that a board shows, from its columns."""
     runs, cells, labels = board["runs"], board["cells"], [use["label"] for use in board["uses"]]
-    views = {}
+    views: dict[int, str] = {}
     for row in board["rows"]:
         for entry in row["entries"]:
             views |= dict.fromkeys(entry["cells"], board["sections"][row["section"]]["view"])

@@ -65,7 +65,7 @@ class Report:
 
     def markdown(self) -> str:
         """Return a heading, the counts, and a table of the checks."""
-        outcomes = ("passed", "failed", "warned", "skipped")
+        outcomes: tuple[Outcome, ...] = ("passed", "failed", "warned", "skipped")
         counts = ", ".join(f"{n} {o}" for o in outcomes if (n := self.count(o)))
         head = f"## {_escaped(self.component)}\n\n{counts}.\n\n| check | outcome | what to do |\n"
         rows = [f"| {r.name} | {r.outcome} | {_escaped(r.message)} |\n" for r in self.results]

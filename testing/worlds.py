@@ -60,7 +60,7 @@ class TinyData(Dataset):
         rng = np.random.Generator(np.random.Philox([seed, 0x71E5]))
         p = self.params
         pictures = rng.random((p.classes, *p.shape))
-        arrays = {}
+        arrays: dict[str, Any] = {}
         sizes = {"train": p.train, "test": 40, "holdout": p.holdout}
         for part, n in sizes.items():
             y = rng.integers(0, p.classes, n)
@@ -268,7 +268,8 @@ def world(
         audit: changes of the setting's audit, such as ``members_from="holdout"``: the members were
             not trained on
     """
-    setting = setting_of(audit=AUDIT | audit, **(GROUPS if groups else {}))
+    more: dict[str, Any] = GROUPS if groups else {}
+    setting = setting_of(audit=AUDIT | audit, **more)
     measured = needs | {"loss", *GRADIENT_SIGNALS}
     looks = [
         Look(needs=measured, view=view, needs_shadow_models=True, colluders=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -105,7 +105,7 @@ def _heading(loaded: LoadedRecord) -> Iterator[str]:
     yield f"run {record.run_key}"
     yield f"defense {record.defense.label} {record.defense.params}"
     yield f"attack  {record.attack.label} {record.attack.params} (view: {record.view})"
-    members = record.members
+    members: Any = record.members
     several = record.described.get("coalitions")
     if isinstance(several, dict):
         members = ", ".join(map(str, several.values()))

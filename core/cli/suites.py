@@ -124,7 +124,7 @@ def _plan_notes(loaded: LoadedSuite, resolved: Resolved, registry: Registry) -> 
 
     settings = resolved.settings
     present = {setting.spec.name for setting in settings if _is_here(setting.dataset)}
-    notes = []
+    notes: list[str] = []
     if present:
         notes += make_plan(loaded, resolved, registry, Path(), "cpu", present).notes
     absent = {s.dataset.name: None for s in settings if s.spec.name not in present}

@@ -139,7 +139,7 @@ class Adam:
 
     def restart(self) -> None:
         """Return to the state that ``reset`` left."""
-        began = self._began or [None] * len(self._states)
+        began: list[State | None] = [*self._began] or [None] * len(self._states)
         for state, before in zip(self._states, began, strict=True):
             for i, t in enumerate(state):
                 t.zero_() if before is None else t.copy_(before[i])

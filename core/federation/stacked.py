@@ -241,7 +241,8 @@ class Stack(NamedTuple):
 
     def of_step(self, s: int, m: int) -> Stack:
         """Step ``s`` of the first ``m`` clients."""
-        return Stack(*(None if t is None else t[:m, s] for t in self))
+        soft = None if self.soft is None else self.soft[:m, s]
+        return Stack(self.x[:m, s], self.y[:m, s], soft, self.weight[:m, s])
 
 
 def _stacked(turns: Sequence[Turn], drawn: Sequence[list[Tensor]], first: int, width: int) -> Stack:
@@ -324,6 +325,7 @@ class GroupTools(MemberTools):
 
     def __init__(self, group: StackedGroup) -> None:
         self._group = group
+        self._tasks: dict[int, Task]
         self.end()
 
     def begin(self, tasks: dict[int, Task]) -> None:
@@ -334,7 +336,7 @@ class GroupTools(MemberTools):
 
     def end(self) -> None:
         """Let each call from here on compute its own gradients."""
-        self._tasks: dict[int, Task] = {}
+        self._tasks = {}
 
     def clipped_gradient(  # type: ignore[override]
         self, model: nn.Module, x: Tensor, y: Tensor, bound: float, views: int = 1

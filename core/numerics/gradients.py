@@ -102,10 +102,11 @@ def _layer_gradients(
     if tape.covers(loss):  # one backward pass, to the layers' outputs alone
         edges = list(tape.edges.values())
         outputs = torch.autograd.grad(loss, edges, allow_unused=True) if edges else ()
-    if outputs is None or any(b is None for b in outputs):  # an output that is an overwritten view
+    known = [b for b in outputs or () if b is not None]
+    if outputs is None or len(known) < len(outputs):  # an output that is an overwritten view
         set_random_state(before)  # later draws must not depend on this attempt
         return None
-    return [(layer, a, b) for (layer, a), b in zip(tape.inputs.items(), outputs, strict=True)]
+    return [(layer, a, b) for (layer, a), b in zip(tape.inputs.items(), known, strict=True)]
 
 
 # --- features -------------------------------------------------------------------------------------
@@ -141,8 +142,8 @@ def gradient_features(
     updates = updates.detach().to(trainable[0])
     dot = updates.new_zeros(len(updates), len(x))
     sq = updates.new_zeros(len(x))
-    directions = zip(trainable, updates.split(sizes, dim=1), strict=True)
-    parts = {id(p): u.unflatten(1, p.shape) for p, u in directions}
+    columns = zip(trainable, updates.split(sizes, dim=1), strict=True)
+    parts = {id(p): u.unflatten(1, p.shape) for p, u in columns}
     with _eval_mode(model):
         refuse_batch_statistics(model)
         for s, layers in _by_layer(model, parts, HANDLERS, x, y, chunk):

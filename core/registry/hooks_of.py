@@ -46,7 +46,8 @@ def misfits(cls: type) -> list[tuple[str, str, str]]:
         if not callable(getattr(cls, name, None)):
             continue
         expected, signature = _signature(base, name), _signature(cls, name)
-        needed, optional = [], {}
+        needed: list[inspect.Parameter] = []
+        optional: dict[str, None] = {}
         for p in expected.parameters.values():
             if p.default is not p.empty:
                 optional[p.name] = None
@@ -97,7 +98,8 @@ def unknown_methods(cls: type) -> list[str]:
 
 def _message(name: str, contract: type) -> str:
     hooks = dict.fromkeys(hooks_of(contract), "")
-    for subclass in filter(_is_contract, type.__subclasses__(contract)):
+    subclasses: list[type] = type.__subclasses__(contract)
+    for subclass in filter(_is_contract, subclasses):
         for hook in hooks_of(subclass):  # `craft` of an active attack
             hooks.setdefault(hook, f" of {subclass.__name__}, which it is not built on")
     kind = "phase" if contract.__name__ == "Defense" else f"hook of {contract.__name__}"

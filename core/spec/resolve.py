@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,7 @@ class _Resolver:
             return
         self.uses[loc] = []
         for point, (params, problems) in zip(points, answers, strict=True):
-            self.problems += [Problem(tuple(place), *words) for place, *words in problems]
+            self.problems += [Problem(tuple(problem[0]), *problem[1:]) for problem in problems]
             if params is not None:
                 self.uses[loc].append(self._make_use(registered, params, point.label))
                 if len(loc) == 2:
@@ -185,7 +186,7 @@ class _Resolver:
                 model = ask_apart(
                     f"dataset {dataset}",
                     [dataset.distribution],
-                    lambda dataset=dataset: str(dataset.load().default_model),
+                    partial(_default_model, dataset),
                 )
                 self._add("model", (*loc, "model"), Use.model_construct(name=model, params={}))
 
@@ -298,3 +299,8 @@ def _methods(uses: Iterable[MethodUse], rows: Iterable[ComponentUse]) -> Iterato
         params = {name: v for name, v in (use.params | shared).items() if name not in use.grid}
         then = [_used(part) for part in first.then]
         yield use.model_copy(update={"params": params, "then": then})
+
+
+def _default_model(dataset: ComponentUse) -> str:
+    """Return the name of the model that a data set suggests."""
+    return str(dataset.load().default_model)

@@ -68,7 +68,7 @@ def derived_fields(identity: dict[str, Any], coalition: str) -> dict[str, Any]:
     """
     run = identity["run"]
     run_key, key = keys_of(identity)
-    described = {kind: _name_and_params(run[kind]) for kind in ("dataset", "model")}
+    described: dict[str, Any] = {kind: _name_and_params(run[kind]) for kind in ("dataset", "model")}
     described |= {part: run["setting"][part] for part in _SETTING}
     if run.get("coalitions"):
         described["coalitions"] = {coalition: run["coalitions"]}

@@ -262,7 +262,6 @@ def remarks_in(record: Record) -> list[str]:
     """
     lead = remark_note(record.defense.label, record.setting, "")
     before = [note.removeprefix(lead) for note in record.notes if note.startswith(lead)]
-    after = record.facts.get(REMARKS, [])
-    if not isinstance(after, list):
-        after = [after]
+    fact = record.facts.get(REMARKS, [])
+    after: list[Any] = fact if isinstance(fact, list) else [fact]
     return list(dict.fromkeys([*before, *(text for text in after if isinstance(text, str))]))

@@ -33,7 +33,7 @@ def check_data(data: Data, name: str) -> Data:
         UserError: with everything that is wrong: lengths, shapes, labels, canary flags,
             normalisation. ``name`` is the data set's, for the message.
     """
-    problems = []
+    problems: list[str] = []
     for split in SPLITS:
         problems += _split_problems(data, split)
     problems += _normalisation_problems(data)

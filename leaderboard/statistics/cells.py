@@ -82,7 +82,8 @@ class Cells:
 
     def units(self, label: str, picks: Picks) -> dict[Unit, Measured]:
         """Return the AUC of what is picked of a row, over all candidates that count for it."""
-        return by_unit([(part.unit, _measured(*rest)) for part, *rest in self.picked(label, picks)])
+        picked = self.picked(label, picks)
+        return by_unit([(part.unit, _measured(scores, sign)) for part, scores, sign in picked])
 
     def rate(self, label: str, picks: Picks) -> Interval | None:
         """Return the TF01 in percent of what is picked of a row, all units pooled."""

@@ -80,7 +80,7 @@ class Violations(Analysis):
         attacks = [a for a in section.attacks if bounded(section, a, label)]
         if not attacks or section.groups:
             return
-        rows = []
+        rows: list[Any] = []
         for row in section.rows:
             counts = [count(section, row.entries[a], label) for a in attacks]
             rows.append((row.label, *counts))
@@ -190,7 +190,7 @@ class Migration(Analysis):
         base = next((row for row in section.rows if row.name == BASE), None)
         if base is None:
             return
-        rows = []
+        rows: list[Any] = []
         for row in section.rows:
             if row.name != BASE and _clustered(row):
                 rows += _lines(section, base, row, label)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field
@@ -63,7 +63,7 @@ class StrengthSweep(Analysis):
 
 
 def _sweep_table(section: Section, sweeps: Sequence[Sweep]) -> Table:
-    rows = []
+    rows: list[tuple[Content, ...]] = []
     for sweep in sweeps:
         areas = [Value(mean=sweep.hypervolumes.get(attack)) for attack in section.attacks]
         rows.append((sweep.family, Value(mean=len(sweep.labels)), *areas))
@@ -460,7 +460,11 @@ def _points(lines: Lines, labels: Collection[str | None] | None = None) -> np.nd
 
 def _plain(axis: Axes, style: Style, row: Row, point: Point, i: int) -> None:
     """Mark the undefended run or a floor."""
-    look = {"color": "0.45", "marker": "xd+"[i % 3], "label": f"{style.literal(row.label)} (floor)"}
+    look: dict[str, Any] = {
+        "color": "0.45",
+        "marker": "xd+"[i % 3],
+        "label": f"{style.literal(row.label)} (floor)",
+    }
     if row.undefended:
         label = f"{style.literal(row.label)} (undefended)"
         look = {"color": "black", "marker": "s", "label": label}
@@ -481,7 +485,7 @@ def _marks(axis: Axes, lines: Lines, choices: Sequence[Strengths]) -> None:
         ("chosen at matched accuracy", "o", 11, {choice.matched for choice in choices}),
         ("chosen as the best", "s", 14, {choice.best for choice in choices}),
     )
-    look = {"ls": "", "mfc": "none", "mec": "black", "mew": 0.9, "zorder": 4}
+    look: dict[str, Any] = {"ls": "", "mfc": "none", "mec": "black", "mew": 0.9, "zorder": 4}
     for label, marker, size, chosen in marks:
         x, y = _points(lines, chosen).T
         axis.plot(x, y, marker=marker, ms=size, label=label, **look)

@@ -167,7 +167,7 @@ class Match:
         return [p for p in self.pairs if p.quantity == quantity]
 
 
-def match(entry: dict[str, Any], sections: Sequence[Section]) -> list[Match]:
+def match(entry: Mapping[str, Any], sections: Sequence[Section]) -> list[Match]:
     """The cells of a suite's entry of published numbers and ours, for every coalition that the
     paper has.
 
@@ -236,7 +236,9 @@ def _unlike(rows: Sequence[dict[str, str]], sections: Sequence[Section]) -> tupl
     return tuple(found)
 
 
-def _pairs(row: dict[str, str], sections: Sequence[Section], entry: dict[str, Any]) -> list[Pair]:
+def _pairs(
+    row: dict[str, str], sections: Sequence[Section], entry: Mapping[str, Any]
+) -> list[Pair]:
     """One; where the paper prints one row and we ran several strengths of that defense (``grid``),
     one for each.
     """

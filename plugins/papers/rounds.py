@@ -4,6 +4,8 @@ maximum over attacks and rounds.
 
 from __future__ import annotations
 
+from typing import Any
+
 from fedbench.core import Analysis
 from fedbench.core.contract.board import Block, Content, Table, Value, Words, value
 from fedbench.core.metrics.roc import TF01_MIN_NONMEMBERS
@@ -27,7 +29,7 @@ class Rounds(Analysis):
     every_board = True
     place = "costs"
 
-    def draw(self, section: Section, label: str) -> list[Block]:
+    def draw(self, section: Any, label: str) -> list[Block]:
         tables = decisions_by_round(section) + round_table(section) + maximum_table(section)
         return list(tables)
 

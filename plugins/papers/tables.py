@@ -49,7 +49,7 @@ class PublishedNumbers(Analysis):
     every_board = True
 
     def draw_board(
-        self, sections: Sequence[Section], published: Sequence[Mapping[str, Any]]
+        self, sections: Sequence[Any], published: Sequence[Mapping[str, Any]]
     ) -> list[Block]:
         return published_blocks(published, sections) if published else []
 
@@ -61,7 +61,7 @@ class PaperClaims(Analysis):
     every_board = True
 
     def draw_board(
-        self, sections: Sequence[Section], published: Sequence[Mapping[str, Any]]
+        self, sections: Sequence[Any], published: Sequence[Mapping[str, Any]]
     ) -> list[Block]:
         return claims_blocks(sections)
 
@@ -91,7 +91,9 @@ _MORE = {
 }
 
 
-def published_blocks(entries: Sequence[dict[str, Any]], sections: Sequence[Section]) -> list[Block]:
+def published_blocks(
+    entries: Sequence[Mapping[str, Any]], sections: Sequence[Section]
+) -> list[Block]:
     """All published numbers that a suite names, and which settings of it were not run; an entry
     that fits no paper is a line.
     """

@@ -122,9 +122,10 @@ class TF01ByClass(Analysis):
         return [pooled for pooled in rows if pooled.client in common]
 
     def _table(self, rows: list[_Pooled]) -> Table:
-        classes: list[int] | None = sorted(set().union(*[row.of_class for row in rows]))
-        names = [f"class {c}" for c in classes]
-        if len(classes) > _MOST_COLUMNS:
+        every_class = sorted(set().union(*[row.of_class for row in rows]))
+        classes: list[int] | None = every_class
+        names = [f"class {c}" for c in every_class]
+        if len(every_class) > _MOST_COLUMNS:
             classes = None
             names = ["lowest class", "median class", "highest class"]
         columns = [words("defense"), words("attack")]

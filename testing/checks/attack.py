@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -57,7 +58,7 @@ def one_and_many_targets(subject: Subject) -> None:
         )
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "signals that are 0 everywhere": np.zeros_like,
     "signals that are 1 everywhere": np.ones_like,
     "a round without the clients": lambda a: np.concatenate([a[:1] * np.nan, a[1:]]),
@@ -70,7 +71,7 @@ def scores_or_refuses(subject: Subject) -> None:
     """
     finished = training_for(subject.make())
     trained = finished.trained
-    last = {
+    last: dict[str, Any] = {
         "signals": {name: a[-1:] for name, a in trained.signals.items()},
         "rounds": trained.rounds[-1:],
         "assignment": trained.assignment[-1:],

@@ -121,7 +121,8 @@ def _of_rounds(p: CoFedMIDParams, when: str, by_member: Sequence[Sequence[Recycl
         # members that learn need not agree: their mean may be even where each has its interval
         favourites = [_probabilities(member).max() for member in by_member if member]
         facts[f"{when} probability of a member's likeliest interval"] = float(np.mean(favourites))
-        proportions = np.mean([record.proportions for record in records], axis=0)
+        known = [record.proportions for record in records if record.proportions is not None]
+        proportions = np.mean(known, axis=0)
         facts[f"{when} proportions of the loss intervals"] = proportions.tolist()
     facts[f"recycled share {when}"] = float(np.mean([record.share for record in records]))
     return facts
@@ -129,7 +130,8 @@ def _of_rounds(p: CoFedMIDParams, when: str, by_member: Sequence[Sequence[Recycl
 
 def _probabilities(records: Sequence[Recycled]) -> ndarray:
     """Mean probability [M] of each interval."""
-    return np.mean([record.probabilities for record in records], axis=0)
+    known = [record.probabilities for record in records if record.probabilities is not None]
+    return np.mean(known, axis=0)
 
 
 def _draws(p: CoFedMIDParams, by_member: Sequence[Sequence[Recycled]]) -> list[int]:
