@@ -34,7 +34,12 @@ SOURCES = [
     if path.suffix in (".py", ".yaml", ".md", ".toml") and path != Path(__file__)
 ]
 # written by commands
-NAMES = {p.name for p in [*DOCUMENTS, *SOURCES]} | {"board.md", "comment.md", "report.md"}
+NAMES = {p.name for p in [*DOCUMENTS, *SOURCES]} | {
+    "board.md",
+    "full.md",
+    "comment.md",
+    "report.md",
+}
 
 
 def script(name, folder=DOCS):
@@ -352,19 +357,19 @@ def test_the_reference_is_made_of_the_code_and_can_be_made_anew(reference, capsy
 
 # --- numbers out of boards ------------------------------------------------------------------------
 
-BOARD = """# A board
-## Setting iid
-### Coalition pair, server view
-
-**AUC by attack** against outsiders
-
-| #   | defense           |              a |     b (finds nothing) | accuracy (%) |
-|:----|:------------------|---------------:|----------------------:|-------------:|
-| 1-2 | none (undefended) | **0.812 ± 0.015** |         0.500 ± 0.000 |   88.0 ± 1.0 |
-| 1-2 | mix\\_up           | 0.100 \\[0.05, 0.30\\] turned | n/a |         87.5 |
-
-rank correlation 0.80
-"""
+TABLE = {
+    "title": "AUC by attack",
+    "columns": ["#", "defense", "a", "b (finds nothing)", "accuracy (%)"],
+    "rows": [
+        ["1-2", "none (undefended)", "0.812 ± 0.015", "0.500 ± 0.000", "88.0 ± 1.0"],
+        ["1-2", "mix_up", "0.100 [0.05, 0.30] turned", "n/a", "87.5"],
+    ],
+}
+BOARD = {
+    "rows": [{"better": []}],  # of today's rules
+    "sections": [{"sentence": "rank correlation 0.80"}],
+    "folds": [{"place": ["Setting iid", "Coalition pair, server view"], "blocks": [TABLE]}],
+}
 FROM = "<!-- from: demo | iid | pair | server | AUC by attack -->\n"
 
 
@@ -374,8 +379,7 @@ def make(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS))
     module = script("make")
     module.BOARDS = tmp_path
-    (tmp_path / "demo.md").write_text(BOARD)
-    (tmp_path / "demo.json").write_text('{"rows": [{"better": []}]}')  # of today's rules
+    (tmp_path / "demo.json").write_text(json.dumps(BOARD))
     return module
 
 
@@ -408,18 +412,18 @@ def test_numbers_of_a_document_come_from_the_board(make, template, text):
     [
         (
             FROM + "{{none | c}}",
-            "x.md.in:2: demo.md, AUC by attack has no column 'c'; it has #, defense, a, b, "
+            "x.md.in:2: demo.json, AUC by attack has no column 'c'; it has #, defense, a, b, "
             "accuracy",
         ),
         (FROM + "{{mix_up | b}}", "'n/a' holds no number"),
         (FROM + "<!-- holds: {{none | a}} < {{none | b}} -->", "no longer true: .812 < .500"),
         (
             "{{verdict: demo | mixup-best}}",
-            "demo.md has no verdict on 'mixup-best'; it has them on no claim",
+            "demo.json has no verdict on 'mixup-best'; it has them on no claim",
         ),
         (
             "{{gone | iid | pair | server | AUC by attack | none | a}}",
-            "there is no committed board gone.md; there are demo",
+            "there is no committed board gone.json; there are demo",
         ),
     ],
 )

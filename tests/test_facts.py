@@ -16,7 +16,7 @@ from fedbench.core import Number
 from fedbench.core.metrics import t_interval
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import RecordedFindings
-from fedbench.leaderboard.board import MarkdownBoard
+from fedbench.leaderboard.board import FullBoard
 
 PACKAGE = """
 import os
@@ -108,7 +108,7 @@ def test_facts_and_findings_reach_records_and_boards_and_change_nothing_else(
     twice = ["spread", {"name": "spread", "label": "again"}]  # what the first spoils is its own
     path = suite(
         tmp_path,
-        defenses=["none", "teller", "liar", ["teller", "grad-noise", "teller"]],
+        defenses=["none", "teller", "liar", {"name": "teller", "then": ["grad-noise", "teller"]}],
         analyses=twice,
     )
     said = invoke(path, "--results", tmp_path / "r")
@@ -157,7 +157,7 @@ def test_facts_and_findings_reach_records_and_boards_and_change_nothing_else(
         vars(alone.candidates(0)).values(), vars(loaded["none"].candidates(0)).values(), strict=True
     ):
         assert np.array_equal(stored, mine)
-    text = MarkdownBoard().write(tmp_path / "r", plots=False).read_text()
+    text = FullBoard().write(tmp_path / "r", plots=False).read_text()
     assert (
         "**Facts that the defenses report**" in text
         and f"{facts['bytes sent']:,}" in text

@@ -12,7 +12,7 @@ from fake_packages import install
 
 import fedbench
 from fedbench.core.cli.main import main
-from fedbench.core.report import Image
+from fedbench.core.report import Image, opened
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.results import write_marker
 from fedbench.leaderboard.board import MarkdownBoard
@@ -180,7 +180,7 @@ def test_show_lists_cells_with_the_key_of_each_and_one_record_in_full(results, c
     ],
 )
 def test_the_figures_of_a_board_are_drawn(own, made, tmp_path):
-    blocks = blocks_of(made(tmp_path / "r"), plots=True, analyses=["tuned", "sweep"])
+    blocks = opened(blocks_of(made(tmp_path / "r"), plots=True, analyses=["tuned", "sweep"]))
     assert {min(b.files).partition("-")[0] for b in blocks if isinstance(b, Image)} == {
         "roc",
         "tradeoff",

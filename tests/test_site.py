@@ -358,7 +358,7 @@ def test_the_command_of_a_cell_computes_that_cell(finished, tmp_path, call):
     ("place", "value", "said"),
     [
         ("rows", ..., "rows: Field required"),
-        ("fedbench_board", 1, "a board of version 1, this fedbench reads version 2"),
+        ("fedbench_board", 1, "a board of version 1, this fedbench reads version 3"),
         ("more", 1, "more: Extra inputs"),
         ("command", "fedbench run x; reboot", "command: String should match"),
         ("command", "fedbench run $(reboot)", "command: String should match"),
