@@ -163,6 +163,7 @@ def test_a_command_beside_files_of_another_package_says_so_and_stops(
         (click.exceptions.Exit(1), 1, ""),
         (OSError(errno.ENOSPC, "no", "/some/file"), 2, "/some/file: no\n"),
         (OSError(errno.EACCES, "no", "/x"), 2, "/x: no\n"),
+        (MemoryError(), 2, "or name fewer results\n"),
     ],
 )
 def test_exit_status_of_main(monkeypatch, fedbench, error, status, message):
@@ -185,12 +186,13 @@ def raise_with(monkeypatch, error: BaseException) -> None:
     ("shell", "said"),
     [
         ("exec 3>&1 >&-", "standard output is closed: redirect it"),
+        ("ulimit -v 300000", "`ulimit -v` allows 292 MiB of address space"),
         (
             "trap '' PIPE; exec > >(exec true); wait $!",
             "standard output was closed before all was printed",
         ),
     ],
-    ids=["closed", "closed early"],
+    ids=["closed", "little memory", "closed early"],
 )
 def test_a_terminal_that_cannot_be_used_is_one_line(shell, said):
     command = f"{shell}; exec {sys.executable} -m fedbench.core.cli.main list suites"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -152,6 +153,11 @@ class LazyGroup(click.Group):
                 "standard output was closed before all was printed; for all of it: "
                 "fedbench ... > FILE",
             )
+        except MemoryError:
+            messages = (
+                "not enough memory: free some, raise the limit (`ulimit -v`), or name fewer "
+                "results",
+            )
         except OSError as error:
             # a file that cannot be read or written, or a full disk, is for the user to fix
             if error.filename is None and error.errno != errno.ENOSPC:
@@ -175,6 +181,7 @@ def cli() -> None:
     """
 
 
+_ADDRESS_SPACE = 4 << 30  # bytes; with less, libraries hang or abort while they are imported
 _ASK_TO_END = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -194,6 +201,12 @@ def _obstacle() -> str | None:
     """Return why no command can work in this process, with the remedy."""
     if sys.stdout is None:
         return "standard output is closed: redirect it, for example with > /dev/null"
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _ADDRESS_SPACE:
+        return (
+            f"`ulimit -v` allows {limit >> 20:,} MiB of address space, and numpy and torch map up "
+            f"to {_ADDRESS_SPACE >> 20:,}: raise it with `ulimit -v unlimited`"
+        )
     if names := " ".join(intruders()):
         return (
             "other packages have files in fedbench/ or its command, so that this may be their "

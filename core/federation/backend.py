@@ -30,7 +30,7 @@ from fedbench.core.spec.federation import FederationSpec
 
 
 @dataclass(frozen=True)
-class Task:
+class GradientRequest:
     """A client's gradient to compute."""
 
     batch: Batch
@@ -90,14 +90,14 @@ class Backend:
         self.flat.clear_grad()
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def loss_gradient(self, task: Task) -> None:
+    def loss_gradient(self, task: GradientRequest) -> None:
         """Fill ``flat.grad`` with that of the task's own loss, or of samples with a graph."""
         logits = forward(self.flat.module, task.batch.x, task.place)
         loss = cross_entropy(logits, task.target) if task.loss is None else task.loss(logits)
         self.flat.clear_grad()  # a plugin may have used, or dropped, the gradients
         task.backward(loss)
 
-    def gradient(self, task: Task) -> None:
+    def gradient(self, task: GradientRequest) -> None:
         """Fill ``flat.grad`` with the task's gradient."""
         if task.loss is None and not task.has_graph:
             run_model(self.mean_gradient, task.batch.x, task.target, where=task.place)
@@ -153,12 +153,12 @@ class Group:
     def replace(self, batches: dict[int, Batch]) -> None:
         """Take the members' batches in place of those of the step."""
 
-    def share(self, tasks: dict[int, Task]) -> None:
+    def share(self, tasks: dict[int, GradientRequest]) -> None:
         """Let ``tools`` compute for all members at once, until :meth:`fill`."""
 
-    def fill(self, tasks: dict[int, Task]) -> None:
+    def fill(self, tasks: dict[int, GradientRequest]) -> None:
         """Fill the rows of ``grads`` of this step. ``tasks``: those of members with phases."""
-        task = tasks.get(0) or Task(self._batch, self.turns[0].place)
+        task = tasks.get(0) or GradientRequest(self._batch, self.turns[0].place)
         self.work_as(0, self.backend.gradient, task)
 
 

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fedbench.core.contract.samples import Batch, Selection
 from fedbench.core.federation import backend
-from fedbench.core.federation.backend import Group, Task
+from fedbench.core.federation.backend import GradientRequest, Group
 from fedbench.core.federation.guard import run_model
 from fedbench.core.federation.local import Turn
 from fedbench.core.federation.setup import MemberTools
@@ -84,7 +84,7 @@ class Backend(backend.Backend):
         else:
             self._chain.gradient(x, target)
 
-    def loss_gradient(self, task: Task) -> None:
+    def loss_gradient(self, task: GradientRequest) -> None:
         chain = self._chain
         if chain is None or chain.draws or task.loss is None or task.has_graph:
             super().loss_gradient(task)
@@ -103,7 +103,7 @@ def _kind(turn: Turn) -> tuple[bool, str]:
 
 
 def _split_gradient(
-    flat: FlatModel, logits: Tensor, task: Task
+    flat: FlatModel, logits: Tensor, task: GradientRequest
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Gradient [B, C] of the task's loss at ``logits``, and that of each parameter past them."""
     assert task.loss is not None
@@ -190,10 +190,10 @@ class StackedGroup(Group):
     def replace(self, batches: dict[int, Batch]) -> None:
         self.data = _restacked(batches, self.data.weight)
 
-    def share(self, tasks: dict[int, Task]) -> None:
+    def share(self, tasks: dict[int, GradientRequest]) -> None:
         self.tools.begin(tasks)
 
-    def fill(self, tasks: dict[int, Task]) -> None:
+    def fill(self, tasks: dict[int, GradientRequest]) -> None:
         self.tools.end()  # its gradients are overwritten
         data = self.data
         place = f"round {self.turns[0].round}"
@@ -325,10 +325,10 @@ class GroupTools(MemberTools):
 
     def __init__(self, group: StackedGroup) -> None:
         self._group = group
-        self._tasks: dict[int, Task]
+        self._tasks: dict[int, GradientRequest]
         self.end()
 
-    def begin(self, tasks: dict[int, Task]) -> None:
+    def begin(self, tasks: dict[int, GradientRequest]) -> None:
         """Compute for these members of the present step, until :meth:`end`."""
         self._tasks = tasks
         self._bound = 0.0
@@ -369,5 +369,5 @@ class GroupTools(MemberTools):
         return bound == self._bound and torch.equal(group.params[row], self._params[row])
 
 
-def _versions(task: Task) -> tuple[int, int]:
+def _versions(task: GradientRequest) -> tuple[int, int]:
     return task.batch.x._version, task.target._version

@@ -18,7 +18,7 @@ from fedbench.core.contract.contexts import MemberContext
 from fedbench.core.contract.defense import overrides
 from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.contract.samples import Batch, Selection
-from fedbench.core.federation.backend import Group, Task, backend_of
+from fedbench.core.federation.backend import GradientRequest, Group, backend_of
 from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.guard import (
     PhaseError,
@@ -219,12 +219,12 @@ class Trainer:
         place = group.turns[i].place
         return group.work_as(i, call_phase, self.defense, name, batch, ctx, where=place)
 
-    def _task(self, group: Group, i: int, batch: Batch, ctx: MemberContext) -> Task:
+    def _task(self, group: Group, i: int, batch: Batch, ctx: MemberContext) -> GradientRequest:
         defense = self.defense
         place = group.turns[i].place
         if "loss" not in self.acting:
-            return Task(batch, place)
-        return Task(
+            return GradientRequest(batch, place)
+        return GradientRequest(
             batch,
             place,
             loss=lambda logits: call_phase(defense, "loss", logits, batch, ctx, where=place),
