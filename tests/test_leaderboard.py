@@ -42,6 +42,7 @@ from fedbench.leaderboard.board import FullBoard, MarkdownBoard
 from fedbench.leaderboard.document import document, source_of
 from fedbench.leaderboard.gate.snapshot import Key, snapshot_of
 from fedbench.leaderboard.markdown import inline, render
+from fedbench.leaderboard.page import MOST_LINES
 from fedbench.leaderboard.site.data import board_of
 from fedbench.leaderboard.statistics.intervals import accuracy_error, smallest_shown
 from fedbench.leaderboard.tables.ranking import answer, sentences
@@ -802,6 +803,23 @@ def test_the_board_links_the_plots_it_writes_by_names_without_markup(hostile):
     assert all(
         (hostile.parent / link).with_suffix(".svg").read_bytes()[:5] == b"<?xml" for link in links
     )
+
+
+def test_a_board_is_one_page_however_many_settings_and_rows(tmp_path):
+    rows = {"none": (2.0, 0.9), **{f"d{i:02}": (1.0 - i / 30, 0.8) for i in range(20)}}
+    folder = Cells(tmp_path / "r", {f"s{i:02}": rows for i in range(9)}, seeds=range(2))
+    text = MarkdownBoard().write(folder.root, plots=False).read_text()
+    assert (
+        text.count("\n")
+        <= MOST_LINES
+        < FullBoard().write(folder.root, False).read_text().count("\n")
+    )
+    shown = text.count("**At a glance**")
+    assert 1 < shown < 9
+    assert f"{9 - shown} more settings and coalitions are in the full board." in text
+    first = of_defense(text, "**At a glance**")
+    assert len(first) == 4 and {"none (undefended)", "d19"} < set(first)
+    assert "17 more rows are in the full board." in text
 
 
 def test_a_fold_is_html_around_markdown():

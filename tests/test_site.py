@@ -32,6 +32,7 @@ from fedbench.leaderboard.document import document, source_of
 from fedbench.leaderboard.markdown import places
 from fedbench.leaderboard.site.data import only_of, plain
 from fedbench.leaderboard.site.pages import BEFORE
+from fedbench.leaderboard.site.schema import read_board
 from fedbench.leaderboard.site.write import make_site
 from fedbench.leaderboard.statistics.roc import roc_band
 from fedbench.leaderboard.tables.common import TITLE
@@ -379,6 +380,33 @@ def test_a_changed_document_is_refused_with_the_place(
     assert (status, words.startswith((f"{path}: ", "demo.html: "))) == (2, True)
     assert said in words
     assert not (tmp_path / "site").exists()
+
+
+def test_a_document_of_version_2_has_its_numbers_in_the_rows_and_the_columns_of_today(
+    folder, made, tmp_path
+):
+    today = kept(folder)
+    before = json.loads(json.dumps(today)) | {"fedbench_board": 2}
+    del before["columns"]
+    before["rows"] = [row | row.pop("numbers") for row in before["rows"]]
+    (tmp_path / "demo.json").write_bytes(sealed(before))
+    read = read_board(tmp_path / "demo.json").model_dump(mode="json")
+    assert {k: read[k] for k in ("rows", "columns")} == {k: today[k] for k in ("rows", "columns")}
+
+
+def test_a_column_that_this_fedbench_does_not_know_is_on_the_page_and_in_the_csv(
+    folder, made, tmp_path, call
+):
+    content = kept(folder)
+    known = content["columns"][0]
+    content["columns"].append(known | {"key": "bytes", "title": "bytes sent", "unit": "MB"})
+    for row in content["rows"]:
+        row["numbers"]["bytes"] = [7.5, None, None]
+    (tmp_path / "demo.json").write_bytes(sealed(content))
+    assert call("leaderboard", tmp_path / "demo.json", "--html", tmp_path / "site")[0] == 0
+    page = (tmp_path / "site" / "demo.html").read_text()
+    assert "bytes sent" in page and "7.500 MB" in page
+    assert (tmp_path / "site" / "demo.csv").read_text().splitlines()[0].endswith("bytes_high")
 
 
 def test_a_document_with_another_number_is_refused_by_every_reader(folder, made, tmp_path, call):

@@ -109,7 +109,7 @@ def front_table(section: Section, rows: Sequence[Row], trust: Trust = None) -> T
     """Leak and costs of these rows, and how far each can be trusted."""
     more: list[Text] = []
     if left := len(section.rows) - len(rows):
-        more.append(Words(f"{left} more rows are in the full ranking below."))
+        more.append(Words(f"{left} more rows are in the full board."))
     columns = {"rank": RANK, "defense": DEFENSE}
     columns |= {column.key: column.heading for column in COLUMNS if column.at_a_glance}
     columns["tf01"] = replace(columns["tf01"], name=Words("TF01"))
