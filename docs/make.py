@@ -13,7 +13,7 @@ compares them).
 * ``{{rivals: board | setting | coalition | view | chosen}}`` lists the rivals of a tuned defense by
   what the pairwise tests say.
 * ``<!-- claims: paper -->`` on a line of its own is the list of that paper's claims
-  (``plugins/papers/claims/paper.yaml``) with the verdicts of the committed boards.
+  (``plugins/papers/claims/paper.yaml``) by the verdicts of the committed boards.
 * ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own is a
   condition that must hold, and is not printed: it checks a sentence about numbers.
 
@@ -43,6 +43,19 @@ BOARDS = DOCS.parent / "leaderboard" / "boards"
 NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
 
 OWN, HERE, AGAIN = "the paper contradicts itself", "cannot decide here", "to be judged again"
+MIXED = "not alike on all boards"
+GROUPS = (
+    "supported",
+    "contradicted",
+    MIXED,
+    "not decided",
+    HERE,
+    "not comparable",
+    "not tested",
+    AGAIN,
+    OWN,
+)
+"""headings of a paper's claims, in order"""
 
 Table = dict[str, dict[str, str]]
 """row -> column -> text; a table with an attack beside the defense has rows ``defense / attack``,
@@ -74,46 +87,63 @@ def rendered(template: str, where: str) -> str:
 
 
 def claims(paper: str) -> list[str]:
-    """Number of verdicts of each kind, and a line for each claim; last those that the paper's own
-    tables do not hold.
+    """Return the number of verdicts of each kind, then the claims by verdict; last those that the
+    paper's own tables do not hold.
     """
     papers = shipped_papers()
     if paper not in papers:
         raise Mistake(f"no claims of {paper}; there are claims of {', '.join(papers)}")
-    rows, refuted, counted, not_run = [], [], Counter[str](), dict[str, None]()
+    judged: dict[str, dict[str, list[str]]] = {}
+    not_run: dict[str, None] = {}
     for claim in papers[paper].claims:
-        suites: dict[str, list[str]] = {}
         for suite in papers[paper].suites(claim):
             if verdict := verdicts(suite).get(claim.id):
-                suites.setdefault(verdict, []).append(
-                    f"[{suite}](../leaderboard/boards/{suite}.md)"
-                )
-                counted[verdict.partition(" (")[0]] += 1
+                judged.setdefault(claim.id, {}).setdefault(verdict, []).append(suite)
             else:
                 not_run[suite] = None
-        if suites and claim.id in contradictions():
-            where = contradictions()[claim.id].removeprefix(OWN)
-            refuted.append(f"* {escape(claim.text, len(claim.text))}{where}")
-        elif suites:
-            found = "; ".join(
-                f"*{verdict}*: {', '.join(boards)}" for verdict, boards in suites.items()
-            )
-            rows.append(f"* {escape(claim.text, len(claim.text))} {found}")
+    lists = [(verdict, boards) for of in judged.values() for verdict, boards in of.items()]
+    usual = Counter(boards[0] for _, boards in lists if len(boards) == 1).most_common(1)[0][0]
+    groups: dict[str, list[str]] = {}
+    for claim in papers[paper].claims:
+        if claim.id in judged:
+            group, line = claim_line(claim.id, judged[claim.id], usual)
+            text = escape(claim.text, len(claim.text))
+            groups.setdefault(group, []).append(f"* {text} {line}".rstrip())
+    counted = Counter[str]()
+    for verdict, boards in lists:
+        counted[verdict.partition(" (")[0]] += len(boards)
     summary = ", ".join(
         f"{n} {verdict}"
         for verdict, n in sorted(counted.items(), key=lambda item: (-item[1], item[0]))
     )
-    missing = (
-        f" Other claims need boards that have not been made: {', '.join(map(escape, not_run))}."
-        if not_run
-        else ""
-    )
-    return [
-        f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: {summary}.{missing}",
-        "",
-        *rows,
-        *(["", f"{OWN.capitalize()}:", "", *refuted] if refuted else []),
+    missing = ""
+    if not_run:
+        missing = f" Claims without a board need {', '.join(map(escape, not_run))}."
+    lines = [
+        f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: {summary}.{missing} "
+        f"Board, unless others are named: {board_link(usual)}."
     ]
+    for group in sorted(groups, key=GROUPS.index):
+        lines += ["", f"{group.capitalize()}:", "", *groups[group]]
+    return lines
+
+
+def claim_line(claim: str, boards_of: dict[str, list[str]], usual: str) -> tuple[str, str]:
+    """Return the group of a claim, by its verdict or ``MIXED``, and what stands behind its text:
+    boards, but for the ``usual`` one, or the tables that contradict it.
+    """
+    if claim in contradictions():
+        return OWN, contradictions()[claim].removeprefix(OWN).strip()
+    texts = {v: ", ".join(map(board_link, boards)) for v, boards in boards_of.items()}
+    if len(texts) > 1:
+        return MIXED, "; ".join(f"*{verdict}*: {links}" for verdict, links in texts.items())
+    ((verdict, boards),) = boards_of.items()
+    return verdict, "" if boards == [usual] else texts[verdict]
+
+
+def board_link(board: str) -> str:
+    """Return a link to a committed board."""
+    return f"[{board}](../leaderboard/boards/{board}.md)"
 
 
 @cache

@@ -120,19 +120,16 @@ TITLES = {  # the sections of suite.md
 
 
 def hook_block(name: str) -> str:
-    """Signature and one line."""
+    """Signature, in one line."""
     hook = _named(HOOKS, name, "hook")
-    return f"{_code(_signature(hook, name, skip_self=True))}\n\n{_prose(hook)}"
+    return f"Hook: `{_signature(hook, name, skip_self=True)}`"
 
 
 def phase_block(name: str) -> str:
     """Signature, the row of the table, and the docstring."""
     row = _named(PHASES, name, "phase")
     method = getattr(Defense, name)
-    acts = (
-        f"Party: {row.party}. Stage: {row.stage}. Several defenses: {row.combines}. "
-        f"Returns: {row.returns}."
-    )
+    acts = f"Party: {row.party}. Stage: {row.stage}. Several defenses: {row.combines}."
     return "\n\n".join((_code(_signature(method, name)), acts, _prose(method)))
 
 
@@ -219,7 +216,7 @@ def spec_block(name: str) -> str:
             default
             if default == "required"
             else ""
-            if default in ("", "null", "its defaults")
+            if default in ("", "null", "its defaults", "[]", "{}")
             else f"default {default}"
         )
         span = re.sub(
@@ -229,6 +226,7 @@ def spec_block(name: str) -> str:
         kind = re.sub(
             r"\w+", lambda m: f"[{TITLES[m[0]]}](#{TITLES[m[0]]})" if m[0] in TITLES else m[0], kind
         )
+        kind = kind.removesuffix(" | null")
         rows.append(
             f"* `{field}` ({', '.join(part for part in (kind, span, value) if part)}): "
             f"{_flat(description)}"
