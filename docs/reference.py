@@ -11,7 +11,7 @@ writes:
   ``fedbench.core.toolkit``;
 * ``class CLASS``: docstring, a table of its fields, and a table of its properties and methods;
 * ``spec MODEL``: the fields of a part of a suite, from its pydantic model; ``recipes``;
-* ``pages FOLDER``: the pages of a folder of docs/reference/, a line each.
+* ``phases``: the pages of the phases, a line each.
 
 Every phase needs a page; every hook, public method of a base class and context needs a block; a
 block of something that does not exist is an error. Nothing is written then.
@@ -48,50 +48,16 @@ BASES = {
     name: getattr(fedbench.core, name)
     for name in [*dict.fromkeys(n for _, n in _BASES.values()), "ActiveAttack"]
 }
+_NAMES = """
+Federation MemberData Batch Selection MemberContext CoalitionContext Layer ServerContext
+AnswerContext ReportContext Observations Audit Colluder ShadowModels Knowledge Probe Data
+FinishedRun Judgement Judged Findings Number Component Summary
+"""
+_REPORT_NAMES = "Section Row Entry Sweep RowDifference RowSummary Figure Style"
 CONTEXTS = (
     {"Randomness": Randomness, "Results": api.Results}
-    | {
-        name: getattr(fedbench.core, name)
-        for name in (
-            "Federation",
-            "MemberData",
-            "Batch",
-            "Selection",
-            "MemberContext",
-            "CoalitionContext",
-            "Layer",
-            "ServerContext",
-            "AnswerContext",
-            "ReportContext",
-            "Observations",
-            "Audit",
-            "Colluder",
-            "ShadowModels",
-            "Knowledge",
-            "Probe",
-            "Data",
-            "FinishedRun",
-            "Judgement",
-            "Judged",
-            "Findings",
-            "Number",
-            "Component",
-            "Summary",
-        )
-    }
-    | {
-        name: getattr(report, name)
-        for name in (
-            "Section",
-            "Row",
-            "Entry",
-            "Sweep",
-            "RowDifference",
-            "RowSummary",
-            "Figure",
-            "Style",
-        )
-    }
+    | {name: getattr(fedbench.core, name) for name in _NAMES.split()}
+    | {name: getattr(report, name) for name in _REPORT_NAMES.split()}
 )
 _MODULES = (suite, setting, federation)
 SPECS = {
@@ -212,13 +178,9 @@ def spec_block(name: str) -> str:
     for field, kind, default, span, description in schema.parameters(model):
         if not description:
             raise Mistake(f"{name}.{field} has no description: give its Field one")
-        value = (
-            default
-            if default == "required"
-            else ""
-            if default in ("", "null", "its defaults", "[]", "{}")
-            else f"default {default}"
-        )
+        value = default if default == "required" else f"default {default}"
+        if default in ("", "null", "its defaults", "[]", "{}"):
+            value = ""
         span = re.sub(
             r"([\[(])([^,]+), \d{6,}[\])]", lambda m: f"{'>=' if m[1] == '[' else '>'} {m[2]}", span
         )
@@ -299,17 +261,14 @@ def _flat(text: Any) -> str:
 
 
 def _type(field: dataclasses.Field[Any]) -> str:
-    """Type, and the default where it is a plain value."""
+    """Return the type, with ``?`` for None."""
     text = (
         field.type
         if isinstance(field.type, str)
         else getattr(field.type, "__name__", str(field.type))
     )
     text = re.sub(r"Callable\[.*\]", "Callable", text)
-    default = (
-        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    )
-    return f"{text} = {default!r}" if isinstance(default, int | str | dict | tuple) else text
+    return text.replace(" | None", "?")
 
 
 def _members(cls: type) -> list[tuple[str, Any]]:
@@ -378,26 +337,13 @@ def filled(text: str, where: str) -> str:
     return BLOCK.sub(make, text)
 
 
-def pages_block(folder: str) -> str:
-    """A line a page of ``folder``: its title as a link, and its first sentence."""
+def phases_block() -> str:
+    """Return a line a phase: its page as a link, and the page's first sentence."""
     lines = []
-    order = list(PHASES)
-    for path in sorted(
-        (PAGES / folder).glob("*.md"),
-        key=lambda p: (order.index(p.stem) if p.stem in order else -1, p.stem),
-    ):
-        prose = BLOCK.sub("", path.read_text(encoding="utf-8"))
-        title = next(line for line in prose.splitlines() if line.startswith("# ")).removeprefix(
-            "# "
-        )
-        first = next(
-            (p for p in prose.split("\n\n") if p.strip() and not p.startswith(("#", "```", "|"))),
-            "",
-        )
-        sentence = re.split(r"(?<=[.]) ", " ".join(first.split()), maxsplit=1)[0]
-        # a link would lead elsewhere from here
-        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", sentence)
-        lines.append(f"* [{title}]({folder}/{path.name}): {plain}")
+    for name in PHASES:
+        prose = (PAGES / "phases" / f"{name}.md").read_text(encoding="utf-8").split("\n\n")[1]
+        sentence = re.split(r"(?<=[.]) ", " ".join(prose.split()), maxsplit=1)[0]
+        lines.append(f"* [{name}](phases/{name}.md): {sentence}")
     return "\n".join(lines)
 
 
@@ -409,7 +355,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "spec": spec_block,
     "function": function_block,
     "recipes": lambda _: recipes_block(),
-    "pages": pages_block,
+    "phases": lambda _: phases_block(),
 }
 
 
@@ -426,25 +372,16 @@ def wanted() -> dict[str, str]:
 
 
 def missing(pages: dict[str, str]) -> list[str]:
-    """What has no page or block of its own, and pages of what is gone."""
+    """Return what has no block on its page."""
     stands: dict[str, list[str]] = {}
     for page, text in pages.items():
         for _, kind, name, _, _ in BLOCK.findall(text):
             stands.setdefault(f"{kind} {name}", []).append(page)
     bad = []
     for block, page in wanted().items():
-        where = stands.get(block, [])
-        if not where or (page != "*" and page not in where):
-            bad.append(
-                f"docs/reference/{page}: no block '{block}'"
-                if page != "*"
-                else f"docs/reference: no page has '{block}'"
-            )
-    bad += [
-        f"docs/reference/{p}: no such phase"
-        for p in pages
-        if p.startswith("phases/") and Path(p).stem not in PHASES
-    ]
+        places = stands.get(block, [])
+        if not places or (page != "*" and page not in places):
+            bad.append(f"docs/reference/{page}: no block '{block}'")
     return bad
 
 
