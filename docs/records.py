@@ -33,7 +33,8 @@ arrays of the cells with scores ([what a record proves](architecture.md#what-a-r
 * `cells`: the rest of the record of each cell; a field of `run` that differs in a cell is repeated there
 
 What follows from the identity is not stored: keys, seed, members, setting, versions of libraries, digests of code and data, and
-all of a component but its label. `fedbench show RESULTS --json` prints it. Below, `?` after a type means: or null.
+all of a component but its label. `fedbench show RESULTS --json` prints it. Below, `?` after a type means: or null;
+a field without a type is a string.
 
 An `outcome` is one of {", ".join(f"`{o}`" for o in typing.get_args(Outcome))}; every one but `ok` has a `reason`.
 """
@@ -121,7 +122,7 @@ def _section(cls: type) -> str:
         meaning = known.get(name, "").replace("``", "`")
         described.setdefault((_type(hint), meaning), []).append(f"`{name}`")
     rows = [
-        f"* {', '.join(names)} ({kind})" + f": {meaning}" * bool(meaning)
+        f"* {', '.join(names)}" + f" ({kind})" * (kind != "string") + f": {meaning}" * bool(meaning)
         for (kind, meaning), names in described.items()
     ]
     text = about.replace("``", "`")

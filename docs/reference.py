@@ -163,9 +163,11 @@ def class_block(name: str) -> str:
 def _entry(fields: list[dataclasses.Field[Any]], text: str) -> str:
     """The line of fields that one sentence describes."""
     names = ", ".join(f"`{f.name}`" for f in fields)
-    types = ", ".join(dict.fromkeys(f"`{_type(f)}`" for f in fields))
+    types = ", ".join(dict.fromkeys(_type(f) for f in fields))
     text = text.rstrip(";")
     after = text.removeprefix(f"{names}: ")
+    if types in ("`Tensor`", "`ndarray`") and after.startswith("["):
+        return f"* {names}: {after}"
     if after == text and text and all(f"`{f.name}`" in text for f in fields):
         return f"* {text.rstrip('.')} ({types})"
     return f"* {names} ({types})" + f": {after}" * bool(after)
@@ -200,18 +202,16 @@ def recipes_block() -> str:
     """Every recipe with what it states, and the source its file names."""
     rows = []
     for name in federation.recipe_names():
-        stated = federation.recipe(name)
+        stated = dict(federation.recipe(name))
         text = (files(recipes.__name__) / f"{name}.yaml").read_text(encoding="utf-8")
         comments = [
             line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")
         ]
-        source = " ".join(comments).replace("|", r"\|")
-        rest = ", ".join(f"{k} {v}" for k, v in stated.items() if k != "optimizer")
-        optimizer = ", ".join(f"{k} {_flat(v)}" for k, v in stated["optimizer"].items())
-        rows.append(f"| `{name}` | {rest} | {optimizer} | {source} |")
-    return "\n".join(
-        ("| recipe | states | optimizer | source |", "| --- | --- | --- | --- |", *rows)
-    )
+        optimizer = stated.pop("optimizer")
+        rows.append(
+            f"* `{name}`: {_flat(stated)}; optimizer {_flat(optimizer)}. {' '.join(comments)}"
+        )
+    return "\n".join(rows)
 
 
 # --- pieces
@@ -256,7 +256,7 @@ def _first(documented: Any) -> str:
 
 def _flat(text: Any) -> str:
     if isinstance(text, dict):
-        return ", ".join(f"{k} {v}" for k, v in text.items())
+        return ", ".join(f"{k} {_flat(v)}" for k, v in text.items())
     return " ".join(str(text).split())
 
 
@@ -268,7 +268,10 @@ def _type(field: dataclasses.Field[Any]) -> str:
         else getattr(field.type, "__name__", str(field.type))
     )
     text = re.sub(r"Callable\[.*\]", "Callable", text)
-    return text.replace(" | None", "?")
+    name, _, rest = text.partition(" ")
+    if name in CONTEXTS:
+        return f"[{name}](#{name.lower()})" + "?" * bool(rest)
+    return f"`{text.replace(' | None', '?')}`"
 
 
 def _members(cls: type) -> list[tuple[str, Any]]:
@@ -289,9 +292,7 @@ def _members(cls: type) -> list[tuple[str, Any]]:
 
 
 def _meaning(cls: type, field: dataclasses.Field[Any]) -> str:
-    """The text under a field, else the sentence of the docstring that names it first, else a link
-    to its type.
-    """
+    """The text under a field, else the sentence of the docstring that names it first."""
     texts = meanings(cls)
     if field.name in texts:
         return f"`{field.name}`: {texts[field.name].replace('``', '`')}"
@@ -301,10 +302,7 @@ def _meaning(cls: type, field: dataclasses.Field[Any]) -> str:
                 rf"`(?:{field.name}|\*_{field.name.rpartition('_')[2]})(?:`|\[|\()", sentence
             ):
                 return sentence
-    of = str(field.type).partition(" ")[0]
-    if of in CONTEXTS:
-        return f"see [{of}](#{of.lower()})"
-    if not texts:
+    if not texts and str(field.type) not in CONTEXTS:
         raise Mistake(f"the docstring of {cls.__name__} does not describe '{field.name}'")
     return ""
 
