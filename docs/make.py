@@ -226,7 +226,9 @@ def value(text: str, base: tuple[str, ...]) -> str:
             f"{board}.json, {table} has no column '{column}'; it has {', '.join(found[row])}"
         )
     text = found[row][column]
-    if column in ("accuracy", "delta-accuracy") and earlier(board):
+    # boards from before accuracies were means over three rounds
+    earlier = all("better" not in row for row in document(board)["rows"])
+    if column in ("accuracy", "delta-accuracy") and earlier:
         text = by_three_rounds(board, tuple(section), row, found[row].get("strength", ""), column)
     return number(text, form)
 
@@ -239,13 +241,6 @@ def document(board: str) -> dict[str, Any]:
         names = ", ".join(p.stem for p in sorted(BOARDS.glob("*.json")))
         raise Mistake(f"there is no committed board {path.name}; there are {names}")
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def earlier(board: str) -> bool:
-    """Whether a board's accuracies are of the last round: made before they were means over
-    three.
-    """
-    return all("better" not in row for row in document(board)["rows"])
 
 
 def by_three_rounds(

@@ -102,8 +102,7 @@ def phase_block(name: str) -> str:
 def method_block(name: str) -> str:
     """Signature and docstring of a method of a base class."""
     cls, _, method = name.partition(".")
-    if method not in methods_of(cls):
-        raise Mistake(f"{cls} has no public method '{method}'; it has {', '.join(methods_of(cls))}")
+    _named(dict.fromkeys(methods_of(cls)), method, f"public method of {cls}")
     found = inspect.getattr_static(BASES[cls], method)
     function = found.__func__ if isinstance(found, classmethod) else found
     return f"{_code(_signature(function, method))}\n\n{_prose(function)}"
