@@ -59,10 +59,9 @@ CONTEXTS = (
     | {name: getattr(fedbench.core, name) for name in _NAMES.split()}
     | {name: getattr(report, name) for name in _REPORT_NAMES.split()}
 )
-_MODULES = (suite, setting, federation)
 SPECS = {
     name: cls
-    for module in _MODULES
+    for module in (suite, setting, federation)
     for name, cls in vars(module).items()
     if isinstance(cls, type) and issubclass(cls, base.SpecModel) and cls is not base.SpecModel
 }
@@ -167,8 +166,6 @@ def _entry(fields: list[dataclasses.Field[Any]], text: str) -> str:
     after = text.removeprefix(f"{names}: ")
     if types in ("`Tensor`", "`ndarray`") and after.startswith("["):
         return f"* {names}: {after}"
-    if after == text and text and all(f"`{f.name}`" in text for f in fields):
-        return f"* {text.rstrip('.')} ({types})"
     return f"* {names} ({types})" + f": {after}" * bool(after)
 
 
