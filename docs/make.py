@@ -68,15 +68,15 @@ def rendered(template: str, where: str) -> str:
     lines, problems, base = [], [], ()
     for number, line in enumerate(template.splitlines(), 1):
         try:
-            if found := re.fullmatch(r"<!-- from: (.*) -->", line):
-                base = parts(found[1])
+            if match := re.fullmatch(r"<!-- from: (.*) -->", line):
+                base = parts(match[1])
                 continue
-            if found := re.fullmatch(r"<!-- claims: (\S+) -->", line):
-                lines += claims(found[1])
+            if match := re.fullmatch(r"<!-- claims: (\S+) -->", line):
+                lines += claims(match[1])
                 continue
             filled = re.sub(r"\{\{(.+?)\}\}", lambda m, base=base: value(m[1], base), line)
-            if found := re.fullmatch(r"<!-- holds: (.*) -->", filled):
-                check(found[1])
+            if match := re.fullmatch(r"<!-- holds: (.*) -->", filled):
+                check(match[1])
                 continue
             lines.append(filled)
         except Mistake as mistake:
@@ -177,10 +177,10 @@ def contradictions() -> dict[str, str]:
     """Claim's id -> verdict with the tables, of the claims that their paper's own tables do not
     hold.
     """
-    every = [
+    tables_of_claims = [
         (c.id, own_table(paper, c)) for paper in shipped_papers().values() for c in paper.claims
     ]
-    return {name: f"{OWN} ({own.tables})" for name, own in every if own.fails}
+    return {name: f"{OWN} ({tables.tables})" for name, tables in tables_of_claims if tables.fails}
 
 
 def parts(text: str) -> tuple[str, ...]:
@@ -192,10 +192,10 @@ def value(text: str, base: tuple[str, ...]) -> str:
     """The text for a pair of braces."""
     if text.startswith("said:"):
         board, pattern = (p.strip() for p in text.removeprefix("said:").split("|", 1))
-        found = re.search(pattern, board_text(board))
-        if found is None:
+        match = re.search(pattern, board_text(board))
+        if match is None:
             raise Mistake(f"nothing in {board}.json is like {pattern}")
-        return found[1]
+        return match[1]
     if text.startswith("verdict:"):
         board, claim = parts(text.removeprefix("verdict:"))
         if claim not in verdicts(board):
@@ -216,20 +216,20 @@ def value(text: str, base: tuple[str, ...]) -> str:
             "column"
         )
     board, *section, table, row, column = full
-    found = tables(board).get((*section, table))
-    if found is None:
+    rows = tables(board).get((*section, table))
+    if rows is None:
         raise Mistake(f"{board}.json has no table '{table}' under {' / '.join(section)}")
-    if row not in found:
-        raise Mistake(f"{board}.json, {table} has no row '{row}'; it has {', '.join(found)}")
-    if column not in found[row]:
+    if row not in rows:
+        raise Mistake(f"{board}.json, {table} has no row '{row}'; it has {', '.join(rows)}")
+    if column not in rows[row]:
         raise Mistake(
-            f"{board}.json, {table} has no column '{column}'; it has {', '.join(found[row])}"
+            f"{board}.json, {table} has no column '{column}'; it has {', '.join(rows[row])}"
         )
-    text = found[row][column]
+    text = rows[row][column]
     # boards from before accuracies were means over three rounds
     earlier = all("better" not in row for row in document(board)["rows"])
     if column in ("accuracy", "delta-accuracy") and earlier:
-        text = by_three_rounds(board, tuple(section), row, found[row].get("strength", ""), column)
+        text = by_three_rounds(board, tuple(section), row, rows[row].get("strength", ""), column)
     return number(text, form)
 
 
@@ -277,11 +277,11 @@ def by_three_rounds(
     if subtracted:
         other = accuracies[defense[subtracted]]
         values = {seed: values[seed] - other[seed] for seed in values.keys() & other.keys()}
-    found = t_interval([values[seed] for seed in section["seeds"] if seed in values])
+    interval = t_interval([values[seed] for seed in section["seeds"] if seed in values])
     return (
-        f"{found.mean:+.2f} ± {found.half_width:.2f}"
+        f"{interval.mean:+.2f} ± {interval.half_width:.2f}"
         if subtracted
-        else f"{found.mean:.1f} ± {found.half_width:.1f}"
+        else f"{interval.mean:.1f} ± {interval.half_width:.1f}"
     )
 
 
@@ -311,11 +311,11 @@ def number(text: str, form: tuple[str, ...]) -> str:
     text = text.replace("**", "")
     if form == ("text",):
         return text
-    found = re.match(NUMBER, text)
-    if found is None:
+    match = re.match(NUMBER, text)
+    if match is None:
         raise Mistake(f"'{text}' holds no number")
     if not form:
-        return short(found[0])
+        return short(match[0])
     spread = re.match(rf"{NUMBER} (± {NUMBER}|\[{NUMBER}, {NUMBER}\])", text)
     if spread is None:
         raise Mistake(f"'{text}' has no interval")
@@ -329,11 +329,11 @@ def short(word: str) -> str:
 
 def check(claim: str) -> None:
     """Raise :class:`Mistake` unless the comparison of two numbers holds."""
-    found = re.fullmatch(r"\s*(\S+)\s*([<>])\s*(\S+)\s*", claim)
-    if found is None:
+    match = re.fullmatch(r"\s*(\S+)\s*([<>])\s*(\S+)\s*", claim)
+    if match is None:
         raise Mistake(f"'{claim}' is no comparison of two numbers")
-    a, b = (float(found[i].replace(",", "")) for i in (1, 3))
-    if not (a < b if found[2] == "<" else a > b):
+    a, b = (float(match[i].replace(",", "")) for i in (1, 3))
+    if not (a < b if match[2] == "<" else a > b):
         raise Mistake(f"no longer true: {claim.strip()}")
 
 
@@ -388,14 +388,16 @@ def grid(table: dict[str, Any]) -> Table:
 
 def main() -> int:
     """0, or 1 where something is wrong or, with ``--check``, out of date."""
-    problems, made = [], {}
+    problems, contents = [], {}
     for template in sorted(DOCS.rglob("*.md.in")):
         try:
             where = template.relative_to(DOCS.parent).as_posix()
-            made[template.with_suffix("")] = rendered(template.read_text(encoding="utf-8"), where)
+            contents[template.with_suffix("")] = rendered(
+                template.read_text(encoding="utf-8"), where
+            )
         except Mistake as mistake:
             problems.append(str(mistake))
-    return finish(made, problems, "its template and the boards say: run python docs/make.py")
+    return finish(contents, problems, "its template and the boards say: run python docs/make.py")
 
 
 if __name__ == "__main__":

@@ -67,14 +67,14 @@ def page() -> str:
 
 def classes() -> list[type]:
     """The record's class and every one that stands in it, in the order of their first use."""
-    found: dict[type, None] = {}
+    seen_classes: dict[type, None] = {}
     pending: list[Any] = [Record]
     while pending:
         cls = pending.pop(0)
-        if cls not in found:
-            found[cls] = None
+        if cls not in seen_classes:
+            seen_classes[cls] = None
             pending += [inner for hint in fields(cls).values() for inner in _inside(hint)]
-    return list(found)
+    return list(seen_classes)
 
 
 def fields(cls: type) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def meanings(cls: type) -> dict[str, str]:
     """Field -> the text under it."""
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(node, ast.ClassDef)
-    found = {}
+    texts = {}
     for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
         if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
             continue
@@ -106,8 +106,8 @@ def meanings(cls: type) -> dict[str, str]:
             and isinstance(after.value, ast.Constant)
             and isinstance(after.value.value, str)
         ):
-            found[statement.target.id] = " ".join(after.value.value.split())
-    return found
+            texts[statement.target.id] = " ".join(after.value.value.split())
+    return texts
 
 
 def _section(cls: type) -> str:
@@ -144,7 +144,8 @@ def _type(hint: Any) -> str:
     if origin is dict:
         return f"object of {_type(args[1])}".removesuffix(" of any")
     if isinstance(hint, type) and list(_inside(hint)):
-        return f"[{hint.__name__}](#{TITLES.get(hint.__name__, hint.__name__).lower().replace(' ', '-')})"
+        anchor = TITLES.get(hint.__name__, hint.__name__).lower().replace(" ", "-")
+        return f"[{hint.__name__}](#{anchor})"
     names = {
         str: "string",
         int: "integer",

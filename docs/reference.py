@@ -102,8 +102,8 @@ def method_block(name: str) -> str:
     """Signature and docstring of a method of a base class."""
     cls, _, method = name.partition(".")
     _named(dict.fromkeys(methods_of(cls)), method, f"public method of {cls}")
-    found = inspect.getattr_static(BASES[cls], method)
-    function = found.__func__ if isinstance(found, classmethod) else found
+    static = inspect.getattr_static(BASES[cls], method)
+    function = static.__func__ if isinstance(static, classmethod) else static
     return f"{_code(_signature(function, method))}\n\n{_prose(function)}"
 
 
@@ -118,12 +118,12 @@ def methods_of(name: str) -> list[str]:
     own.
     """
     cls = _named(BASES, name, "base class")
-    own = [
+    public = [
         n
         for n, f in vars(cls).items()
         if not n.startswith("_") and (inspect.isfunction(f) or isinstance(f, classmethod))
     ]
-    return [n for n in own if not (cls is Defense and n in PHASES)]
+    return [n for n in public if not (cls is Defense and n in PHASES)]
 
 
 def class_block(name: str) -> str:
@@ -194,7 +194,7 @@ def spec_block(name: str) -> str:
     return f"{_prose(model)}\n\n" + "\n".join(rows)
 
 
-def recipes_block() -> str:
+def recipes_block(_: str) -> str:
     """Every recipe with what it states, and the source its file names."""
     rows = []
     for name in federation.recipe_names():
@@ -272,19 +272,13 @@ def _type(field: dataclasses.Field[Any]) -> str:
 
 def _members(cls: type) -> list[tuple[str, Any]]:
     """Public properties and methods of a class and of what it is derived from."""
-    found = {}
+    members = {}
     for part in reversed(cls.__mro__[:-1]):
         for name, value in vars(part).items():
-            shown = (
-                value.fget
-                if isinstance(value, property)
-                else value.func
-                if isinstance(value, cached_property)
-                else value
-            )
-            if not name.startswith("_") and inspect.isfunction(shown):
-                found[name] = value if isinstance(value, property | cached_property) else shown
-    return list(found.items())
+            function = getattr(value, "fget", getattr(value, "func", value))
+            if not name.startswith("_") and inspect.isfunction(function):
+                members[name] = value if isinstance(value, property | cached_property) else function
+    return list(members.items())
 
 
 def _meaning(cls: type, field: dataclasses.Field[Any]) -> str:
@@ -315,8 +309,8 @@ def _sentences(documented: Any) -> list[str]:
 def filled(text: str, where: str) -> str:
     """A page with its blocks made anew; raises :class:`Mistake` for one that cannot be made."""
 
-    def make(found: re.Match[str]) -> str:
-        head, kind, name, _, end = found.groups()
+    def make(match: re.Match[str]) -> str:
+        head, kind, name, _, end = match.groups()
         if kind not in MAKERS:
             raise Mistake(f"{where}: unknown block '{kind}'; there are {', '.join(MAKERS)}")
         try:
@@ -324,14 +318,13 @@ def filled(text: str, where: str) -> str:
         except Mistake as mistake:
             raise Mistake(f"{where}: {mistake}") from None
 
-    if text.count("<!-- made:") != len(BLOCK.findall(text)) or text.count("<!-- end -->") != len(
-        BLOCK.findall(text)
-    ):
+    marks = {text.count("<!-- made:"), text.count("<!-- end -->")}
+    if marks != {len(BLOCK.findall(text))}:
         raise Mistake(f"{where}: a block is not closed, or its first line is misspelt")
     return BLOCK.sub(make, text)
 
 
-def phases_block() -> str:
+def phases_block(_: str) -> str:
     """Return a line a phase: its page as a link, and the page's first sentence."""
     lines = []
     for name in PHASES:
@@ -348,21 +341,18 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "class": class_block,
     "spec": spec_block,
     "function": function_block,
-    "recipes": lambda _: recipes_block(),
-    "phases": lambda _: phases_block(),
+    "recipes": recipes_block,
+    "phases": phases_block,
 }
 
 
 def wanted() -> dict[str, str]:
     """Block -> the page that it must stand on; ``*`` for any."""
-    found = {f"hook {name}": "*" for name in HOOKS}
-    found |= {f"phase {name}": f"phases/{name}.md" for name in PHASES}
-    found |= {f"method {base}.{name}": "*" for base in BASES for name in methods_of(base)}
-    return (
-        found
-        | {f"class {name}": "*" for name in CONTEXTS}
-        | {f"spec {name}": "suite.md" for name in SPECS}
-    )
+    blocks = {f"hook {name}": "*" for name in HOOKS}
+    blocks |= {f"phase {name}": f"phases/{name}.md" for name in PHASES}
+    blocks |= {f"method {base}.{name}": "*" for base in BASES for name in methods_of(base)}
+    blocks |= {f"class {name}": "*" for name in CONTEXTS}
+    return blocks | {f"spec {name}": "suite.md" for name in SPECS}
 
 
 def missing(pages: dict[str, str]) -> list[str]:
@@ -385,13 +375,13 @@ def main() -> int:
         p.relative_to(PAGES).as_posix(): p.read_text(encoding="utf-8")
         for p in sorted(PAGES.rglob("*.md"))
     }
-    problems, made = missing(pages), {}
+    problems, contents = missing(pages), {}
     for name, text in pages.items():
         try:
-            made[PAGES / name] = filled(text, f"docs/reference/{name}")
+            contents[PAGES / name] = filled(text, f"docs/reference/{name}")
         except Mistake as mistake:
             problems.append(str(mistake))
-    return finish(made, problems, "the code says: run `python docs/reference.py`")
+    return finish(contents, problems, "the code says: run `python docs/reference.py`")
 
 
 if __name__ == "__main__":
