@@ -19,11 +19,9 @@ from fedbench.core.contract.samples import Batch, MemberData, Selection
 from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.guard import (
     PhaseError,
-    Watch,
     backward,
     call_phase,
     forward,
-    require_untouched,
     run_model,
     where_of,
 )
@@ -191,8 +189,7 @@ class Turn:
     its context for phases of the round; None where the engine trains it plainly.
 
     Set by ``LocalTrainer.begin``: ``ctx``, that context; ``selection``: what it trains on;
-    ``shuffle``: its generator of batches; ``used``: its samples; ``watch``: of what the phases of
-    its batches are handed.
+    ``shuffle``: its generator of batches; ``used``: its samples.
     """
 
     round: int
@@ -204,7 +201,6 @@ class Turn:
     counts: torch.Tensor
     context: Callable[[], MemberContext] | None = None
     ctx: MemberContext | None = None
-    watch: Watch | None = None
     selection: Selection = field(init=False)
     shuffle: torch.Generator = field(init=False)
     used: Used = field(init=False)
@@ -280,8 +276,6 @@ class LocalTrainer:
             if turn.ctx is None
             else self._selected(turn.ctx, turn.where)
         )
-        if turn.ctx is not None and self.by_batch:
-            turn.watch = Watch(turn.ctx)
 
     def _selected(self, ctx: MemberContext, where: str) -> Selection:
         defense = self.setup.defense
@@ -299,12 +293,8 @@ class LocalTrainer:
 
     def end(self, turn: Turn) -> None:
         """Count the client's samples, which are known unless a ``local_train`` changed the model
-        without the standard batches, and check that the phases of a batch wrote to nothing else.
+        without the standard batches.
         """
-        if turn.watch is not None:
-            require_untouched(
-                turn.watch, type(self.setup.defense).__name__, "local_train", turn.where
-            )
         known = (
             turn.used.seen
             or not self.phases["local_train"]

@@ -72,9 +72,7 @@ class Measured(RecordPart):
     cpu_s: float
     """the same by the CPU, of all its processes, seconds"""
     train_cpu_s: float
-    """local training and aggregation only, on a CPU without the checks of what plugins do: the
-    basis of relative runtime
-    """
+    """local training and aggregation only: the basis of relative runtime"""
     train_wall_s: float | None = None
     """the same by the clock: far more than the CPU time where the machine was busy"""
     signals_cpu_s: float
