@@ -91,7 +91,7 @@ def plan(suite: str | PathLike[str], *, set: Texts = (), only: Texts = ()) -> Ta
             "coalition": job.coalition,
             "defense": job.defense.label,
             "attack": cell.attack.label,
-            "view": cell.look.view,
+            "view": cell.request.view,
             "seed": job.seed,
             "rounds": job.setting.federation.rounds,
             "targets": len(job.targets),
@@ -181,14 +181,14 @@ class Results:
         that the attack needs.
         """
         from fedbench.core.cli.run import plan_part
-        from fedbench.core.store.plans import plan_files
+        from fedbench.core.store.stored_suites import suite_files
 
         runs = {loaded.path.stem: loaded for loaded in self._records}
         jobs = [
             # those of an imported run
             replace(job, results=str(run.path.parents[1]), provenance=run.record.provenance)
             for stored in self._store.marker()["plans"][-1:]
-            for job in plan_part(str(plan_files(self.folder, stored)[-1]), (), (), self.folder)[
+            for job in plan_part(str(suite_files(self.folder, stored)[-1]), (), (), self.folder)[
                 1
             ].jobs
             if (run := runs.get(job.stem))
@@ -226,21 +226,21 @@ class Results:
 def _judged(job: Any, attack: Attack) -> dict[str, Any] | None:
     """The row of one run; None where its observations are not kept, or lack a signal."""
     from fedbench.core.metrics import run_accuracy
-    from fedbench.core.run.job import Look
-    from fedbench.core.run.judge import ask
+    from fedbench.core.run.job import SignalRequest
+    from fedbench.core.run.scoring import ask
     from fedbench.core.run.trained_run import cached, made_of
     from fedbench.core.run.verdict import verdict
 
     name = type(attack).__name__
     use = job.cells[0].attack.model_copy(update={"name": name, "label": name})
-    cell = replace(job.cells[0], attack=use, look=Look.of(attack))
-    job = replace(job, cells=(cell,), analyses=(), looks={})
+    cell = replace(job.cells[0], attack=use, request=SignalRequest.of(attack))
+    job = replace(job, cells=(cell,), analyses=(), requests={})
     packed, shadows = cached(job)
     if packed is None:
         return None
     run = made_of(job, packed, shadows)
     done = run.trained
-    scored = verdict(job, cell, run.scene, done, ask(job, attack, run.scene, done, shadows))
+    scored = verdict(run, cell, ask(run, attack))
     return _cells(
         job.suite,
         job.setting.name,

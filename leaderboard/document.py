@@ -14,9 +14,9 @@ from typing import Any
 import fedbench.core
 from fedbench.core.contract.board import Block, Fold, Heading, Image, Note, Text, Words, opened
 from fedbench.core.store.integrity import key_of
-from fedbench.core.store.plans import ID
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import MARKER, Results
+from fedbench.core.store.stored_suites import ID
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn
 from fedbench.leaderboard.figures import image_of, roc_figure, tradeoff_figure
 from fedbench.leaderboard.statistics.sections import Section, build_sections, newest

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -38,14 +39,13 @@ from fedbench.core.process.ask import ask
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.run.analyse import checked, finished, own_judgement
+from fedbench.core.run.analyse import checked, finished
 from fedbench.core.run.checks import require_data
-from fedbench.core.run.job import Job, Look
-from fedbench.core.run.judge import Answers
-from fedbench.core.run.judge import ask as ask_attack
+from fedbench.core.run.job import Job, SignalRequest
 from fedbench.core.run.scene import Scene
+from fedbench.core.run.scoring import Answers
+from fedbench.core.run.scoring import ask as ask_attack
 from fedbench.core.run.train import Trained, train
-from fedbench.core.run.trained_run import Run
 from fedbench.core.run.verdict import verdict
 from fedbench.core.run.worker import run_job
 from fedbench.core.signals.measure import GRADIENT_SIGNALS
@@ -178,7 +178,7 @@ def train_defense(
         setting, defense=given_use(made), dataset=data, model=net(model), members=members
     )
     return train(
-        job, parts, scene, [Look(needs=frozenset({"loss"}), view="server")], lambda t: None
+        job, parts, scene, [SignalRequest(needs=frozenset({"loss"}), view="server")], lambda t: None
     )
 
 
@@ -212,7 +212,7 @@ def asked(made: Attack, seed: int = 0, **audit: Any) -> tuple[Answers, World]:
 
 def answers_of(made: Attack, seen: World) -> Answers:
     """Its answers about a finished training."""
-    return ask_attack(seen.job, made, seen.scene, seen.trained, seen.shadows)
+    return ask_attack(seen.run, made)
 
 
 def trained_with(
@@ -255,7 +255,7 @@ def _attack(made: Attack, turned: bool) -> dict[str, Any]:
         scene = replace(seen.scene, audits=seen.scene.audits[::-1])
         return _by_target(scene, answers_of(made, replace(seen, scene=scene)))
     found, seen = asked(made)
-    verdict(seen.job, seen.job.cells[0], seen.scene, seen.trained, found)
+    verdict(seen.run, seen.job.cells[0], found)
     for scores, rounds in zip(found.scores, found.by_round, strict=True):
         if rounds is not None and not np.array_equal(
             rounds[-1].argsort(kind="stable"), scores.argsort(kind="stable")
@@ -367,11 +367,8 @@ def finished_run(made: Analysis) -> tuple[FinishedRun, Judgement]:
     for groups in (False, True):
         seen = world(made.needs, groups=groups)
         if made.applies(seen.job.described()):
-            run = Run(scene=seen.scene, trained=seen.trained, shadows=seen.shadows, n_models=1)
-            judged = verdict(
-                seen.job, seen.job.cells[0], seen.scene, seen.trained, answers_of(PlainLoss(), seen)
-            )
-            return finished(seen.job, run, made), judged.judgement
+            judged = verdict(seen.run, seen.job.cells[0], answers_of(PlainLoss(), seen))
+            return finished(seen.run, made), judged.judgement
     raise Skipped(
         "it applies to none of the settings that are tried: one plain, one with groups of clients "
         "and thresholds"
@@ -383,7 +380,7 @@ def _analysis(subject: Subject, made: Analysis) -> dict[str, Any]:
     if type(made).analyse is Analysis.analyse:
         raise Skipped("it computes nothing of a run: it only draws")
     run, judgement = finished_run(made)
-    findings = made.analyse(run, own_judgement(judgement))
+    findings = made.analyse(run, deepcopy(judgement))
     if findings is None:
         return {"its findings": None}
     found, arrays = checked(findings)

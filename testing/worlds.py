@@ -30,15 +30,14 @@ from fedbench.core.models.sequential import MLP
 from fedbench.core.population.audit import split_digest
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.run.checks import declaration_mistake
-from fedbench.core.run.job import Cell, Job, Look, cell_identity, key_of_run
-from fedbench.core.run.job import identity as run_identity
+from fedbench.core.run.declarations import declaration_mistake
+from fedbench.core.run.job import Cell, Job, SignalRequest, identity_of_cell
 from fedbench.core.run.needs import Signals
 from fedbench.core.run.provenance import gather
 from fedbench.core.run.scene import Parts, Scene, defense_of, make_scene, set_scene, targets_of
 from fedbench.core.run.shadow_models import ShadowLogits, train_shadow_models
-from fedbench.core.run.train import Trained, train
-from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE
+from fedbench.core.run.train import Run, Trained, train
+from fedbench.core.signals.measure import GRADIENT_SIGNALS
 from fedbench.core.spec.setting import Setting
 from fedbench.core.spec.suite import Limits
 from fedbench.core.store.integrity import keys_of
@@ -248,14 +247,9 @@ def job_of(
             "split": split_digest(scene.split, scene.audits),
         },
     )
-    job = replace(job, run_key=key_of_run(job))
-    names = {n: n.removesuffix(PRE_DEFENSE) for n in sorted(made.needs)}
-    identity = cell_identity(
-        job, attack, {n: job.signals[own] for n, own in names.items() if own in job.signals}
-    )
     stem = f"{defense.name}-{attack.name}"
-    key = keys_of({"run": run_identity(job), **identity})[1]
-    cell = Cell(key=key, stem=stem, attack=attack, look=Look.of(made), identity=identity)
+    cell = Cell(key="", stem=stem, attack=attack, request=SignalRequest.of(made))
+    cell = replace(cell, key=keys_of(identity_of_cell(job, cell))[1])
     return (
         replace(job, cells=(cell,)),
         parts,
@@ -284,6 +278,11 @@ class World:
     trained: Trained
     shadows: ShadowLogits | None = None
 
+    @property
+    def run(self) -> Run:
+        """The run, as the judges get it."""
+        return Run(job=self.job, scene=self.scene, trained=self.trained, shadows=self.shadows)
+
 
 def world(needs: Iterable[str] = (), *, groups: bool = False, seed: int = 0, **audit: Any) -> World:
     """A training in which these signals, the loss and those of the gradient were measured for every
@@ -305,11 +304,11 @@ def _world(
         setting_of(audit=AUDIT | dict(audit), **(GROUPS if groups else {})), seed=seed
     )
     measured = needs | {"loss", *GRADIENT_SIGNALS}
-    looks = [
-        Look(needs=measured, view=view, needs_shadow_models=True, colluders=1)
+    requests = [
+        SignalRequest(needs=measured, view=view, needs_shadow_models=True, colluders=1)
         for view in get_args(View)
     ]
-    trained = train(job, parts, scene, looks, lambda t: None)
+    trained = train(job, parts, scene, requests, lambda t: None)
     return World(
         job=job,
         parts=parts,

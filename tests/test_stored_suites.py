@@ -21,9 +21,9 @@ from fedbench.core.cli.run import build_plan
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.job import identity_of_cell
 from fedbench.core.run.resume import differences
-from fedbench.core.store import plans
-from fedbench.core.store.plans import keep_plan, plan_files, read_plan, stored_plans
+from fedbench.core.store import stored_suites
 from fedbench.core.store.results import Results
+from fedbench.core.store.stored_suites import keep_suite, read_suite, stored_ids, suite_files
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,8 @@ def made(original, tmp_path) -> tuple[Path, Path, str]:
 
 def test_a_folder_keeps_the_suite_as_given_and_as_resolved_and_what_was_installed(made):
     path, folder, plan = made
-    asked = read_plan(folder, plan)
-    assert stored_plans(folder) == [plan] == [asked.id]
+    asked = read_suite(folder, plan)
+    assert stored_ids(folder) == [plan] == [asked.id]
     assert (asked.given, asked.file, asked.suite, asked.device) == (
         path.read_text(),
         "tiny.yaml",
@@ -72,8 +72,8 @@ def test_a_folder_keeps_the_suite_as_given_and_as_resolved_and_what_was_installe
     names = list(asked.packages)
     assert names == sorted(names) and asked.packages["torch"] == importlib.metadata.version("torch")
     assert {d.metadata["Name"] for d in importlib.metadata.distributions()} == set(names)
-    before = {file: file.stat().st_mtime_ns for file in plan_files(folder, plan)}
-    assert keep_plan(folder, asked) == plan
+    before = {file: file.stat().st_mtime_ns for file in suite_files(folder, plan)}
+    assert keep_suite(folder, asked) == plan
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
@@ -103,7 +103,7 @@ def test_a_changed_file_of_a_plan_is_refused(made, suffix):
     path = folder / "suites" / f"{plan}{suffix}"
     path.write_text(path.read_text().replace("tiny", "tinz"))
     with pytest.raises(UserError, match=r"suites/.*run the suite again to store it anew"):
-        read_plan(folder, plan)
+        read_suite(folder, plan)
     if suffix == ".yaml":  # nor is it run as the part that it was
         with pytest.raises(UserError, match="a suite beside it was changed"):
             invoke(path, "--dry-run", "--results", folder)
@@ -112,15 +112,13 @@ def test_a_changed_file_of_a_plan_is_refused(made, suffix):
 def test_another_plan_is_kept_beside_the_first_and_a_lost_marker_finds_both(made):
     _, folder, first = made
     store = Results(folder)
-    asked = replace(read_plan(folder, first), overrides=("seeds=[9]",))
-    store.set_manifest(store.marker()["cells"], asked=asked)
-    assert store.marker()["plans"] == [first, asked.id] and read_plan(folder, asked.id) == asked
-    store.set_manifest(store.marker()["cells"], asked=read_plan(folder, first))
+    asked = replace(read_suite(folder, first), overrides=("seeds=[9]",))
+    store.set_manifest(store.marker()["cells"], stored=asked)
+    assert store.marker()["plans"] == [first, asked.id] and read_suite(folder, asked.id) == asked
+    store.set_manifest(store.marker()["cells"], stored=read_suite(folder, first))
     assert store.marker()["plans"] == [asked.id, first]  # the last one is what the folder shows now
     (folder / "fedbench.json").unlink()
-    assert (
-        Results.open(folder).marker()["plans"] == stored_plans(folder) == sorted([first, asked.id])
-    )
+    assert Results.open(folder).marker()["plans"] == stored_ids(folder) == sorted([first, asked.id])
 
 
 @pytest.mark.parametrize("written", range(4))
@@ -128,19 +126,19 @@ def test_killed_at_any_moment_the_marker_names_plans_that_are_there(made, monkey
     """After so many of the plan's three files and the marker."""
     _, folder, first = made
     store, calls = Results(folder), []
-    asked = replace(read_plan(folder, first), overrides=("seeds=[9]",))
+    asked = replace(read_suite(folder, first), overrides=("seeds=[9]",))
 
-    def write(path, content, real=plans.write_atomically):
+    def write(path, content, real=stored_suites.write_atomically):
         calls.append(path)
         if len(calls) > written:
             raise KeyboardInterrupt
         real(path, content)
 
-    for module in ("plans", "results"):
+    for module in ("stored_suites", "results"):
         monkeypatch.setattr(f"fedbench.core.store.{module}.write_atomically", write)
     with pytest.raises(KeyboardInterrupt):
-        store.set_manifest(store.marker()["cells"], asked=asked)
-    assert Results(folder).marker()["plans"] == [first] and read_plan(folder, first)
+        store.set_manifest(store.marker()["cells"], stored=asked)
+    assert Results(folder).marker()["plans"] == [first] and read_suite(folder, first)
 
 
 # -- why cells are computed anew -------------------------------------------------------------------
@@ -238,7 +236,7 @@ def test_a_dry_run_says_what_made_cells_stale(finished, tmp_path, monkeypatch):
     # hamp's cells are new
     assert f"note: 2 {NOTE}\n  2 cells: federation.rounds 4 -> 6\n" in output
     with monkeypatch.context() as patch:
-        patch.setattr("fedbench.core.run.planner.engine_digest", lambda: "another")
+        patch.setattr("fedbench.core.run.expand.engine_digest", lambda: "another")
         output = invoke(*words, "settings.0.federation.optimizer.lr=0.1")
     assert (
         f"note: 4 {NOTE}\n  4 cells: the engine's code changed\n  4 cells: federation.optimizer.lr "

@@ -135,7 +135,7 @@ def _plans(store: Results, attacks: Sequence[str], runs: dict[str, LoadedRecord]
     are runs.
     """
     from fedbench.core.cli.run import build_plan
-    from fedbench.core.store.plans import SUITES, only_of
+    from fedbench.core.store.stored_suites import SUITES, only_of
 
     for name in store.marker()["plans"][::-1]:
         if runs:
@@ -151,7 +151,7 @@ def _plans(store: Results, attacks: Sequence[str], runs: dict[str, LoadedRecord]
                     f"'{inside[0]}' takes part in the training, which no observations replace: use "
                     "`fedbench run`"
                 )
-            yield replace(plan, asked=replace(plan.asked, only=only_of(suite)))
+            yield replace(plan, stored=replace(plan.stored, only=only_of(suite)))
 
 
 def _added(suite: Path, attacks: Sequence[str]) -> tuple[str, ...]:
@@ -205,12 +205,12 @@ def _observed(jobs: Sequence[Any]) -> list[Any]:
 
 def _note(store: Results, plan: Any, jobs: Sequence[Any]) -> None:
     """Add the cells and the suite that asks for them to the folder's marker."""
-    from fedbench.core.store.plans import keep_plan
     from fedbench.core.store.results import write_marker
+    from fedbench.core.store.stored_suites import keep_suite
 
-    facts, asked = store.marker(), keep_plan(store.root, plan.asked)
+    facts, stored = store.marker(), keep_suite(store.root, plan.stored)
     cells = dict.fromkeys([*facts["cells"], *(cell.stem for job in jobs for cell in job.cells)])
     write_marker(
         store.root,
-        facts | {"cells": [*cells], "plans": [*(p for p in facts["plans"] if p != asked), asked]},
+        facts | {"cells": [*cells], "plans": [*(p for p in facts["plans"] if p != stored), stored]},
     )

@@ -171,8 +171,8 @@ def run_suite(
     from fedbench.core.store.results import Results
 
     plan, whole = plan_part(suite, overrides, only, results, device, executor)
-    if not only and plan.asked.only:
-        said = " --only ".join(plan.asked.only)
+    if not only and plan.stored.only:
+        said = " --only ".join(plan.stored.only)
         say(
             f"note: the part that was run of this stored suite: --only {said}; a copy of the file "
             "elsewhere runs whole"
@@ -239,7 +239,7 @@ def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _
         plan.title,
         plan.published,
         plan.analyses,
-        plan.asked,
+        plan.stored,
     )
     reported = execute(jobs, executor, wanted.suite, store.root, found)
     # its earlier record is no result of now
@@ -270,12 +270,12 @@ def plan_part(
     """(the plan of a suite, the part of it that ``only`` says); of a suite that a results folder
     stored, by default the part that was run. Raises ``UserError``.
     """
-    from fedbench.core.store.plans import only_of
+    from fedbench.core.store.stored_suites import only_of
 
     only = only or only_of(suite)
     parts = parse_only(only)
     plan = build_plan(suite, overrides, results, device, parts, executor)
-    plan = replace(plan, asked=replace(plan.asked, only=only))
+    plan = replace(plan, stored=replace(plan.stored, only=only))
     return plan, plan.only(**parts) if only else plan
 
 
@@ -292,16 +292,16 @@ def build_plan(
     """
     from fedbench.core.process.ask import ask
     from fedbench.core.registry.components import Registry
-    from fedbench.core.run.plan import plan_json, plan_of, settings_asked
+    from fedbench.core.run.plan import plan_json, plan_of, settings_of_parts
     from fedbench.core.spec.resolve import load_and_check
 
     registry = Registry.discover()
 
     def plan() -> str:
-        from fedbench.core.run.planner import make_plan
+        from fedbench.core.run.expand import make_plan
 
         loaded, resolved = load_and_check(suite, registry, overrides)
-        settings = settings_asked(resolved, only or {})
+        settings = settings_of_parts(resolved, only or {})
         where = device_of(device, executor, loaded.spec.limits)
         return plan_json(
             make_plan(
@@ -331,7 +331,7 @@ def _print_plan(plan: Any, folder: Path) -> None:
     _print_stale(plan.jobs, done, store)
     say(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
     for line in dict.fromkeys(
-        f"coalition {j.coalition} of {j.setting.name}: {j.who}" for j in plan.jobs if j.coalitions
+        f"coalition {j.coalition} of {j.setting.name}: {j.members_text}" for j in plan.jobs if j.coalitions
     ):
         say(clipped(line, 10_000))
     show_table(

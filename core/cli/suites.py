@@ -78,7 +78,7 @@ def validate(
     parts = parse_only(only)
     registry = Registry.discover()
     if data:
-        import fedbench.core.run.planner  # noqa: F401 - imported once, not in every process
+        import fedbench.core.run.expand  # noqa: F401 - imported once, not in every process
     found: list[dict[str, Any]] = []
     # In a process of their own: plugins may print, hang or leave, and only what they were asked for
     # comes back.
@@ -144,17 +144,17 @@ def check(
     with ``data`` those of the plan too, of the settings in which something of ``only`` (kind ->
     names) runs.
     """
-    from fedbench.core.run.checks import misspelt_in
+    from fedbench.core.run.declarations import misspelt_in
     from fedbench.core.spec.resolve import load_and_check
 
     loaded, resolved = load_and_check(suite, registry, overrides)
     mistakes: list[str] = []
     notes = misspelt_in(resolved)
     if data:
-        from fedbench.core.run.plan import settings_asked
-        from fedbench.core.run.planner import make_plan
+        from fedbench.core.run.expand import make_plan
+        from fedbench.core.run.plan import settings_of_parts
 
-        asked = settings_asked(resolved, only or {})
+        asked = settings_of_parts(resolved, only or {})
         settings = [s for s in resolved.settings if asked is None or s.spec.name in asked]
         absent = _absent(loaded, settings)
         here = {s.spec.name for s in settings if s.dataset.name not in absent}

@@ -29,10 +29,11 @@ ENGINE = (
         for name in (
             "analyse",
             "job",
-            "judge",
+            "known_half",
             "needs",
             "process",
             "scene",
+            "scoring",
             "shadow_models",
             "train",
             "trained_run",

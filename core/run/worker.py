@@ -27,8 +27,7 @@ from fedbench.core.process.channel import Channel, Message, TimeLimits, at_work,
 from fedbench.core.process.child import Child
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.analyse import analyse, received
-from fedbench.core.run.job import Cell, Job, identity, job_of
-from fedbench.core.run.judge import Answers, ask
+from fedbench.core.run.job import Cell, Job, cell_identity, identity, job_of
 from fedbench.core.run.process import (
     become_worker,
     end_strays,
@@ -37,10 +36,11 @@ from fedbench.core.run.process import (
     prepare_fork,
     settle,
 )
+from fedbench.core.run.scoring import Answers, ask
 from fedbench.core.run.shadow_models import ShadowLogits, save_shadow_models
+from fedbench.core.run.train import Run
 from fedbench.core.run.trained_run import (
     Packed,
-    Run,
     cached,
     made_of,
     save_training,
@@ -49,7 +49,7 @@ from fedbench.core.run.trained_run import (
     wants_shadow_models,
 )
 from fedbench.core.run.verdict import verdict
-from fedbench.core.store.record import Found, Identity, Measured, Outcome, Record, RoundRow
+from fedbench.core.store.record import Found, Identity, Measured, Outcome, Record
 from fedbench.core.store.results import Results
 from fedbench.core.store.run_file import CellResult, digest_of_arrays
 from fedbench.core.words import describe_error, message_of, one_line
@@ -143,11 +143,11 @@ def record_for(
         seed=job.seed,
         defense=job.defense,
         attack=cell.attack,
-        view=cell.look.view,
+        view=cell.request.view,
         described=job.described(),
         provenance=job.provenance,
         measured=measured,
-        identity=Identity.model_validate({"run": run, **cell.identity}),
+        identity=Identity.model_validate({"run": run, **cell_identity(job, cell)}),
         by_adversary=bool(failure and failure.by_adversary),
         **{"digests": job.digests, **more, "notes": [*cell.notes, *more.get("notes", ())]},
     )
@@ -166,20 +166,13 @@ def _judged(
     """The cell's record and, where it has scores, its arrays."""
     done, scored, failure = run.trained, None, None
     try:
-        scored = verdict(
-            job, cell, run.scene, done, active() if active else asked(job, cell, run, report), kept
-        )
+        scored = verdict(run, cell, active() if active else asked(job, cell, run, report), kept)
     except Failed as error:
         failure = error
     except Exception as error:  # scores that the harness cannot use
         failure = Failed(*outcome_of(error))
     found, vectors, complaints = analysed(job, run, scored.judgement if scored else None, report)
-    common: dict[str, Any] = {
-        "utility": done.utility,
-        "history": [RoundRow(**row) for row in done.history],
-        "facts": done.facts,
-        "complaints": [*done.complaints, *complaints],
-    }
+    common = done.recorded | {"complaints": [*done.complaints, *complaints]}
     if scored is None:
         # vectors are kept with scores alone
         found = {label: Found(numbers=f.numbers) for label, f in found.items()}
@@ -353,7 +346,7 @@ def asked(job: Job, cell: Cell, run: Run, report: Report) -> Answers:
         with at_work(f"attack {cell.attack}"):
             attack = cell.attack.make()[0]
             settle(job, cell.key)  # its constructor ran
-            answers = ask(job, attack, run.scene, run.trained, run.shadows)
+            answers = ask(run, attack)
         out.send("answers", *answers.packed())
 
     return _answers(_Fork(job, work, report), run)
@@ -375,7 +368,7 @@ def analysed(
     complaints: list[str] = []
 
     def work(use: ComponentUse, out: Channel) -> None:
-        analyse(job, use, run, judgement, out)
+        analyse(run, use, judgement, out)
 
     for use in job.analyses:
         fork = _Fork(job, partial(work, use), report)

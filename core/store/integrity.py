@@ -123,7 +123,7 @@ def _said_twice(record: Record, run: dict[str, Any]) -> Iterator[tuple[str, Any,
     yield (
         "described.coalitions",
         list(several.values()),
-        [run["coalitions"]] if "coalitions" in run else [],
+        [run["coalitions"]] if run.get("coalitions") else [],
     )
     for part in _SETTING:
         yield f"described.{part}", record.described[part], run["setting"][part]

@@ -16,7 +16,6 @@ from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
 from fedbench.core.store.integrity import digest_mistake, sealed
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.locks import is_lock, locked
-from fedbench.core.store.plans import SUITES, Asked, keep_plan, stored_plans
 from fedbench.core.store.reading import (
     IMPORTED,
     REPRODUCED,
@@ -27,6 +26,7 @@ from fedbench.core.store.reading import (
 )
 from fedbench.core.store.record import SCHEMA_VERSION
 from fedbench.core.store.run_file import CellResult, write_run
+from fedbench.core.store.stored_suites import SUITES, StoredSuite, keep_suite, stored_ids
 from fedbench.core.words import one_line
 
 MARKER = "fedbench.json"
@@ -127,7 +127,7 @@ class Results:
         title: str = "",
         published: Sequence[dict[str, Any]] = (),
         analyses: Sequence[dict[str, Any]] = (),
-        asked: Asked | None = None,
+        stored: StoredSuite | None = None,
     ) -> None:
         """Store the plan: the names of its cells, its title, the published numbers beside ours, its
         analyses (label, name, params), and the suite itself.
@@ -136,8 +136,8 @@ class Results:
         The suite comes first: the marker never names a plan that is not there.
         """
         facts = self.marker()
-        plans = [plan for plan in facts["plans"] if asked is None or plan != asked.id]
-        plans += [keep_plan(self.root, asked)] if asked is not None else []
+        plans = [plan for plan in facts["plans"] if stored is None or plan != stored.id]
+        plans += [keep_suite(self.root, stored)] if stored is not None else []
         more = {
             "title": title,
             "cells": cells,
@@ -282,5 +282,5 @@ def _marker_of_records(root: Path) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "suite": suites[0],
         "cells": [r.stem for r in loaded],
-        "plans": stored_plans(root),
+        "plans": stored_ids(root),
     }

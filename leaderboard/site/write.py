@@ -12,7 +12,7 @@ from fedbench.core import UserError
 from fedbench.core.api import load
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
 from fedbench.core.store.json_file import parse_json
-from fedbench.core.store.plans import ID, read_plan
+from fedbench.core.store.stored_suites import ID, read_suite
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.figures import slug
 from fedbench.leaderboard.site.data import board_of, safe
@@ -86,7 +86,7 @@ def _command(results: Path, plan: str | None, suites: set[str]) -> str:
     if plan is None or len(suites) != 1 or not ID.fullmatch(plan):
         return ""
     try:
-        asked = read_plan(results, plan)
+        asked = read_suite(results, plan)
     except UserError:  # the stored suite was deleted or changed
         return ""
     name, path = {path.stem: (name, path) for name, path in shipped_suites().items()}.get(

@@ -15,10 +15,10 @@ from typing import IO
 
 from fedbench.core import UserError
 from fedbench.core.store.arrays import directory_bytes
-from fedbench.core.store.plans import MAX_SUITE_BYTES
 from fedbench.core.store.reading import MAX_RECORD_BYTES
 from fedbench.core.store.results import MARKER
 from fedbench.core.store.stems import STEM
+from fedbench.core.store.stored_suites import MAX_SUITE_BYTES
 from fedbench.core.words import one_line
 
 MAX_BUNDLE_BYTES = 2 << 30

@@ -16,11 +16,11 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedbench.core import UserError
 from fedbench.core.store.files import write_atomically
-from fedbench.core.store.plans import SUITES
 from fedbench.core.store.reading import REPRODUCED, LoadedRecord, load_records
 from fedbench.core.store.record import Record
 from fedbench.core.store.results import DRAW, Results
 from fedbench.core.store.stems import names_in
+from fedbench.core.store.stored_suites import SUITES
 from fedbench.leaderboard.submissions.comparing import judged
 from fedbench.leaderboard.submissions.trust import missing, pip_command, why_stale
 

@@ -18,12 +18,12 @@ from fedbench.core.spec.suite import PublishedNumbers
 from fedbench.core.store.files import folder_aside
 from fedbench.core.store.integrity import canonical
 from fedbench.core.store.observations import observations_of, require_observations
-from fedbench.core.store.plans import Asked, keep_plan, read_plan
 from fedbench.core.store.reading import IMPORTED, REPRODUCED, LoadedRecord, load_records, run_by_run
 from fedbench.core.store.record import Record
 from fedbench.core.store.results import Results, write_marker
 from fedbench.core.store.run_file import CellResult, write_run
 from fedbench.core.store.stems import stem_in_merged, stem_of_run, word
+from fedbench.core.store.stored_suites import StoredSuite, keep_suite, read_suite
 from fedbench.core.words import bounded, one_line
 from fedbench.leaderboard.submissions.bundle import MAX_BUNDLE_BYTES, pack, unpack
 from fedbench.leaderboard.submissions.comparing import differing, reproductions
@@ -159,7 +159,7 @@ class _Source:
     root: Path
     records: list[LoadedRecord]
     marker: dict[str, Any]
-    plans: list[Asked]
+    plans: list[StoredSuite]
     bundle: str = ""
 
     @classmethod
@@ -189,7 +189,7 @@ class _Source:
     def of_folder(cls, path: Path, root: Path) -> _Source:
         store = Results.open(root)
         marker = store.marker()
-        plans = [read_plan(root, plan) for plan in marker["plans"]]
+        plans = [read_suite(root, plan) for plan in marker["plans"]]
         return cls(path, root, store.planned(load_records(root))[0], marker, plans)
 
     def bundle_of(self, loaded: LoadedRecord) -> str:
@@ -288,7 +288,7 @@ def _write_folder(
             cells += [replace(r, path=path).stem for r in run if name != REPRODUCED]
     for source in sources:
         for plan in source.plans:
-            keep_plan(root, plan)
+            keep_suite(root, plan)
     marker = _marker([source.marker for source in sources], cells)
     write_marker(root, marker)
     if folders.get(REPRODUCED):

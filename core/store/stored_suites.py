@@ -31,20 +31,23 @@ _REMEDY = "run the suite again to store it anew"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """One plan. ``given``: the file's text; ``resolved``: the same with ``overrides`` (``--set``),
-    recipes and defaults written out; ``only``: the parts (``--only``) that were run; ``file``: the
-    suite's file name; ``packages``: name -> version of everything installed.
-    """
+class StoredSuite:
+    """A suite as a results folder keeps it."""
 
     suite: str
     file: str
+    """its file name"""
     given: str
+    """the text of the file"""
     resolved: str
+    """the suite with ``overrides``, recipes and defaults written out"""
     overrides: tuple[str, ...] = ()
+    """``--set``"""
     only: tuple[str, ...] = ()
+    """``--only``: the parts that were run"""
     device: str = "cpu"
     packages: dict[str, str]
+    """name -> version of everything installed"""
 
     def facts(self) -> dict[str, Any]:
         """The content of ``ID.json``: all but the texts, and hashes of these."""
@@ -58,36 +61,36 @@ class Asked:
         return key_of(self.facts())[:16]
 
 
-def keep_plan(root: Path, asked: Asked) -> str:
+def keep_suite(root: Path, suite: StoredSuite) -> str:
     """Store a plan, whole, and give its id; the same plan again changes nothing. Raises
     ``OSError``.
     """
-    facts = json.dumps(asked.facts(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-    texts = {".given.yaml": asked.given, ".yaml": asked.resolved, ".json": facts}
+    facts = json.dumps(suite.facts(), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    texts = {".given.yaml": suite.given, ".yaml": suite.resolved, ".json": facts}
     contents = {suffix: text.encode() for suffix, text in texts.items()}
     for suffix, content in contents.items():
-        path = root / SUITES / f"{asked.id}{suffix}"
+        path = root / SUITES / f"{suite.id}{suffix}"
         if not (path.is_file() and path.read_bytes() == content):
             write_atomically(path, content)
-    return asked.id
+    return suite.id
 
 
-def plan_files(root: Path, plan: str) -> list[Path]:
+def suite_files(root: Path, plan: str) -> list[Path]:
     """The three files of a plan."""
     return [root / SUITES / f"{plan}{suffix}" for suffix in (".given.yaml", ".json", ".yaml")]
 
 
-def stored_plans(root: Path) -> list[str]:
+def stored_ids(root: Path) -> list[str]:
     """The ids of all plans that are wholly there, by name."""
     found = sorted(path.stem for path in (root / SUITES).glob("*.json") if ID.fullmatch(path.stem))
-    return [plan for plan in found if all(path.is_file() for path in plan_files(root, plan))]
+    return [plan for plan in found if all(path.is_file() for path in suite_files(root, plan))]
 
 
-def read_plan(root: Path, plan: str) -> Asked:
-    """One plan. Raises ``UserError`` for files that are not what ``keep_plan`` wrote: their hash is
+def read_suite(root: Path, plan: str) -> StoredSuite:
+    """One plan. Raises ``UserError`` for files that are not what ``keep_suite`` wrote: their hash is
     the plan's id.
     """
-    given, path, resolved = plan_files(root, plan)
+    given, path, resolved = suite_files(root, plan)
     facts = parse_json(path, _MAX_FACTS_BYTES, _REMEDY)
     texts = (read_file(text, MAX_SUITE_BYTES, _REMEDY) for text in (given, resolved))
     try:
@@ -96,8 +99,8 @@ def read_plan(root: Path, plan: str) -> Asked:
         }
         lists = {name: tuple(own[name]) for name in ("overrides", "only")}
         decoded = {name: text.decode() for name, text in zip(_TEXTS, texts, strict=True)}
-        asked = TypeAdapter(Asked).validate_python(own | lists | decoded)
-        whole = asked.id == plan
+        suite = TypeAdapter(StoredSuite).validate_python(own | lists | decoded)
+        whole = suite.id == plan
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(
             f"{path}: not the facts of a plan ({type(error).__name__}); {_REMEDY}"
@@ -107,21 +110,21 @@ def read_plan(root: Path, plan: str) -> Asked:
             f"{path}: it is not the plan that its name says, or a suite beside it was changed; "
             f"{_REMEDY}"
         )
-    return asked
+    return suite
 
 
 def only_of(suite: str | Path) -> tuple[str, ...]:
     """The parts (``--only``) that a plan was run in, of which ``suite`` is the resolved file; none
     of any other file.
 
-    Raises ``UserError`` as :func:`read_plan`.
+    Raises ``UserError`` as :func:`read_suite`.
     """
     path = Path(suite).absolute()
     root, plan = path.parents[1] if len(path.parents) > 1 else path, path.stem
     if (
         path != root / SUITES / f"{plan}.yaml"
         or not ID.fullmatch(plan)
-        or not all(p.is_file() for p in plan_files(root, plan))
+        or not all(p.is_file() for p in suite_files(root, plan))
     ):
         return ()
-    return read_plan(root, plan).only
+    return read_suite(root, plan).only
