@@ -214,13 +214,15 @@ def within(path: str, named: frozenset[str]) -> bool:
 LEAVES = dict(leaves(JOB))
 # paths that no training depends on: names, what follows from the data or is measured beside it, and
 # where and how it is computed
-NO_INFLUENCE = frozenset(
+NAMED_ONLY = (
     "cells suite coalition signals analyses requests results limits debug repeated_holdout "
     "setting.name setting.dataset setting.model setting.adversary setting.coalitions "
     "setting.defenses setting.attacks setting.federation.recipe provenance.fedbench "
     "provenance.python provenance.git_commit provenance.git_dirty provenance.platform "
-    "provenance.cpu provenance.device provenance.threads provenance.deterministic".split()
+    "provenance.cpu provenance.device provenance.threads provenance.deterministic"
 )
+NO_INFLUENCE = frozenset(NAMED_ONLY.split())
+WHOLE = "members coalitions observed targets tuning defense attacker adversary"
 FEDERATION_ONLY = (
     "clients rounds local_epochs local_batches weight_order participation max_delay weights "
     "validation test validation_on"
@@ -228,8 +230,9 @@ FEDERATION_ONLY = (
 # paths that shadow models do not depend on either: they are trained alone
 NOT_OF_SHADOW_MODELS = frozenset(
     [
-        *"members coalitions observed targets tuning defense attacker adversary".split(),
-        *"setting.partition setting.thresholds".split(),
+        *WHOLE.split(),
+        "setting.partition",
+        "setting.thresholds",
         *(f"setting.federation.{name}" for name in FEDERATION_ONLY.split()),
         *(f"setting.audit.{name}" for name in AuditSpec.model_fields if name != "shadow"),
     ]

@@ -111,8 +111,11 @@ def _data(answer: Any, data: MemberData, ctx: Any) -> Fit:
         or _optional(answer.soft, [n, classes], data.x, "floats", "data.soft")
         or _optional(answer.held_out, [n], data.x, "bool", "data.held_out")
     )
-    if misfit:
-        return misfit
+    return misfit or _values(answer, data, classes)
+
+
+def _values(answer: MemberData, data: MemberData, classes: int) -> Fit:
+    """Accept values that a model can be trained on; called once a client."""
     for name in ("x", "soft"):
         part = getattr(answer, name)
         if part is None or part is getattr(data, name):

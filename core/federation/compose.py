@@ -348,12 +348,24 @@ def _intersection(
         wanted &= ~data.held_out
     for earlier in selections[:-1]:
         wanted &= torch.zeros_like(wanted).index_fill(0, earlier.index, True)
-    keep = wanted[index]
-    batches = min((s.batches for s in selections if s.batches is not None), default=None)
-    poisson = any(s.poisson for s in selections)
+    common = wanted[index]
+    return Selection(
+        index[common],
+        _flags(selections[-1], common, flagged, len(data.y)),
+        min((s.batches for s in selections if s.batches is not None), default=None),
+        any(s.poisson for s in selections),
+    )
+
+
+def _flags(
+    last: Selection, common: torch.Tensor, flagged: Selection | None, n: int
+) -> torch.Tensor | None:
+    """Return the flags of ``flagged`` for those samples of the last selection that are ``common``;
+    ``n``: number of the client's samples.
+    """
     if flagged is None or flagged.flag is None:
-        return Selection(index[keep], batches=batches, poisson=poisson)
-    if flagged is selections[-1]:
-        return Selection(index[keep], flagged.flag[keep], batches, poisson)
-    flags = flagged.flag.new_zeros(len(data.y)).index_copy(0, flagged.index, flagged.flag)
-    return Selection(index[keep], flags[index[keep]], batches, poisson)
+        return None
+    if flagged is last:
+        return flagged.flag[common]
+    flags = flagged.flag.new_zeros(n).index_copy(0, flagged.index, flagged.flag)
+    return flags[last.index[common]]

@@ -108,16 +108,10 @@ def finished(run: Run, analysis: Analysis) -> FinishedRun:
     """
     job, scene, trained = run.job, run.scene, run.trained
     pool, groups = scene.pool, scene.groups
-    rows: list[int] = []
-    if analysis.needs:
-        views, coalitions = {analysis.view, *analysis.also}, len(job.coalitions)
-        rows = rows_of(views, job.clients, job.averaged, trained.n_models, coalitions)
+    rows = _rows(run, analysis)
     malicious: tuple[int, ...] = ()
     if job.attacker:
         malicious = tuple(range(job.clients - job.malicious, job.clients))
-    owners = scene.split.trained_by()[pool]
-    # -1 for no client, -2 for samples that their owner held out
-    owners[np.isin(pool, trained.held_out)] = -2
     return FinishedRun(
         clients=job.clients,
         members=job.members,
@@ -126,7 +120,7 @@ def finished(run: Run, analysis: Analysis) -> FinishedRun:
         malicious=malicious,
         rows=tuple(rows),
         signals=_signals(run, analysis.needs, rows),
-        pool=owners,
+        pool=_owners(run),
         pool_y=scene.y_of(pool),
         pool_canary=scene.canary_of(pool),
         outsider_of=scene.split.tested_by()[pool],
@@ -141,6 +135,25 @@ def finished(run: Run, analysis: Analysis) -> FinishedRun:
         sizes=np.array([len(shard) for shard in scene.shards]),
         rng=lambda purpose: numpy_rng(job.seed, purpose),
     )
+
+
+def _rows(run: Run, analysis: Analysis) -> list[int]:
+    """Return the ids of the rows that an analysis sees."""
+    if not analysis.needs:
+        return []
+    job, views = run.job, {analysis.view, *analysis.also}
+    coalitions = len(job.coalitions)
+    return rows_of(views, job.clients, job.averaged, run.trained.n_models, coalitions)
+
+
+def _owners(run: Run) -> np.ndarray:
+    """Return [N] the client that trained on each sample of the pool; -1 for no client, -2 if its
+    owner held it out.
+    """
+    pool = run.scene.pool
+    owners = run.scene.split.trained_by()[pool]
+    owners[np.isin(pool, run.trained.held_out)] = -2
+    return owners
 
 
 def _signals(run: Run, needs: frozenset[str], rows: list[int]) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -132,26 +133,28 @@ class _Expansion:
                 None
             )
         rows = list(self._rows(settings, defenses, attacks))
-        by_row = self._jobs_of_rows(rows)
-        jobs: dict[str, Job] = {}
-        # the order of the file, whatever the order in which data is loaded
-        for n in range(len(rows)):
-            for seed in self.spec.all_seeds:
-                for job in by_row.get((n, seed), ()):
-                    self.refusals.note_twins(jobs.setdefault(job.run_key, job), job)
+        jobs = self._in_order(self._jobs_of_rows(rows), len(rows))
         self.refusals.raise_all()
         names = [setting.name for setting in self.spec.settings]
         uses = self.resolved.analyses
         return Plan(
             suite=self.spec.name,
             title=self.spec.title or self.spec.name,
-            jobs=list(jobs.values()),
+            jobs=jobs,
             published=tuple(entry.model_dump(mode="json") for entry in self.spec.published),
             analyses=tuple({"label": u.label, "name": u.name, "params": u.params} for u in uses),
             left_out=tuple(n for n in names if settings is not None and n not in settings),
             notes=tuple(self.notes),
             stored=stored_suite(self.loaded, self.resolved, self.device),
         )
+
+    def _in_order(self, by_row: dict[tuple[int, int], list[Job]], n_rows: int) -> list[Job]:
+        """Return the jobs in the order of the file, whatever the order in which data is loaded."""
+        jobs: dict[str, Job] = {}
+        for place in product(range(n_rows), self.spec.all_seeds):
+            for job in by_row.get(place, ()):
+                self.refusals.note_twins(jobs.setdefault(job.run_key, job), job)
+        return list(jobs.values())
 
     # -- rows --------------------------------------------------------------------------------------
 
@@ -298,23 +301,11 @@ class _Expansion:
         adversary = row.adversary
         malicious = adversary.malicious(setting.federation.clients) if adversary else 0
         targets = targets_of(setting, row.members or row.observed, malicious)
-        poisoned = attacker is not None
         # what a split depends on: many defenses and attacks share one
-        key = (row.i, targets, row.defense.root_samples, poisoned)
+        key = (row.i, targets, row.defense.root_samples, attacker is not None)
         if key not in splits:
-            splits[key] = self.refusals.ask(
-                self._place(row),
-                "partition",
-                lambda: _split_digest(
-                    loaded.data,
-                    setting,
-                    targets,
-                    seed,
-                    adversary=adversary,
-                    poisoned=poisoned,
-                    root=row.defense.root_samples,
-                ),
-            )
+            digest = partial(_split_digest, row, setting, targets, seed, loaded.data, attacker)
+            splits[key] = self.refusals.ask(self._place(row), "partition", digest)
         split = splits[key]
         if split is None:
             return None
@@ -442,9 +433,22 @@ def _applies(use: ComponentUse, described: dict[str, Any]) -> bool:
 
 
 def _split_digest(
-    data: Data, setting: Setting, targets: tuple[Target, ...], seed: int, **adversary: Any
+    row: Row,
+    setting: Setting,
+    targets: tuple[Target, ...],
+    seed: int,
+    data: Data,
+    attacker: ComponentUse | None,
 ) -> str:
     """Return the digest of who trains on what and of the candidates: a plan keeps no data."""
     require_room(len(targets), setting, len(data.train_y), len(data.holdout_y))
-    scene = make_scene(data, setting, targets, seed, **adversary)
+    scene = make_scene(
+        data,
+        setting,
+        targets,
+        seed,
+        adversary=row.adversary,
+        poisoned=attacker is not None,
+        root=row.defense.root_samples,
+    )
     return split_digest(scene.split, scene.audits)

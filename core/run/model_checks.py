@@ -23,6 +23,9 @@ from fedbench.core.numerics.wrappers import as_floats, wrap
 from fedbench.core.spec.federation import FederationSpec, Optimizer
 from fedbench.core.words import explain
 
+Start = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""parameters [P], buffers [B] and counts [I]"""
+
 _SAMPLES = 3  # two to swap, one that stays
 _AMONG = 32  # samples, from which different ones are taken
 _BATCH = 2  # samples of a client
@@ -196,10 +199,6 @@ def _require_training(name: str, model: Model, data: Data) -> None:
     for pair in ([first, last], [last, first]):
         flat = _fresh(model, data)
         start = flat.params.clone(), flat.buffers.clone(), flat.counts
-        modules = [_fresh(model, data).module for _ in pair]
-        alone = [_alone(name, modules[k], k, client, start[0]) for k, client in enumerate(pair)]
-        expected = torch.stack(alone)
-        before = _outputs(flat, start, pair[1].x)
         setup = Setup(
             config=config,
             seed=0,
@@ -210,21 +209,32 @@ def _require_training(name: str, model: Model, data: Data) -> None:
             members=(),
             initial=start[0][None],
         )
-        uploads = next(Training(setup).rounds()).uploads
-        if not torch.equal(_outputs(flat, start, pair[1].x), before):
-            raise UserError(
-                f"the model {name} keeps something outside of parameters and buffers, which all "
-                "clients of a round would share: its output in eval mode changes; register a "
-                "buffer, and write to it in place"
-            )
-        sent = torch.cat([uploads.updates, uploads.buffers, uploads.counts], 1).to(expected)
-        rounding = 1e-6 * float(start[0].abs().max() + uploads.updates.abs().max())
-        if not torch.allclose(sent, expected, rtol=1e-4, atol=rounding, equal_nan=True):
-            raise UserError(
-                f"the model {name} trains otherwise beside another client than alone with plain "
-                "autograd: keep nothing between batches but parameters and buffers, write to these "
-                "in place, and draw from torch's global generator only"
-            )
+        modules = [_fresh(model, data).module for _ in pair]
+        alone = [_alone(name, modules[k], k, client, start[0]) for k, client in enumerate(pair)]
+        _require_same(name, setup, start, torch.stack(alone))
+
+
+def _require_same(name: str, setup: Setup, start: Start, expected: torch.Tensor) -> None:
+    """Raise ``UserError`` unless the clients end at ``expected`` [2, P + B + I], with no trace of
+    the first one in the answers of the module.
+    """
+    flat, x = setup.flat, setup.clients[1].x
+    before = _outputs(flat, start, x)
+    uploads = next(Training(setup).rounds()).uploads
+    if not torch.equal(_outputs(flat, start, x), before):
+        raise UserError(
+            f"the model {name} keeps something outside of parameters and buffers, which all "
+            "clients of a round would share: its output in eval mode changes; register a buffer, "
+            "and write to it in place"
+        )
+    sent = torch.cat([uploads.updates, uploads.buffers, uploads.counts], 1).to(expected)
+    rounding = 1e-6 * float(start[0].abs().max() + uploads.updates.abs().max())
+    if not torch.allclose(sent, expected, rtol=1e-4, atol=rounding, equal_nan=True):
+        raise UserError(
+            f"the model {name} trains otherwise beside another client than alone with plain "
+            "autograd: keep nothing between batches but parameters and buffers, write to these in "
+            "place, and draw from torch's global generator only"
+        )
 
 
 def _fresh(model: Model, data: Data) -> FlatModel:
@@ -252,9 +262,7 @@ def _alone(
 
 
 @torch.no_grad()
-def _outputs(
-    flat: FlatModel, start: tuple[torch.Tensor, torch.Tensor, torch.Tensor], x: torch.Tensor
-) -> torch.Tensor:
+def _outputs(flat: FlatModel, start: Start, x: torch.Tensor) -> torch.Tensor:
     """Return the logits of ``x`` at ``start`` in eval mode."""
     flat.load(*start)
     return flat.module.eval()(as_floats(flat.module, x)).clone()

@@ -173,28 +173,10 @@ def make_scene(
         poisoned: whether it does.
         root: samples that the server's rule wants.
     """
-    clients, n_train, n_holdout = setting.federation.clients, len(data.train_y), len(data.holdout_y)
-    cut = setting.partition.model_dump(exclude_none=True)
-    shards = partition(data.train_y, clients, seed, **cut)
-    split = cut_all(
-        data.train_y,
-        shards,
-        n_holdout,
-        seed,
-        validation=setting.federation.validation,
-        test=setting.federation.test,
-        on_test=setting.federation.validation_on == "nonmembers",
-        rule=setting.partition.name,
-    )
-    groups = None
-    if setting.groups:
-        groups = make_groups([group.model_dump() for group in setting.groups], clients, seed)
-        deform(data.train_x[:1], np.zeros(1, np.int64), groups)  # refuses data that are no images
-        if len(data.test_y) < clients:
-            raise UserError(
-                f"groups need a test image for every client: {len(data.test_y)} are fewer than "
-                f"{clients} clients"
-            )
+    n_train, n_holdout = len(data.train_y), len(data.holdout_y)
+    clients = setting.federation.clients
+    split = _cut(data, setting, seed)
+    groups = _grouped(data, setting, seed)
     malicious = adversary.malicious(clients) if adversary else 0
     audits = [candidates_of(t, split, setting.audit, seed, malicious, groups) for t in targets]
     mask = np.zeros(0, np.int64)
@@ -220,6 +202,38 @@ def make_scene(
         groups=groups,
         thresholds=tolerated,
     )
+
+
+def _cut(data: Data, setting: Setting, seed: int) -> Split:
+    federation, cut = setting.federation, setting.partition
+    parameters = cut.model_dump(exclude_none=True)
+    return cut_all(
+        data.train_y,
+        partition(data.train_y, federation.clients, seed, **parameters),
+        len(data.holdout_y),
+        seed,
+        validation=federation.validation,
+        test=federation.test,
+        on_test=federation.validation_on == "nonmembers",
+        rule=cut.name,
+    )
+
+
+def _grouped(data: Data, setting: Setting, seed: int) -> Groups | None:
+    """Return the groups of clients. Raises ``UserError`` for data without an image for each client,
+    or of another kind.
+    """
+    if not setting.groups:
+        return None
+    clients = setting.federation.clients
+    groups = make_groups([group.model_dump() for group in setting.groups], clients, seed)
+    deform(data.train_x[:1], np.zeros(1, np.int64), groups)  # refuses data that are no images
+    if len(data.test_y) < clients:
+        raise UserError(
+            f"groups need a test image for every client: {len(data.test_y)} are fewer than "
+            f"{clients} clients"
+        )
+    return groups
 
 
 def _deformed(data: Data, split: Split, groups: Groups) -> Data:
@@ -270,46 +284,40 @@ def candidates_of(
     test parts, the hold-out; of groups, the part of the hold-out that is deformed like the target's
     images.
     """
+    if target.client is not None:
+        return _of_client(target.client, split, audit, seed, groups)
+    assert audit.members is not None  # checked by the suite's types
     absent, shards = audit.members_from == "holdout", split.train
     everybody = np.arange(len(shards))
-    if target.client is not None:
-        similar = None
-        if groups is not None:
-            similar = np.flatnonzero(groups.of_client == groups.of_client[target.client])
-        outside_of = everybody if similar is None else similar
-        if split.has_test:
-            outside_of = np.array([target.client])
-        outsiders = split.outsiders(outside_of, f"client {target.client}")
-        return audit_set(
-            shards,
-            outsiders,
-            target.client,
-            audit.nonmembers,
-            seed,
-            similar,
-            outside=audit.outside,
-            absent=absent,
-        )
-    assert audit.members is not None  # checked by the suite's types
     honest = everybody[: len(shards) - malicious]
+    counts = audit.members, audit.nonmembers, seed
     if target.kind == "group" and groups is not None:
         clients = honest[groups.of_client[honest] == target.index]
         name = groups.names[target.index]
         outsiders = split.outsiders(clients, f"group '{name}'")
-        return group_set(
-            shards,
-            outsiders,
-            target.index,
-            name,
-            clients,
-            audit.members,
-            audit.nonmembers,
-            seed,
-            absent=absent,
-        )
+        return group_set(shards, outsiders, target.index, name, clients, *counts, absent=absent)
     outsiders = split.outsiders(honest if split.has_test else everybody, "all honest clients")
-    return attack_set(
-        shards, outsiders, malicious, audit.members, audit.nonmembers, seed, absent=absent
+    return attack_set(shards, outsiders, malicious, *counts, absent=absent)
+
+
+def _of_client(
+    client: int, split: Split, audit: AuditSpec, seed: int, groups: Groups | None
+) -> AuditSet:
+    similar = None
+    outside_of = np.arange(len(split.train))
+    if groups is not None:
+        similar = outside_of = np.flatnonzero(groups.of_client == groups.of_client[client])
+    if split.has_test:
+        outside_of = np.array([client])
+    return audit_set(
+        split.train,
+        split.outsiders(outside_of, f"client {client}"),
+        client,
+        audit.nonmembers,
+        seed,
+        similar,
+        outside=audit.outside,
+        absent=audit.members_from == "holdout",
     )
 
 

@@ -123,37 +123,52 @@ def _scores_by_halves(run: Run, attack: Attack, audit: AuditSet) -> Scores:
             "half of the candidates are known, and align_nonmembers: false redraws them in every "
             "round"
         )
-    kind, names, code = kinds_of(audit, run.trained), run.scene.names[audit.ids], audit.target.code
+    kind, names = kinds_of(audit, run.trained), run.scene.names[audit.ids]
     second = in_second_half(kind, names, run.job.seed, audit.target)
     observed = _observations(run, attack, audit)
     scores, by_round = np.empty(len(kind)), None
     for half in (~second, second):
         taught = np.flatnonzero(~half & (kind != EXCLUDED))
         taught = taught[np.argsort(names[taught])]
-        copy, judged = fresh(attack), np.flatnonzero(half)
-        ids, member = audit.ids[taught], kind[taught] == MEMBER
-        lesson = _lesson(run, code, part_of(observed, taught), ids, member)
-        _fit(copy, [lesson], _audit(run, ids, code))
-        question = _audit(run, audit.ids[judged], code)
-        values, rounds = _answer(copy, part_of(observed, judged), question)
-        if values.shape != (len(judged),):
-            raise BadScores(
-                f"score returned shape {list(values.shape)} for half of the candidates of "
-                f"{audit.target.words()}; expected [{len(judged)}]"
-            )
-        counted = kind[judged] != EXCLUDED
+        judged, counted = np.flatnonzero(half), kind[half] != EXCLUDED
+        member = kind[taught] == MEMBER
+        values, rounds = _scores_of_half(run, attack, audit, observed, taught, member, judged)
         scores[judged] = ranks(values, counted)
-        if rounds is None:
-            continue
-        expected = (len(observed.rounds), len(judged))
-        if rounds.shape != expected:
-            raise BadScores(
-                f"score_rounds returned shape {list(rounds.shape)} for half of the candidates; "
-                f"expected {list(expected)}"
-            )
-        if by_round is None:
-            by_round = np.full((len(observed.rounds), len(kind)), np.nan)
-        by_round[:, judged] = ranks(rounds, counted)
+        if rounds is not None:
+            if by_round is None:
+                by_round = np.full((len(observed.rounds), len(kind)), np.nan)
+            by_round[:, judged] = ranks(rounds, counted)
+    return scores, by_round
+
+
+def _scores_of_half(
+    run: Run,
+    attack: Attack,
+    audit: AuditSet,
+    observed: Observations,
+    taught: np.ndarray,
+    member: np.ndarray,
+    judged: np.ndarray,
+) -> Scores:
+    """Return the scores of the candidates at positions ``judged`` by a copy of the attack that was
+    fitted to those at positions ``taught``, of which it knows the membership.
+    """
+    copy, code = fresh(attack), audit.target.code
+    ids, n, n_rounds = audit.ids[taught], len(judged), len(observed.rounds)
+    lesson = _lesson(run, code, part_of(observed, taught), ids, member)
+    _fit(copy, [lesson], _audit(run, ids, code))
+    question = _audit(run, audit.ids[judged], code)
+    scores, by_round = _answer(copy, part_of(observed, judged), question)
+    if scores.shape != (n,):
+        raise BadScores(
+            f"score returned shape {list(scores.shape)} for half of the candidates of "
+            f"{audit.target.words()}; expected [{n}]"
+        )
+    if by_round is not None and by_round.shape != (n_rounds, n):
+        raise BadScores(
+            f"score_rounds returned shape {list(by_round.shape)} for half of the candidates; "
+            f"expected [{n_rounds}, {n}]"
+        )
     return scores, by_round
 
 
@@ -197,15 +212,7 @@ def _observations(run: Run, attack: Attack, audit: AuditSet) -> Observations:
             "in every round"
         )
     clients = compared(job, client, view)
-    pick = np.searchsorted(scene.pool, audit.ids)
-    if not scene.aligned:
-        owners = scene.redrawn_from(audit)[scene.pool]
-        drawn, n_rounds, code = (
-            _drawn_rows(job, view, clients),
-            len(trained.rounds),
-            audit.target.code,
-        )
-        pick = redrawn(pick, audit.owner, owners, n_rounds, drawn, job.seed, code)
+    pick = _positions(run, audit, _drawn_rows(job, view, clients))
     served = trained.assignment[:, scene.client_of(audit)]
     rows = trained.rows
     if view == "coalition":
@@ -221,6 +228,18 @@ def _observations(run: Run, attack: Attack, audit: AuditSet) -> Observations:
             f"({', '.join(sorted(attack.needs))})"
         )
     return observed
+
+
+def _positions(run: Run, audit: AuditSet, rows: Sequence[int]) -> np.ndarray:
+    """Return [n] positions of the candidates in the pool; [R, M, n] where the suite asks for the
+    released code's redrawing.
+    """
+    scene = run.scene
+    pick = np.searchsorted(scene.pool, audit.ids)
+    if scene.aligned:
+        return pick
+    owners, n_rounds = scene.redrawn_from(audit)[scene.pool], len(run.trained.rounds)
+    return redrawn(pick, audit.owner, owners, n_rounds, rows, run.job.seed, audit.target.code)
 
 
 def _shadow_models(run: Run, pick: np.ndarray, model_of: np.ndarray) -> ShadowModels | None:

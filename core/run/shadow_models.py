@@ -92,20 +92,23 @@ def train_shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
         initial=initial,
     )
     buffers, counts = flat.buffers.clone(), flat.counts
+    members = [_half(job, m, len(y)) for m in range(spec.models)]
     logits: list[np.ndarray] = []
-    members: list[np.ndarray] = []
-    for m in range(spec.models):
-        order = numpy_rng(job.seed, "shadow half", client=m).permutation(len(y))
-        member = np.zeros(len(y), bool)
-        member[order[: len(y) // 2]] = True
+    for m, member in enumerate(members):
         half = torch.from_numpy(np.flatnonzero(member)).to(device)
-        torch.random.default_generator.manual_seed(
-            key_for(job.seed, "shadow module", client=m) >> 1
-        )
+        key = key_for(job.seed, "shadow module", client=m) >> 1
+        torch.random.default_generator.manual_seed(key)
         shuffle = torch.Generator().manual_seed(key_for(job.seed, "shadow shuffle", client=m) >> 1)
         bench = Bench(setup, initial[m], buffers, 1, counts)
         bench.train(x[half], y[half], spec.epochs, shuffle)
         answers = flat.logits(flat.params.clone(), flat.buffers.clone(), candidates)
         logits.append(answers.float().cpu().numpy())
-        members.append(member)
     return ShadowLogits(np.stack(logits), np.stack(members))
+
+
+def _half(job: Job, m: int, n: int) -> np.ndarray:
+    """Return [n] which of the shadow samples the m-th model trains on."""
+    order = numpy_rng(job.seed, "shadow half", client=m).permutation(n)
+    member = np.zeros(n, bool)
+    member[order[: n // 2]] = True
+    return member

@@ -20,7 +20,7 @@ from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training, answered, answers
-from fedbench.core.federation.setup import Insider, Setup
+from fedbench.core.federation.setup import Insider, RoundResult, Setup
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.numerics.rng import key_for
@@ -293,29 +293,20 @@ def _run_rounds(
     on_round: Callable[[int], None],
     shadow_models: bool,
 ) -> Trained:
-    device = training.setup.device
-    test_x = torch.from_numpy(scene.data.test_x).to(device)
-    history: list[dict[str, Any]] = []
+    audits = _Audits(scene, training, recorder)
     rejected: list[tuple[int, int]] = []
-    assignments: list[tuple[int, ...]] = []
-    predicted, began, signal_time = np.zeros(0, np.int64), _now(), np.zeros(2)
+    began = _now()
     for result in training.rounds():
         t = result.uploads.round
         rejected += [(t, k) for k in result.rejected]
         if t in job.audited_rounds:
-            mark = _now()
-            recorder.record(result)
-            predicted = predicted_by(training, test_x)
-            row = _utility_row(scene, training, predicted)
-            history.append({"round": t} | row | _clusters(result.assignment, assignments, training))
-            assignments.append(result.assignment)
-            signal_time += _now() - mark
+            audits.add(result)
         on_round(t)
-    cpu, wall = _now() - began - signal_time
+    cpu, wall = _now() - began - audits.seconds
     logits = None
     if shadow_models:
         everything = np.concatenate([scene.pool, scene.shadow])
-        logits = final_logits(training, samples_of(scene, everything, device)[0])
+        logits = final_logits(training, samples_of(scene, everything, training.setup.device)[0])
     facts, complaints = _facts(training)
     return Trained(
         n_models=len(training.models),
@@ -324,15 +315,15 @@ def _run_rounds(
         signals=recorder.arrays(),
         usage=used_samples(scene, training.trainer.usage, training.setup.malicious),
         held_out=held_out(scene, training.clients),
-        test_correct=predicted == scene.data.test_y,
-        predicted=predicted,
-        assignment=np.array(assignments),
+        test_correct=audits.predicted == scene.data.test_y,
+        predicted=audits.predicted,
+        assignment=np.array(audits.assignments),
         logits=logits,
-        history=history,
+        history=audits.history,
         measured={
             "train_cpu_s": float(cpu),
             "train_wall_s": float(wall),
-            "signals_cpu_s": float(signal_time[0]),
+            "signals_cpu_s": float(audits.seconds[0]),
         },
         rejected=rejected,
         facts=facts,
@@ -343,33 +334,56 @@ def _run_rounds(
     )
 
 
+class _Audits:
+    """The audited rounds of a training so far."""
+
+    def __init__(self, scene: Scene, training: Training, recorder: Recorder) -> None:
+        self._scene, self._training, self._recorder = scene, training, recorder
+        self._test_x = torch.from_numpy(scene.data.test_x).to(training.setup.device)
+        self.history: list[dict[str, Any]] = []
+        self.assignments: list[tuple[int, ...]] = []
+        self.predicted = np.zeros(0, np.int64)
+        self.seconds = np.zeros(2)  # as of :func:`_now`
+
+    def add(self, result: RoundResult) -> None:
+        """Measure the signals of a round, and the utility of its global models."""
+        began = _now()
+        self._recorder.record(result)
+        self.predicted = predicted_by(self._training, self._test_x)
+        row = {"round": result.uploads.round, **self._utility(), **self._clusters(result)}
+        self.history.append(row)
+        self.assignments.append(result.assignment)
+        self.seconds += _now() - began
+
+    def _utility(self) -> dict[str, Any]:
+        scene = self._scene
+        right = self.predicted == scene.data.test_y
+        row: dict[str, Any] = {
+            "accuracy": float(right.mean()),
+            "train_loss": train_loss(self._training),
+        }
+        if scene.groups is not None:
+            groups = range(len(scene.groups.names))
+            row["group_accuracy"] = [float(right[scene.test_group == g].mean()) for g in groups]
+        return row
+
+    def _clusters(self, result: RoundResult) -> dict[str, Any]:
+        """Return the sizes of the clusters, and how many clients moved since the last audited
+        round; nothing with one model, or one a client.
+        """
+        n_models, assignment = len(self._training.models), result.assignment
+        if n_models in (1, len(assignment)):
+            return {}
+        moved = 0
+        if self.assignments:
+            pairs = zip(assignment, self.assignments[-1], strict=True)
+            moved = sum(now != before for now, before in pairs)
+        return {"clusters": np.bincount(assignment, minlength=n_models).tolist(), "moved": moved}
+
+
 def _now() -> np.ndarray:
     """Return [2] seconds of this process's CPU, and of the clock."""
     return np.array([time.process_time(), time.perf_counter()])
-
-
-def _utility_row(scene: Scene, training: Training, predicted: np.ndarray) -> dict[str, Any]:
-    right = predicted == scene.data.test_y
-    row: dict[str, Any] = {"accuracy": float(right.mean()), "train_loss": train_loss(training)}
-    if scene.groups is not None:
-        groups = range(len(scene.groups.names))
-        row["group_accuracy"] = [float(right[scene.test_group == g].mean()) for g in groups]
-    return row
-
-
-def _clusters(
-    assignment: tuple[int, ...], earlier: list[tuple[int, ...]], training: Training
-) -> dict[str, Any]:
-    """Return the sizes of the clusters, and how many clients moved since the last audited round;
-    nothing with one model, or one a client.
-    """
-    n_models = len(training.models)
-    if n_models in (1, len(assignment)):
-        return {}
-    moved = 0
-    if earlier:
-        moved = sum(a != b for a, b in zip(assignment, earlier[-1], strict=True))
-    return {"clusters": np.bincount(assignment, minlength=n_models).tolist(), "moved": moved}
 
 
 def _facts(training: Training) -> tuple[dict[str, FactValue], list[str]]:

@@ -64,21 +64,29 @@ def verdict(run: Run, cell: Cell, answers: Answers, draws: SharedDraws | None = 
     arrays: dict[str, np.ndarray] = {}
     for result in results:
         arrays |= result.arrays
-    signal_notes = run.trained.signal_notes
-    of_signals = [signal_notes[n] for n in sorted(cell.request.needs) if n in signal_notes]
-    notes = [*_rejections(run.trained), *run.trained.notes, *of_signals, *answers.notes]
+    judgement = Judgement(
+        attack=cell.attack.label,
+        threshold=answers.threshold,
+        targets=tuple(result.judged for result in results),
+    )
     return Verdict(
         targets=[result.scores for result in results],
         pooled=pooled.groups(run.job.seed, _ALL, draws),
         arrays=arrays,
-        notes=list(dict.fromkeys(notes)),
+        notes=_notes(run.trained, cell, answers),
         cpu_s=answers.cpu_s,
-        judgement=Judgement(
-            attack=cell.attack.label,
-            threshold=answers.threshold,
-            targets=tuple(result.judged for result in results),
-        ),
+        judgement=judgement,
     )
+
+
+def _notes(trained: Trained, cell: Cell, answers: Answers) -> list[str]:
+    """Return notes on the rows that the server dropped, on the training, the signals that the
+    attack reads, and its answers, none twice.
+    """
+    of_signals = trained.signal_notes
+    notes = [*_rejections(trained), *trained.notes]
+    notes += [of_signals[name] for name in sorted(cell.request.needs) if name in of_signals]
+    return list(dict.fromkeys([*notes, *answers.notes]))
 
 
 # --- one target -----------------------------------------------------------------------------------
@@ -101,17 +109,6 @@ def _of_target(run: Run, i: int, answers: Answers, draws: SharedDraws | None) ->
     )
     rows = scores[None] if by_round is None else by_round
     largest = maximum(rows, kind, shuffle_rng(job.seed, code), kept=draws)
-    arrays = {
-        "scores": scores,
-        "kind": kind.astype(np.int8),
-        "ids": audit.ids,
-        "canary": candidates.canary,
-        "owner": audit.owner.astype(np.int32),
-        "in_mix": candidates.in_mix,
-    }
-    if largest is not None:
-        arrays["null_auc"] = largest.null_auc.astype(np.float32)
-        arrays["null_advantage"] = largest.null_advantage.astype(np.float32)
     return _TargetVerdict(
         candidates=candidates,
         scores=TargetScores(
@@ -130,8 +127,26 @@ def _of_target(run: Run, i: int, answers: Answers, draws: SharedDraws | None) ->
             model_of=trained.assignment[-1][scene.client_of(audit)],
             y=scene.y_of(audit.ids),
         ),
-        arrays={f"t{code}_{name}": a for name, a in arrays.items()},
+        arrays=_arrays(audit, candidates, largest),
     )
+
+
+def _arrays(
+    audit: AuditSet, candidates: _Candidates, largest: Maximum | None
+) -> dict[str, np.ndarray]:
+    """Return what is stored of a target."""
+    arrays = {
+        "scores": candidates.scores,
+        "kind": candidates.kind.astype(np.int8),
+        "ids": audit.ids,
+        "canary": candidates.canary,
+        "owner": audit.owner.astype(np.int32),
+        "in_mix": candidates.in_mix,
+    }
+    if largest is not None:
+        arrays["null_auc"] = largest.null_auc.astype(np.float32)
+        arrays["null_advantage"] = largest.null_advantage.astype(np.float32)
+    return {f"t{audit.target.code}_{name}": a for name, a in arrays.items()}
 
 
 def _checked(audit: AuditSet, answers: Answers, i: int, n_rounds: int) -> Scores:
