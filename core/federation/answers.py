@@ -38,7 +38,13 @@ def vector(answer: Any, shape: torch.Size, like: torch.Tensor) -> Fit:
     return _tensor(answer, list(shape), like, "floats")
 
 
-def _tensor(answer: Any, shape: list[Any], like: torch.Tensor, dtype: str, field: str = "") -> Fit:
+def _tensor(
+    answer: Any,
+    shape: list[Any],
+    like: torch.Tensor,
+    dtype: str,
+    field: str = "",
+) -> Fit:
     """Accept a dense tensor.
 
     Args:
@@ -67,7 +73,13 @@ def _dtype_name(t: torch.Tensor) -> str:
     return str(t.dtype).removeprefix("torch.")
 
 
-def _optional(answer: Any, shape: list[Any], like: torch.Tensor, dtype: str, field: str) -> Fit:
+def _optional(
+    answer: Any,
+    shape: list[Any],
+    like: torch.Tensor,
+    dtype: str,
+    field: str,
+) -> Fit:
     return None if answer is None else _tensor(answer, shape, like, dtype, field)
 
 
@@ -215,7 +227,12 @@ def _gradient(answer: Any, batch: Batch, ctx: Any) -> Fit:
     return None if answer is None else vector(answer, ctx.params.shape, ctx.params)
 
 
-def _step(answer: Any, rows: torch.Tensor, weights: torch.Tensor, ctx: Any) -> Fit:
+def _step(
+    answer: Any,
+    rows: torch.Tensor,
+    weights: torch.Tensor,
+    ctx: Any,
+) -> Fit:
     return vector(answer, rows.shape[1:], rows)
 
 

@@ -57,7 +57,11 @@ class Coalitions(Delegating, Defense):
     coalition.
     """
 
-    def __init__(self, groups: Sequence[tuple[int, ...]], make: Callable[[], Defense]) -> None:
+    def __init__(
+        self,
+        groups: Sequence[tuple[int, ...]],
+        make: Callable[[], Defense],
+    ) -> None:
         super().__init__()
         self.groups = tuple(groups)
         self.parts = tuple(make() for _ in self.groups)
@@ -193,7 +197,13 @@ class Composite(Delegating, Defense):
             self._views[client] = ctx, [_context_of(j, ctx) for j in range(len(self.parts))]
         return self._views[client][1][i]
 
-    def _ask(self, name: str, i: int, *args: Any, ctx: Any) -> Any:
+    def _ask(
+        self,
+        name: str,
+        i: int,
+        *args: Any,
+        ctx: Any,
+    ) -> Any:
         """Call a phase of a part; an error names the part, not the composite."""
         return call_phase(self.parts[i], name, *args, self._view(i, ctx), where=where_of(ctx))
 
@@ -210,7 +220,12 @@ class Composite(Delegating, Defense):
 
     # the ways to combine
 
-    def _chain(self, name: str, value: Any, ctx: Any) -> Any:
+    def _chain(
+        self,
+        name: str,
+        value: Any,
+        ctx: Any,
+    ) -> Any:
         for i in self._acting(name):
             value = self._ask(name, i, value, ctx=ctx)
         return value
@@ -268,7 +283,11 @@ class Composite(Delegating, Defense):
                 )
         return common
 
-    def _local_step(self, batch: Batch, ctx: MemberContext) -> torch.Tensor | None:
+    def _local_step(
+        self,
+        batch: Batch,
+        ctx: MemberContext,
+    ) -> torch.Tensor | None:
         gradient = self._one("local_step", batch, ctx)
         step, loss = self._owners["local_step"], self._owners["loss"]
         if gradient is not None and step is not None and loss is not None and step != loss:
@@ -358,7 +377,10 @@ def _intersection(
 
 
 def _flags(
-    last: Selection, common: torch.Tensor, flagged: Selection | None, n: int
+    last: Selection,
+    common: torch.Tensor,
+    flagged: Selection | None,
+    n: int,
 ) -> torch.Tensor | None:
     """Return the flags of ``flagged`` for those samples of the last selection that are ``common``;
     ``n``: number of the client's samples.

@@ -57,7 +57,11 @@ class Causes:
         self._since: dict[int, int] = {}
 
     def watch(
-        self, members: Sequence[int], before: Sequence[bool], after: torch.Tensor, phase: str
+        self,
+        members: Sequence[int],
+        before: Sequence[bool],
+        after: torch.Tensor,
+        phase: str,
     ) -> None:
         """Note the phase that made members' rows non-finite.
 
@@ -88,7 +92,11 @@ class Causes:
             f"round {uploads.round}: {phase} made the upload of client {clients} not finite; fix it"
         )
 
-    def _blame_training(self, round: int, trained: list[tuple[int, int]]) -> None:
+    def _blame_training(
+        self,
+        round: int,
+        trained: list[tuple[int, int]],
+    ) -> None:
         """Raise for the (client, global model) pairs that left their training not finite."""
         flat, clients = self._setup.flat, self._setup.clients
         for k, j in trained:
@@ -106,7 +114,12 @@ class Causes:
             )
         raise Diverged(f"{text}; {self._remedy()}")
 
-    def require_models(self, uploads: Uploads, starts: torch.Tensor, models: torch.Tensor) -> None:
+    def require_models(
+        self,
+        uploads: Uploads,
+        starts: torch.Tensor,
+        models: torch.Tensor,
+    ) -> None:
         """Raise :class:`Diverged` where one of the ``models`` [s, P] that were ``starts`` is not
         finite; note which of them took rows of the adversary's that count.
         """
@@ -125,7 +138,12 @@ class Causes:
                 self._since.setdefault(j, uploads.round)
 
     def _blame_step(
-        self, uploads: Uploads, j: int, start: torch.Tensor, malicious: list[int], honest: list[int]
+        self,
+        uploads: Uploads,
+        j: int,
+        start: torch.Tensor,
+        malicious: list[int],
+        honest: list[int],
     ) -> None:
         """Raise for global model ``j``, which its rows made non-finite."""
         text = f"round {uploads.round}: the aggregated model is not finite"

@@ -88,7 +88,11 @@ def call_phase(defense: Defense, name: str, *args: Any, where: str) -> Any:
 
 
 def call_for_rows(
-    plugin: Any, phase: str, like: torch.Tensor, *args: Any, where: str
+    plugin: Any,
+    phase: str,
+    like: torch.Tensor,
+    *args: Any,
+    where: str,
 ) -> torch.Tensor:
     """Call a phase of an adversary that returns rows of the shape of ``like``. Raises as
     :func:`call_phase`.
@@ -99,7 +103,11 @@ def call_for_rows(
 
 
 def _watched(
-    plugin: Any, phase: str, args: tuple[Any, ...], handed: dict[str, torch.Tensor], where: str
+    plugin: Any,
+    phase: str,
+    args: tuple[Any, ...],
+    handed: dict[str, torch.Tensor],
+    where: str,
 ) -> Any:
     watch = Watch(args[-1], handed, closely=debugging())
     answer = call(plugin, phase, *args, where=where)
@@ -108,7 +116,12 @@ def _watched(
     return answer
 
 
-def _require_fit(misfit: Misfit | None, plugin: Any, phase: str, where: str) -> None:
+def _require_fit(
+    misfit: Misfit | None,
+    plugin: Any,
+    phase: str,
+    where: str,
+) -> None:
     if misfit is not None:
         place = f"{type(plugin).__name__}.{phase} ({where})"
         raise PhaseError(f"{place} returned {misfit.found}; expected {misfit.expected}")

@@ -51,7 +51,12 @@ class Watch:
     module that the clients train in.
     """
 
-    def __init__(self, context: Any, handed: Mapping[str, torch.Tensor], closely: bool) -> None:
+    def __init__(
+        self,
+        context: Any,
+        handed: Mapping[str, torch.Tensor],
+        closely: bool,
+    ) -> None:
         self._closely = closely
         self._module: nn.Module | None = None
         if closely:

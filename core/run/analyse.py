@@ -22,7 +22,12 @@ MOST_FOUND = 10_000  # names
 LONGEST_NAME = 100  # characters
 
 
-def analyse(run: Run, use: ComponentUse, judgement: Judgement | None, out: Channel) -> None:
+def analyse(
+    run: Run,
+    use: ComponentUse,
+    judgement: Judgement | None,
+    out: Channel,
+) -> None:
     """Send the findings of one analysis through ``out`` as "found"; None where it has none."""
     with at_work(f"analysis {use}"):
         analysis = use.make()[0]
@@ -156,7 +161,11 @@ def _owners(run: Run) -> np.ndarray:
     return owners
 
 
-def _signals(run: Run, needs: frozenset[str], rows: list[int]) -> dict[str, np.ndarray]:
+def _signals(
+    run: Run,
+    needs: frozenset[str],
+    rows: list[int],
+) -> dict[str, np.ndarray]:
     trained = run.trained
     if broken := sorted(trained.failed[name] for name in needs if name in trained.failed):
         raise UserError(*broken)

@@ -79,7 +79,12 @@ def _hashes(x: np.ndarray, y: np.ndarray) -> Iterator[bytes]:
         yield hashlib.blake2b(row.data, digest_size=16, key=key).digest()
 
 
-def require_room(targets: int, setting: Setting, n_train: int, n_holdout: int) -> None:
+def require_room(
+    targets: int,
+    setting: Setting,
+    n_train: int,
+    n_holdout: int,
+) -> None:
     """Raise ``UserError`` for audit lists that no machine can draw, by their numbers alone."""
     clients, audit = setting.federation.clients, setting.audit
     if targets * clients > bounds.DRAWS:

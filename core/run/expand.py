@@ -148,7 +148,11 @@ class _Expansion:
             stored=stored_suite(self.loaded, self.resolved, self.device),
         )
 
-    def _in_order(self, by_row: dict[tuple[int, int], list[Job]], n_rows: int) -> list[Job]:
+    def _in_order(
+        self,
+        by_row: dict[tuple[int, int], list[Job]],
+        n_rows: int,
+    ) -> list[Job]:
         """Return the jobs in the order of the file, whatever the order in which data is loaded."""
         jobs: dict[str, Job] = {}
         for place in product(range(n_rows), self.spec.all_seeds):
@@ -158,7 +162,11 @@ class _Expansion:
 
     # -- rows --------------------------------------------------------------------------------------
 
-    def _declarations(self, kind: str, uses: list[ComponentUse]) -> list[Declaration]:
+    def _declarations(
+        self,
+        kind: str,
+        uses: list[ComponentUse],
+    ) -> list[Declaration]:
         """Return the components with a valid declaration; the mistakes of the rest are noted."""
         declarations: list[Declaration] = []
         for use in uses:
@@ -180,7 +188,12 @@ class _Expansion:
         self.notes |= dict.fromkeys(self.misspelt.of([use]))
         return declaration
 
-    def _of_setting(self, i: int, kind: str, components: list[Declaration]) -> list[Declaration]:
+    def _of_setting(
+        self,
+        i: int,
+        kind: str,
+        components: list[Declaration],
+    ) -> list[Declaration]:
         """Return the ``defenses`` or ``attacks`` that a setting runs: all, or those it names
         (floors too must be named there).
         """
@@ -188,7 +201,10 @@ class _Expansion:
         return [component for component in components if component[0].label in labels]
 
     def _rows(
-        self, settings: set[str] | None, defenses: list[Declaration], attacks: list[Declaration]
+        self,
+        settings: set[str] | None,
+        defenses: list[Declaration],
+        attacks: list[Declaration],
     ) -> Iterator[Row]:
         """Return every defense of every coalition of every setting, in the order of the file."""
         for i, setting in enumerate(self.spec.settings):
@@ -196,7 +212,11 @@ class _Expansion:
                 yield from self._rows_of_setting(i, setting, defenses, attacks)
 
     def _rows_of_setting(
-        self, i: int, setting: Setting, defenses: list[Declaration], attacks: list[Declaration]
+        self,
+        i: int,
+        setting: Setting,
+        defenses: list[Declaration],
+        attacks: list[Declaration],
     ) -> Iterator[Row]:
         clients = setting.federation.clients
         for coalition in self.resolved.settings[i].coalitions:
@@ -276,7 +296,11 @@ class _Expansion:
         return self.refusals.place_of_setting(row.i)
 
     def _jobs(
-        self, row: Row, seed: int, loaded: Loaded, splits: dict[_SplitKey, str | None]
+        self,
+        row: Row,
+        seed: int,
+        loaded: Loaded,
+        splits: dict[_SplitKey, str | None],
     ) -> Iterator[Job]:
         """Return the passive run with all passive attacks, and one run for every active one."""
         if seed == self.spec.seeds[0]:
@@ -374,7 +398,12 @@ class _Expansion:
 
     # -- whether model, precision and defense can serve a setting ----------------------------------
 
-    def _check_fit(self, row: Row, seed: int, data: Data) -> None:
+    def _check_fit(
+        self,
+        row: Row,
+        seed: int,
+        data: Data,
+    ) -> None:
         setting, place = self.spec.settings[row.i], self._place(row)
         size = self._size(row, seed, data)
         precision = setting.federation.precision
@@ -389,7 +418,12 @@ class _Expansion:
             remark_note(row.use.label, setting.name, text) for text in texts
         ]
 
-    def _size(self, row: Row, seed: int, data: Data) -> int | None:
+    def _size(
+        self,
+        row: Row,
+        seed: int,
+        data: Data,
+    ) -> int | None:
         """Return the number of parameters of a setting's model, tried on its data; None with its
         mistake noted.
         """
@@ -411,7 +445,12 @@ class _Expansion:
         return self.sizes[key]
 
 
-def _remarks(row: Row, setting: Setting, n_classes: int, n_params: int) -> list[str]:
+def _remarks(
+    row: Row,
+    setting: Setting,
+    n_classes: int,
+    n_params: int,
+) -> list[str]:
     """Return the remarks of a defense on a setting. Raises ``UserError`` if it cannot serve it."""
     clients, adversary = setting.federation.clients, row.adversary
     defense = defense_of(row.use)

@@ -17,7 +17,12 @@ from fedbench.core.words import describe_error
 NOTE = "knows the membership of half of the candidates"
 
 
-def in_second_half(kind: np.ndarray, names: np.ndarray, seed: int, target: Target) -> np.ndarray:
+def in_second_half(
+    kind: np.ndarray,
+    names: np.ndarray,
+    seed: int,
+    target: Target,
+) -> np.ndarray:
     """Return [n] bool: which half each candidate is in, the same for every attack.
 
     Args:

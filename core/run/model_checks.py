@@ -73,7 +73,11 @@ def try_model(model: Model, data: Data) -> int:
         return sum(p.numel() for p in trainable)
 
 
-def _require_one_dtype(name: str, kind: str, tensors: list[torch.Tensor]) -> None:
+def _require_one_dtype(
+    name: str,
+    kind: str,
+    tensors: list[torch.Tensor],
+) -> None:
     """Raise ``UserError`` for tensors that cannot lie in one vector."""
     dtypes = {t.dtype for t in tensors}
     if len(dtypes) > 1 or not dtypes <= {*_ROUNDING}:
@@ -93,7 +97,12 @@ def _require_finite(name: str, quantity: str, values: torch.Tensor) -> None:
         )
 
 
-def _require_logits(name: str, net: nn.Module, x: torch.Tensor, data: Data) -> None:
+def _require_logits(
+    name: str,
+    net: nn.Module,
+    x: torch.Tensor,
+    data: Data,
+) -> None:
     """Raise ``UserError`` unless the samples ``x`` have finite logits, one a class."""
     refusal = f"does not take samples of shape {list(data.input_shape)}"
     logits, shape = _answer(name, net, x, refusal), (len(x), data.n_classes)
@@ -114,7 +123,12 @@ def _different(data: Data) -> torch.Tensor:
     return torch.from_numpy(x[np.sort(first)[:_SAMPLES]] if len(first) > 1 else x[:2])
 
 
-def _answer(name: str, net: nn.Module, x: torch.Tensor, refusal: str) -> torch.Tensor:
+def _answer(
+    name: str,
+    net: nn.Module,
+    x: torch.Tensor,
+    refusal: str,
+) -> torch.Tensor:
     copy = x.clone()
     try:
         logits = net(copy)
@@ -130,7 +144,11 @@ def _answer(name: str, net: nn.Module, x: torch.Tensor, refusal: str) -> torch.T
 # --- samples are kept apart -----------------------------------------------------------------------
 
 
-def _revealing(net: nn.Module, twin: nn.Module, x: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
+def _revealing(
+    net: nn.Module,
+    twin: nn.Module,
+    x: torch.Tensor,
+) -> tuple[nn.Module, torch.Tensor]:
     """Return one of ``net`` and its ``twin``, made to show what it does with its samples, and the
     samples as it takes them.
 
@@ -161,7 +179,11 @@ def _require_apart(name: str, net: nn.Module, x: torch.Tensor) -> None:
         return  # nothing can be told from them
     tolerance = _ROUNDING.get(logits.dtype, 1e-2) * float(logits.abs().max())
 
-    def require(rows: torch.Tensor, expected: torch.Tensor, mistake: str) -> None:
+    def require(
+        rows: torch.Tensor,
+        expected: torch.Tensor,
+        mistake: str,
+    ) -> None:
         if not bool(((rows - expected).abs() <= tolerance).all()):
             raise UserError(f"the model {name} {mistake}")
 
@@ -214,7 +236,12 @@ def _require_training(name: str, model: Model, data: Data) -> None:
         _require_same(name, setup, start, torch.stack(alone))
 
 
-def _require_same(name: str, setup: Setup, start: Start, expected: torch.Tensor) -> None:
+def _require_same(
+    name: str,
+    setup: Setup,
+    start: Start,
+    expected: torch.Tensor,
+) -> None:
     """Raise ``UserError`` unless the clients end at ``expected`` [2, P + B + I], with no trace of
     the first one in the answers of the module.
     """
@@ -244,7 +271,11 @@ def _fresh(model: Model, data: Data) -> FlatModel:
 
 
 def _alone(
-    name: str, net: nn.Module, k: int, client: MemberData, start: torch.Tensor
+    name: str,
+    net: nn.Module,
+    k: int,
+    client: MemberData,
+    start: torch.Tensor,
 ) -> torch.Tensor:
     """Return the update, buffers and counts of client ``k`` after one step from ``start`` [P], with
     its samples in the engine's order and the engine's random numbers.

@@ -28,7 +28,11 @@ class Signals:
     where it gives some. Those of the gradient are the engine's own code, part of every run's key.
     """
 
-    def __init__(self, registry: Registry, named: Mapping[str, ComponentUse]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        named: Mapping[str, ComponentUse],
+    ) -> None:
         use = UseMaker()
         installed = {c.name: use(c, {}, c.name) for c in registry.components("signal")}
         uses = installed | dict(named)

@@ -54,7 +54,11 @@ def installed() -> dict[str, str]:
     return {name: versions[name] for name in sorted(filter(None, versions), key=str.lower)}
 
 
-def stored_suite(loaded: LoadedSuite, resolved: Resolved, device: str) -> StoredSuite:
+def stored_suite(
+    loaded: LoadedSuite,
+    resolved: Resolved,
+    device: str,
+) -> StoredSuite:
     """Return the suite as a results folder keeps it, with what is installed."""
     return StoredSuite(
         suite=loaded.spec.name,
@@ -177,7 +181,11 @@ def _uses(job: Job) -> Iterator[ComponentUse]:
 
 
 def _lacking_of(
-    distribution: str, module: str, name: str, digest: str, requires: dict[str, str]
+    distribution: str,
+    module: str,
+    name: str,
+    digest: str,
+    requires: dict[str, str],
 ) -> Iterator[str]:
     package, _, version = distribution.rpartition(" ")
     lead = f"the package '{package}'"

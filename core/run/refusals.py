@@ -40,7 +40,12 @@ class Refusals:
     def _place(self, position: tuple[int, int]) -> str:
         return f"{self.loaded.path}:{position[0]}:{position[1]}"
 
-    def ask(self, place: str, party: str, question: Callable[[], Any]) -> Any:
+    def ask(
+        self,
+        place: str,
+        party: str,
+        question: Callable[[], Any],
+    ) -> Any:
         """Return the result of plugin code, or None with its failure noted."""
         try:
             with at_work(f"{place}: {party}"):
@@ -52,7 +57,12 @@ class Refusals:
             self.problems.append(f"{place}: {party}: {explain(error)}")
         return None
 
-    def labels_of_setting(self, i: int, kind: str, labels: list[str]) -> list[str]:
+    def labels_of_setting(
+        self,
+        i: int,
+        kind: str,
+        labels: list[str],
+    ) -> list[str]:
         """Return those of ``labels`` that a setting's ``defenses`` or ``attacks`` name, each or by
         the label of their grid; all where it names none.
         """
@@ -70,7 +80,12 @@ class Refusals:
                 )
         return [label for label in labels if label in names or grid_of(label) in names]
 
-    def adversary_misfits(self, i: int, coalition: Coalition, first: int) -> bool:
+    def adversary_misfits(
+        self,
+        i: int,
+        coalition: Coalition,
+        first: int,
+    ) -> bool:
         """Return whether no honest client is left, or a malicious one (from id ``first`` on) is
         named as a member or a target.
 
@@ -118,7 +133,12 @@ class Refusals:
             )
 
 
-def _malicious(party: str, clients: list[int], first: int, remedy: str) -> list[str]:
+def _malicious(
+    party: str,
+    clients: list[int],
+    first: int,
+    remedy: str,
+) -> list[str]:
     return [
         f"{party} names client {k}, which is malicious (those from {first} on are): {remedy}"
         for k in clients

@@ -79,7 +79,11 @@ def other_cpus(jobs: Sequence[Job], states: Sequence[CellState]) -> list[str]:
     return sorted(made_on - {job.provenance.cpu_type for job in jobs})
 
 
-def pending(jobs: list[Job], states: Sequence[CellState], rerun: str) -> list[Job]:
+def pending(
+    jobs: list[Job],
+    states: Sequence[CellState],
+    rerun: str,
+) -> list[Job]:
     """Return the jobs cut down to the cells that ``rerun`` asks for: missing (those without a
     state), failed (and missing), always or never.
     """
@@ -102,7 +106,11 @@ _FOLLOWING = ("split", "targets")  # follow from other fields: named where nothi
 _DIGESTS = {"engine": "the engine's code changed", "data": "the data of '{}' changed"}
 
 
-def why_stale(jobs: Sequence[Job], recorded_stems: Collection[str], store: Results) -> list[str]:
+def why_stale(
+    jobs: Sequence[Job],
+    recorded_stems: Collection[str],
+    store: Results,
+) -> list[str]:
     """Return lines for people on cells without a record, of which the folder holds an earlier
     record of the same setting, coalition, defense, attack and seed; [] where there are none.
     """
@@ -183,7 +191,10 @@ def _of_runs(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def _of_component(
-    kind: str, old: dict[str, Any] | None, new: dict[str, Any] | None, named: bool = False
+    kind: str,
+    old: dict[str, Any] | None,
+    new: dict[str, Any] | None,
+    named: bool = False,
 ) -> Iterator[str]:
     """Return the differences between two uses of a component. ``named``: whether ``kind`` says
     which it is.

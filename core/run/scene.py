@@ -259,7 +259,11 @@ def _take(first: np.ndarray, second: np.ndarray, ids: np.ndarray) -> np.ndarray:
 # --- targets and candidates -----------------------------------------------------------------------
 
 
-def targets_of(setting: Setting, members: tuple[int, ...], malicious: int) -> tuple[Target, ...]:
+def targets_of(
+    setting: Setting,
+    members: tuple[int, ...],
+    malicious: int,
+) -> tuple[Target, ...]:
     """Return the targets that ``audit.targets`` names; by default the members or, without members,
     every honest client: an adversary does not infer the data of the clients it controls, the last
     ``malicious`` ones.
@@ -275,7 +279,12 @@ def targets_of(setting: Setting, members: tuple[int, ...], malicious: int) -> tu
 
 
 def candidates_of(
-    target: Target, split: Split, audit: AuditSpec, seed: int, malicious: int, groups: Groups | None
+    target: Target,
+    split: Split,
+    audit: AuditSpec,
+    seed: int,
+    malicious: int,
+    groups: Groups | None,
 ) -> AuditSet:
     """Return the candidates of one target; samples of the last ``malicious`` clients are not among
     them.
@@ -301,7 +310,11 @@ def candidates_of(
 
 
 def _of_client(
-    client: int, split: Split, audit: AuditSpec, seed: int, groups: Groups | None
+    client: int,
+    split: Split,
+    audit: AuditSpec,
+    seed: int,
+    groups: Groups | None,
 ) -> AuditSet:
     similar = None
     outside_of = np.arange(len(split.train))
@@ -369,7 +382,11 @@ class UsedSamples:
     """[T, K] how many of them with a true flag"""
 
 
-def used_samples(scene: Scene, usage: Usage, malicious: Collection[int]) -> UsedSamples:
+def used_samples(
+    scene: Scene,
+    usage: Usage,
+    malicious: Collection[int],
+) -> UsedSamples:
     """Return the counts over the scene's pool. What ``malicious`` clients train on is not known:
     they send what an adversary makes.
     """

@@ -242,7 +242,11 @@ def _positions(run: Run, audit: AuditSet, rows: Sequence[int]) -> np.ndarray:
     return redrawn(pick, audit.owner, owners, n_rounds, rows, run.job.seed, audit.target.code)
 
 
-def _shadow_models(run: Run, pick: np.ndarray, model_of: np.ndarray) -> ShadowModels | None:
+def _shadow_models(
+    run: Run,
+    pick: np.ndarray,
+    model_of: np.ndarray,
+) -> ShadowModels | None:
     """Return the answers of the shadow models and the target models for the candidates at positions
     ``pick`` [n] of the pool; None where the setting has no shadow models.
     """
@@ -343,7 +347,12 @@ def _collude(run: Run, attack: Attack, colluders: tuple[int, ...]) -> str:
     return f"colluding with client {', '.join(names)}"
 
 
-def _taught_with(j: int, member: np.ndarray, ids: np.ndarray, scene: Scene) -> np.ndarray:
+def _taught_with(
+    j: int,
+    member: np.ndarray,
+    ids: np.ndarray,
+    scene: Scene,
+) -> np.ndarray:
     """Return positions of the samples that a colluder teaches with: its own members against the
     rest of the pool or, where clients have a test part, against its own. The rest has other labels
     than its members under label skew, and a lesson on membership would be one on labels; on the
@@ -355,7 +364,11 @@ def _taught_with(j: int, member: np.ndarray, ids: np.ndarray, scene: Scene) -> n
 
 
 def _lesson(
-    run: Run, client: int, observed: Observations, ids: np.ndarray, member: np.ndarray
+    run: Run,
+    client: int,
+    observed: Observations,
+    ids: np.ndarray,
+    member: np.ndarray,
 ) -> Colluder:
     return Colluder(
         client=client,
@@ -386,7 +399,12 @@ def _drawn_rows(job: Job, view: View, clients: list[int]) -> Sequence[int]:
     return clients if view == "server" else range(job.clients)
 
 
-def _redrawn_pool(run: Run, member: np.ndarray, j: int, rows: Sequence[int]) -> np.ndarray:
+def _redrawn_pool(
+    run: Run,
+    member: np.ndarray,
+    j: int,
+    rows: Sequence[int],
+) -> np.ndarray:
     """Return [R, M, N] the pool as the released code would show it to a colluder: its own samples
     in place, the rest redrawn.
     """

@@ -140,7 +140,11 @@ class Run:
 
 
 def train(
-    job: Job, parts: Parts, scene: Scene, attacks: Requests, on_round: Callable[[int], None]
+    job: Job,
+    parts: Parts,
+    scene: Scene,
+    attacks: Requests,
+    on_round: Callable[[int], None],
 ) -> Trained:
     """Train the run from the first round to the last. Of a passive attack its request is enough; an
     active one takes part.
@@ -158,7 +162,13 @@ def train(
 # --- before round 1 -------------------------------------------------------------------------------
 
 
-def _setup(job: Job, parts: Parts, scene: Scene, attacks: Requests, names: set[str]) -> Setup:
+def _setup(
+    job: Job,
+    parts: Parts,
+    scene: Scene,
+    attacks: Requests,
+    names: set[str],
+) -> Setup:
     device = torch.device(job.device)
     n_models = parts.defense.n_models or job.clients
     flat, initial = fresh_models(job, parts.model, scene.data, device, n_models)
@@ -181,7 +191,13 @@ def _setup(job: Job, parts: Parts, scene: Scene, attacks: Requests, names: set[s
     )
 
 
-def _recorder(job: Job, scene: Scene, setup: Setup, attacks: Requests, names: set[str]) -> Recorder:
+def _recorder(
+    job: Job,
+    scene: Scene,
+    setup: Setup,
+    attacks: Requests,
+    names: set[str],
+) -> Recorder:
     """Return the recorder of the signals. Raises ``UserError`` where there is room for none."""
     signals, failed = make_signals(job, names)
     engine = f"({DISTRIBUTION} {job.provenance.fedbench})"
@@ -207,7 +223,12 @@ def _recorder(job: Job, scene: Scene, setup: Setup, attacks: Requests, names: se
     return recorder
 
 
-def _insider(job: Job, scene: Scene, attacks: Requests, device: torch.device) -> Insider | None:
+def _insider(
+    job: Job,
+    scene: Scene,
+    attacks: Requests,
+    device: torch.device,
+) -> Insider | None:
     """Return the run's adversary with what its setting grants it; raises ``SkipCell`` where that is
     less than it needs.
     """
@@ -234,7 +255,12 @@ def _insider(job: Job, scene: Scene, attacks: Requests, device: torch.device) ->
     )
 
 
-def _good_start(job: Job, parts: Parts, scene: Scene, setup: Setup) -> Training:
+def _good_start(
+    job: Job,
+    parts: Parts,
+    scene: Scene,
+    setup: Setup,
+) -> Training:
     """Return the federation from initial models that each have their share of the members (IFCA's
     find_good_initializer, docs/methods/clustering.md#ifca); raises ``Diverged`` when none of the
     draws has.
@@ -337,7 +363,12 @@ def _run_rounds(
 class _Audits:
     """The audited rounds of a training so far."""
 
-    def __init__(self, scene: Scene, training: Training, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        training: Training,
+        recorder: Recorder,
+    ) -> None:
         self._scene, self._training, self._recorder = scene, training, recorder
         self._test_x = torch.from_numpy(scene.data.test_x).to(training.setup.device)
         self.history: list[dict[str, Any]] = []

@@ -43,7 +43,12 @@ def cached(job: Job) -> tuple[Packed | None, ShadowLogits | None]:
     return None if job.attacker else load_training(job), shadows
 
 
-def train_run(job: Job, out: Channel, trained: bool, shadows: bool) -> None:
+def train_run(
+    job: Job,
+    out: Channel,
+    trained: bool,
+    shadows: bool,
+) -> None:
     """Compute what is missing of a run and send it: "advanced" after each round, "trained" with all
     of it, then, where an active attack took part, "answers" of that very attack.
 
@@ -189,7 +194,11 @@ def load_training(job: Job) -> Packed | None:
     return (meta, arrays) if whole and _serves(job, meta, arrays) else None
 
 
-def _serves(job: Job, meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> bool:
+def _serves(
+    job: Job,
+    meta: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+) -> bool:
     if any(meta[name] != value for name, value in _made_by(job).items()):
         return False
     requests = [cell.request for cell in job.cells]

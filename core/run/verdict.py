@@ -43,7 +43,12 @@ class _Candidates:
     canary: np.ndarray
     in_mix: np.ndarray
 
-    def groups(self, seed: int, code: int, draws: SharedDraws | None) -> dict[Group, Score]:
+    def groups(
+        self,
+        seed: int,
+        code: int,
+        draws: SharedDraws | None,
+    ) -> dict[Group, Score]:
         """Return the metrics of each group of candidates."""
         counted = self.kind != EXCLUDED
         scores, kind, canary = self.scores[counted], self.kind[counted], self.canary[counted]
@@ -51,7 +56,12 @@ class _Candidates:
         return score_groups(scores, kind, canary, rng, self.in_mix[counted], draws)
 
 
-def verdict(run: Run, cell: Cell, answers: Answers, draws: SharedDraws | None = None) -> Verdict:
+def verdict(
+    run: Run,
+    cell: Cell,
+    answers: Answers,
+    draws: SharedDraws | None = None,
+) -> Verdict:
     """Compute the metrics of all targets of one cell. Raises :class:`BadScores` for what is not one
     finite number a candidate.
 
@@ -100,7 +110,12 @@ class _TargetVerdict:
     arrays: dict[str, np.ndarray]
 
 
-def _of_target(run: Run, i: int, answers: Answers, draws: SharedDraws | None) -> _TargetVerdict:
+def _of_target(
+    run: Run,
+    i: int,
+    answers: Answers,
+    draws: SharedDraws | None,
+) -> _TargetVerdict:
     job, scene, trained, audit = run.job, run.scene, run.trained, run.scene.audits[i]
     code, kind = audit.target.code, kinds_of(audit, trained)
     scores, by_round = _checked(audit, answers, i, len(trained.rounds))
@@ -149,7 +164,12 @@ def _arrays(
     return {f"t{audit.target.code}_{name}": a for name, a in arrays.items()}
 
 
-def _checked(audit: AuditSet, answers: Answers, i: int, n_rounds: int) -> Scores:
+def _checked(
+    audit: AuditSet,
+    answers: Answers,
+    i: int,
+    n_rounds: int,
+) -> Scores:
     """Return the scores of the i-th target. Raises :class:`BadScores`."""
     scores, by_round = answers.scores[i], answers.by_round[i]
     target, n = audit.target.words(), len(audit.ids)
@@ -165,7 +185,10 @@ def _checked(audit: AuditSet, answers: Answers, i: int, n_rounds: int) -> Scores
 
 
 def _rounds(
-    run: Run, by_round: np.ndarray | None, kind: np.ndarray, code: int
+    run: Run,
+    by_round: np.ndarray | None,
+    kind: np.ndarray,
+    code: int,
 ) -> RoundScores | None:
     """Return the last round, the calibrated round and the labelled oracle of a single-round attack;
     None for a trajectory attack.
@@ -180,7 +203,11 @@ def _rounds(
 
 
 def _decision(
-    run: Run, threshold: float | None, rows: np.ndarray, kind: np.ndarray, code: int
+    run: Run,
+    threshold: float | None,
+    rows: np.ndarray,
+    kind: np.ndarray,
+    code: int,
 ) -> DecisionScores | None:
     """Return accuracy, precision and recall of an attack that says "member" by a threshold of its
     own.
