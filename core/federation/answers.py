@@ -111,7 +111,8 @@ def _data(answer: Any, data: MemberData, ctx: Any) -> Fit:
     """Accept data of any number of samples, which the loop checks, with values to train on."""
     if not isinstance(answer, MemberData):
         return Misfit(describe(answer), "MemberData")
-    n, classes = None, ctx.federation.n_classes
+    n = None
+    classes = ctx.federation.n_classes
     if isinstance(answer.y, torch.Tensor) and answer.y.dim() == 1:
         n = len(answer.y)
     dtype = "floats"
@@ -180,7 +181,8 @@ def _batch(answer: Any, batch: Batch, ctx: Any) -> Fit:
         return Misfit(describe(answer), "Batch")
     if misfit := _tensor(answer.x, [None, *batch.x.shape[1:]], batch.x, "floats", "batch.x"):
         return misfit
-    n, classes = len(answer.x), ctx.federation.n_classes
+    n = len(answer.x)
+    classes = ctx.federation.n_classes
     if answer.x.dtype != batch.x.dtype or not n:
         content = _dtype_name(answer.x) if n else "an empty tensor"
         return Misfit(f"batch.x that is {content}", f"samples of {_dtype_name(batch.x)}")

@@ -289,7 +289,8 @@ class Composite(Delegating, Defense):
         ctx: MemberContext,
     ) -> torch.Tensor | None:
         gradient = self._one("local_step", batch, ctx)
-        step, loss = self._owners["local_step"], self._owners["loss"]
+        step = self._owners["local_step"]
+        loss = self._owners["loss"]
         if gradient is not None and step is not None and loss is not None and step != loss:
             raise UserError(
                 f"{self._names([step, loss])} cannot be combined: the first computes gradients "

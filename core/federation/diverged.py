@@ -98,7 +98,8 @@ class Causes:
         trained: list[tuple[int, int]],
     ) -> None:
         """Raise for the (client, global model) pairs that left their training not finite."""
-        flat, clients = self._setup.flat, self._setup.clients
+        flat = self._setup.flat
+        clients = self._setup.clients
         for k, j in trained:
             start = self._setup.initial[j]
             if not finite(flat.logits(start, self._buffers, clients[k].x, self._counts)):

@@ -111,8 +111,11 @@ def finished(run: Run, analysis: Analysis) -> FinishedRun:
     """Return the run as an analysis sees it: copies, and the rows of its views alone, so that its
     findings do not depend on what else was measured.
     """
-    job, scene, trained = run.job, run.scene, run.trained
-    pool, groups = scene.pool, scene.groups
+    job = run.job
+    scene = run.scene
+    trained = run.trained
+    pool = scene.pool
+    groups = scene.groups
     rows = _rows(run, analysis)
     malicious: tuple[int, ...] = ()
     if job.attacker:
@@ -146,7 +149,8 @@ def _rows(run: Run, analysis: Analysis) -> list[int]:
     """Return the ids of the rows that an analysis sees."""
     if not analysis.needs:
         return []
-    job, views = run.job, {analysis.view, *analysis.also}
+    job = run.job
+    views = {analysis.view, *analysis.also}
     coalitions = len(job.coalitions)
     return rows_of(views, job.clients, job.averaged, run.trained.n_models, coalitions)
 

@@ -55,7 +55,8 @@ def repeated_share(data: Data, name: str) -> float:
     Such a candidate counts as a non-member although it was trained on. A few occur among small
     binary records; many are a mistake in the splits.
     """
-    n, n_holdout = trained_on(data, data.holdout_x, data.holdout_y), len(data.holdout_y)
+    n = trained_on(data, data.holdout_x, data.holdout_y)
+    n_holdout = len(data.holdout_y)
     if 2 * n > n_holdout:
         raise UserError(
             f"dataset '{name}': {n:,} of {n_holdout:,} hold-out samples are training samples too "
@@ -86,7 +87,8 @@ def require_room(
     n_holdout: int,
 ) -> None:
     """Raise ``UserError`` for audit lists that no machine can draw, by their numbers alone."""
-    clients, audit = setting.federation.clients, setting.audit
+    clients = setting.federation.clients
+    audit = setting.audit
     if targets * clients > bounds.DRAWS:
         raise UserError(
             f"{targets:,} targets of {clients:,} clients: each is asked about against all others, "

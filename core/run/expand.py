@@ -109,8 +109,11 @@ class _Expansion:
         results: Path,
         device: str,
     ) -> None:
-        self.loaded, self.spec, self.resolved = loaded, loaded.spec, resolved
-        self.results, self.device = results, device
+        self.loaded = loaded
+        self.spec = loaded.spec
+        self.resolved = resolved
+        self.results = results
+        self.device = device
         self.provenance = gather(device, _DTYPE)
         self.engine = engine_digest()
         self.notes: dict[str, None] = {}
@@ -170,7 +173,8 @@ class _Expansion:
         """Return the components with a valid declaration; the mistakes of the rest are noted."""
         declarations: list[Declaration] = []
         for use in uses:
-            place, party = self.refusals.place_of(kind, use), f"{kind} {use}"
+            place = self.refusals.place_of(kind, use)
+            party = f"{kind} {use}"
             declaration = self.refusals.ask(place, party, partial(self._declared, kind, use))
             if declaration is not None:
                 declarations.append((use, declaration))
@@ -321,14 +325,23 @@ class _Expansion:
         splits: dict[_SplitKey, str | None],
         attacker: ComponentUse | None,
     ) -> Job | None:
-        setting, resolved = self.spec.settings[row.i], self.resolved.settings[row.i]
+        setting = self.spec.settings[row.i]
+        resolved = self.resolved.settings[row.i]
         adversary = row.adversary
         malicious = adversary.malicious(setting.federation.clients) if adversary else 0
         targets = targets_of(setting, row.members or row.observed, malicious)
         # what a split depends on: many defenses and attacks share one
         key = (row.i, targets, row.defense.root_samples, attacker is not None)
         if key not in splits:
-            digest = partial(_split_digest, row, setting, targets, seed, loaded.data, attacker)
+            digest = partial(
+                _split_digest,
+                row,
+                setting,
+                targets,
+                seed,
+                loaded.data,
+                attacker,
+            )
             splits[key] = self.refusals.ask(self._place(row), "partition", digest)
         split = splits[key]
         if split is None:
@@ -382,7 +395,9 @@ class _Expansion:
 
     def _with_cells(self, job: Job, attacks: list[Declaration]) -> Job:
         """Return the job with a cell for each attack."""
-        setting, coalition, defense = job.setting.name, job.coalition, job.defense.label
+        setting = job.setting.name
+        coalition = job.coalition
+        defense = job.defense.label
         remarks = self.remarks.get((setting, coalition, defense), [])
         cells: list[Cell] = []
         for use, attack in attacks:
@@ -391,7 +406,14 @@ class _Expansion:
             signals = job.signals_of(cell).values()
             parts = [job.dataset, job.model, job.defense, use, *job.analyses, *signals]
             notes = (*self.misspelt.of(parts), *remarks)
-            name = stem(setting, coalition, defense, use.label, job.seed, key)
+            name = stem(
+                setting,
+                coalition,
+                defense,
+                use.label,
+                job.seed,
+                key,
+            )
             cells.append(replace(cell, key=key, stem=name, notes=notes))
             self.notes |= dict.fromkeys(notes)
         return replace(job, cells=tuple(cells))
@@ -404,7 +426,8 @@ class _Expansion:
         seed: int,
         data: Data,
     ) -> None:
-        setting, place = self.spec.settings[row.i], self._place(row)
+        setting = self.spec.settings[row.i]
+        place = self._place(row)
         size = self._size(row, seed, data)
         precision = setting.federation.precision
         self.refusals.ask(place, "precision", lambda: check_precision(precision, self.device))
@@ -428,7 +451,8 @@ class _Expansion:
         mistake noted.
         """
         resolved = self.resolved.settings[row.i]
-        dataset, model = resolved.dataset, resolved.model
+        dataset = resolved.dataset
+        model = resolved.model
         key = key_of(dataset.identity()), key_of(model.identity())
 
         def try_it() -> int:
@@ -436,7 +460,8 @@ class _Expansion:
             return try_model(model.make()[0], samples)
 
         if key not in self.sizes:
-            party, distributions = f"model {model}", [*dataset.distributions, *model.distributions]
+            party = f"model {model}"
+            distributions = [*dataset.distributions, *model.distributions]
             question = partial(ask_apart, party, distributions, try_it)
             size = self.refusals.ask(self._place(row), party, question)
             if size is None:
@@ -452,7 +477,8 @@ def _remarks(
     n_params: int,
 ) -> list[str]:
     """Return the remarks of a defense on a setting. Raises ``UserError`` if it cannot serve it."""
-    clients, adversary = setting.federation.clients, row.adversary
+    clients = setting.federation.clients
+    adversary = row.adversary
     defense = defense_of(row.use)
     facts = public_facts(
         setting.federation,

@@ -155,7 +155,8 @@ class Job:
     @property
     def audited_rounds(self) -> set[int]:
         """Every round that ``audit.every`` divides, and the last one."""
-        rounds, every = self.setting.federation.rounds, self.setting.audit.every
+        rounds = self.setting.federation.rounds
+        every = self.setting.audit.every
         return {*range(every, rounds + 1, every), rounds}
 
     @property

@@ -60,7 +60,8 @@ def try_model(model: Model, data: Data) -> int:
         floating = [b for b in module.buffers() if b.is_floating_point() or b.is_complex()]
         _require_one_dtype(name, "trainable parameters", trainable)
         _require_one_dtype(name, "floating-point buffers", floating)
-        net, x = wrap(module, data).eval(), _different(data)
+        net = wrap(module, data).eval()
+        x = _different(data)
         _require_logits(name, net, x[:2], data)
         try:
             refuse_batch_statistics(net)
@@ -105,7 +106,8 @@ def _require_logits(
 ) -> None:
     """Raise ``UserError`` unless the samples ``x`` have finite logits, one a class."""
     refusal = f"does not take samples of shape {list(data.input_shape)}"
-    logits, shape = _answer(name, net, x, refusal), (len(x), data.n_classes)
+    logits = _answer(name, net, x, refusal)
+    shape = (len(x), data.n_classes)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != shape:
         answer = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise UserError(
@@ -160,7 +162,8 @@ def _revealing(
     try:
         twin.double()(wide)
     except Exception:
-        twin, wide = net, x
+        twin = net
+        wide = x
     built = {name: p.clone() for name, p in twin.named_parameters()}
     for name, drawn in drawn_parameters(twin, torch.Generator().manual_seed(0)).items():
         twin.get_parameter(name).add_(0.1 * drawn)
@@ -245,7 +248,8 @@ def _require_same(
     """Raise ``UserError`` unless the clients end at ``expected`` [2, P + B + I], with no trace of
     the first one in the answers of the module.
     """
-    flat, x = setup.flat, setup.clients[1].x
+    flat = setup.flat
+    x = setup.clients[1].x
     before = _outputs(flat, start, x)
     uploads = next(Training(setup).rounds()).uploads
     if not torch.equal(_outputs(flat, start, x), before):

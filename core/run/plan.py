@@ -116,9 +116,11 @@ def _names(setting: ResolvedSetting, resolved: Resolved, kind: str) -> set[str]:
         return {setting.spec.name}
     if kind == "coalition":
         return {"none", *(coalition.name for coalition in setting.coalitions)}
-    uses, labels = resolved.attacks, setting.spec.attacks
+    uses = resolved.attacks
+    labels = setting.spec.attacks
     if kind == "defense":
-        uses, labels = resolved.defenses, setting.spec.defenses
+        uses = resolved.defenses
+        labels = setting.spec.defenses
     running = [use for use in uses if labels is None or use.label in labels]
     return {use.label for use in running} | {use.name for use in running}
 

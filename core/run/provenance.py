@@ -160,7 +160,8 @@ def require_data(job: Job) -> None:
     """Raise ``UserError`` unless the job's data set can be loaded here, downloaded if it is
     missing, and is the planned one.
     """
-    digest, planned = ask(lambda: load_data(job.dataset, job.seed).digest), job.digests["data"]
+    digest = ask(lambda: load_data(job.dataset, job.seed).digest)
+    planned = job.digests["data"]
     if digest != planned:
         raise UserError(
             f"the data of '{job.dataset.name}', seed {job.seed}, are not those that the suite was "

@@ -20,7 +20,8 @@ class Refusals:
     """Gathers what is wrong with a suite while it is planned."""
 
     def __init__(self, loaded: LoadedSuite, resolved: Resolved) -> None:
-        self.loaded, self.resolved = loaded, resolved
+        self.loaded = loaded
+        self.resolved = resolved
         self.problems: list[str] = []
 
     def raise_all(self) -> None:
@@ -120,7 +121,8 @@ class Refusals:
         for kind, (a, b) in kinds.items():
             if a == b:
                 continue
-            reason, remedy = "are the same in all that counts", "remove one"
+            reason = "are the same in all that counts"
+            remedy = "remove one"
             if kind == "coalition":
                 reason = f"hold the same clients {job.members_text}"
             if earlier.adversary != job.adversary:

@@ -165,7 +165,8 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     ]
     for part, kind in (("signals", "signal"), ("analyses", "analysis")):
         for name in sorted(old[part].keys() | new[part].keys()):
-            before, after = old[part].get(name), new[part].get(name)
+            before = old[part].get(name)
+            after = new[part].get(name)
             lines += _of_component(f"{kind} '{name}'", before, after, named=True)
     return list(dict.fromkeys(lines))
 
@@ -175,7 +176,8 @@ def _of_runs(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     for kind in _COMPONENTS:
         name = "adversary's attack" if kind == "attacker" else kind
         lines += _of_component(name, old.get(kind), new.get(kind))
-    before, after = old["digests"], new["digests"]
+    before = old["digests"]
+    after = new["digests"]
     for part in sorted(before.keys() | after.keys()):
         if before.get(part) != after.get(part) and part not in _FOLLOWING:
             text = _DIGESTS.get(part, f"the digest of {part} changed")
@@ -238,7 +240,8 @@ def values_that_differ(
 ) -> Iterator[tuple[str, str, str]]:
     """Return (dotted name as a suite has it, old value, new value) of every difference."""
     for name in sorted((old.keys() | new.keys()) - {*without}):
-        a, b = old.get(name), new.get(name)
+        a = old.get(name)
+        b = new.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
             path = f"{prefix}{name}."
             inner = "" if path in ("setting.", "provenance.") else path

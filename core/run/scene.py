@@ -135,7 +135,8 @@ def set_scene(job: Job, parts: Parts) -> Scene:
         UserError: for data that cannot carry the setting, and for other data than planned.
     """
     data = parts.dataset.load(job.seed)
-    digest, planned = data.digest(), job.digests["data"]
+    digest = data.digest()
+    planned = job.digests["data"]
     if digest != planned:
         raise UserError(
             f"the dataset '{job.dataset.name}' gave other data than when the run was planned "
@@ -173,12 +174,23 @@ def make_scene(
         poisoned: whether it does.
         root: samples that the server's rule wants.
     """
-    n_train, n_holdout = len(data.train_y), len(data.holdout_y)
+    n_train = len(data.train_y)
+    n_holdout = len(data.holdout_y)
     clients = setting.federation.clients
     split = _cut(data, setting, seed)
     groups = _grouped(data, setting, seed)
     malicious = adversary.malicious(clients) if adversary else 0
-    audits = [candidates_of(t, split, setting.audit, seed, malicious, groups) for t in targets]
+    audits = [
+        candidates_of(
+            t,
+            split,
+            setting.audit,
+            seed,
+            malicious,
+            groups,
+        )
+        for t in targets
+    ]
     mask = np.zeros(0, np.int64)
     if adversary and poisoned:
         mask = mask_set(split.train, malicious, adversary.mask_set, seed)
@@ -205,7 +217,8 @@ def make_scene(
 
 
 def _cut(data: Data, setting: Setting, seed: int) -> Split:
-    federation, cut = setting.federation, setting.partition
+    federation = setting.federation
+    cut = setting.partition
     parameters = cut.model_dump(exclude_none=True)
     return cut_all(
         data.train_y,
@@ -240,7 +253,8 @@ def _deformed(data: Data, split: Split, groups: Groups) -> Data:
     """Deform every client's images its own way, and test and hold-out sample i as client i mod
     K's.
     """
-    home, clients = split.home(), len(split.train)
+    home = split.home()
+    clients = len(split.train)
     return replace(
         data,
         train_x=deform(data.train_x, home[: split.n_train], groups),
@@ -296,7 +310,8 @@ def candidates_of(
     if target.client is not None:
         return _of_client(target.client, split, audit, seed, groups)
     assert audit.members is not None  # checked by the suite's types
-    absent, shards = audit.members_from == "holdout", split.train
+    absent = audit.members_from == "holdout"
+    shards = split.train
     everybody = np.arange(len(shards))
     honest = everybody[: len(shards) - malicious]
     counts = audit.members, audit.nonmembers, seed
@@ -304,7 +319,15 @@ def candidates_of(
         clients = honest[groups.of_client[honest] == target.index]
         name = groups.names[target.index]
         outsiders = split.outsiders(clients, f"group '{name}'")
-        return group_set(shards, outsiders, target.index, name, clients, *counts, absent=absent)
+        return group_set(
+            shards,
+            outsiders,
+            target.index,
+            name,
+            clients,
+            *counts,
+            absent=absent,
+        )
     outsiders = split.outsiders(honest if split.has_test else everybody, "all honest clients")
     return attack_set(shards, outsiders, malicious, *counts, absent=absent)
 
@@ -341,14 +364,17 @@ def samples_of(
     scene: Scene, ids: np.ndarray, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (x, y) of these samples on the device."""
-    x, y = torch.from_numpy(scene.x_of(ids)), torch.from_numpy(scene.y_of(ids))
+    x = torch.from_numpy(scene.x_of(ids))
+    y = torch.from_numpy(scene.y_of(ids))
     return x.to(device), y.to(device)
 
 
 def client_data(scene: Scene, k: int, device: torch.device) -> MemberData:
     """Return a client's data, with its validation part, if it has one, held out."""
-    ids, validation = scene.split.own(k), scene.split.validation[k]
-    x, y = torch.from_numpy(scene.data.train_x[ids]), torch.from_numpy(scene.data.train_y[ids])
+    ids = scene.split.own(k)
+    validation = scene.split.validation[k]
+    x = torch.from_numpy(scene.data.train_x[ids])
+    y = torch.from_numpy(scene.data.train_y[ids])
     mask = None
     if len(validation):
         mask = torch.from_numpy(np.isin(ids, validation)).to(device)
@@ -390,7 +416,8 @@ def used_samples(
     """Return the counts over the scene's pool. What ``malicious`` clients train on is not known:
     they send what an adversary makes.
     """
-    pool, in_rounds = scene.pool, usage.of_rounds()
+    pool = scene.pool
+    in_rounds = usage.of_rounds()
     counts = np.zeros((2, len(pool)), np.int32)
     for k in range(len(scene.shards)):
         ids = scene.split.own(k)

@@ -123,16 +123,27 @@ def _scores_by_halves(run: Run, attack: Attack, audit: AuditSet) -> Scores:
             "half of the candidates are known, and align_nonmembers: false redraws them in every "
             "round"
         )
-    kind, names = kinds_of(audit, run.trained), run.scene.names[audit.ids]
+    kind = kinds_of(audit, run.trained)
+    names = run.scene.names[audit.ids]
     second = in_second_half(kind, names, run.job.seed, audit.target)
     observed = _observations(run, attack, audit)
-    scores, by_round = np.empty(len(kind)), None
+    scores = np.empty(len(kind))
+    by_round = None
     for half in (~second, second):
         taught = np.flatnonzero(~half & (kind != EXCLUDED))
         taught = taught[np.argsort(names[taught])]
-        judged, counted = np.flatnonzero(half), kind[half] != EXCLUDED
+        judged = np.flatnonzero(half)
+        counted = kind[half] != EXCLUDED
         member = kind[taught] == MEMBER
-        values, rounds = _scores_of_half(run, attack, audit, observed, taught, member, judged)
+        values, rounds = _scores_of_half(
+            run,
+            attack,
+            audit,
+            observed,
+            taught,
+            member,
+            judged,
+        )
         scores[judged] = ranks(values, counted)
         if rounds is not None:
             if by_round is None:
@@ -153,8 +164,11 @@ def _scores_of_half(
     """Return the scores of the candidates at positions ``judged`` by a copy of the attack that was
     fitted to those at positions ``taught``, of which it knows the membership.
     """
-    copy, code = fresh(attack), audit.target.code
-    ids, n, n_rounds = audit.ids[taught], len(judged), len(observed.rounds)
+    copy = fresh(attack)
+    code = audit.target.code
+    ids = audit.ids[taught]
+    n = len(judged)
+    n_rounds = len(observed.rounds)
     lesson = _lesson(run, code, part_of(observed, taught), ids, member)
     _fit(copy, [lesson], _audit(run, ids, code))
     question = _audit(run, audit.ids[judged], code)
@@ -204,8 +218,11 @@ def _threshold(attack: Attack) -> float | None:
 
 def _observations(run: Run, attack: Attack, audit: AuditSet) -> Observations:
     """Return the observations of one target's candidates through the attack's view."""
-    job, scene, trained = run.job, run.scene, run.trained
-    client, view = audit.target.client, attack.view
+    job = run.job
+    scene = run.scene
+    trained = run.trained
+    client = audit.target.client
+    view = attack.view
     if attack.needs_shadow_models and not scene.aligned:
         raise SkipCell(
             "shadow models answer for fixed candidates, and align_nonmembers: false redraws them "
@@ -217,7 +234,16 @@ def _observations(run: Run, attack: Attack, audit: AuditSet) -> Observations:
     rows = trained.rows
     if view == "coalition":
         rows = seen_from(client, rows, job.coalitions)
-    observed = observe(view, client, rows, trained.rounds, trained.signals, pick, served, clients)
+    observed = observe(
+        view,
+        client,
+        rows,
+        trained.rounds,
+        trained.signals,
+        pick,
+        served,
+        clients,
+    )
     if attack.needs_shadow_models:
         return replace(observed, shadow_models=_shadow_models(run, pick, served[-1]))
     if not len(observed.clients):
@@ -238,8 +264,17 @@ def _positions(run: Run, audit: AuditSet, rows: Sequence[int]) -> np.ndarray:
     pick = np.searchsorted(scene.pool, audit.ids)
     if scene.aligned:
         return pick
-    owners, n_rounds = scene.redrawn_from(audit)[scene.pool], len(run.trained.rounds)
-    return redrawn(pick, audit.owner, owners, n_rounds, rows, run.job.seed, audit.target.code)
+    owners = scene.redrawn_from(audit)[scene.pool]
+    n_rounds = len(run.trained.rounds)
+    return redrawn(
+        pick,
+        audit.owner,
+        owners,
+        n_rounds,
+        rows,
+        run.job.seed,
+        audit.target.code,
+    )
 
 
 def _shadow_models(
@@ -250,7 +285,9 @@ def _shadow_models(
     """Return the answers of the shadow models and the target models for the candidates at positions
     ``pick`` [n] of the pool; None where the setting has no shadow models.
     """
-    shadows, logits, scene = run.shadows, run.trained.logits, run.scene
+    shadows = run.shadows
+    logits = run.trained.logits
+    scene = run.scene
     if shadows is None:
         return None
     assert logits is not None
@@ -327,8 +364,10 @@ def by_colluders(
 
 def _collude(run: Run, attack: Attack, colluders: tuple[int, ...]) -> str:
     """Fit the attack to what the colluders share. Returns a note that names them."""
-    scene, trained = run.scene, run.trained
-    order, view = scene.presented, shared_view(attack.view)
+    scene = run.scene
+    trained = run.trained
+    order = scene.presented
+    view = shared_view(attack.view)
     ids = scene.pool[order]
     lessons: list[Colluder] = []
     for j in colluders:
@@ -339,8 +378,19 @@ def _collude(run: Run, attack: Attack, colluders: tuple[int, ...]) -> str:
         if not scene.aligned:
             pick = _redrawn_pool(run, member, j, _drawn_rows(run.job, view, clients))
         served = trained.assignment[:, np.full(len(taught), j)]
-        rows, rounds, signals = trained.rows, trained.rounds, trained.signals
-        observed = observe(view, j, rows, rounds, signals, pick[..., taught], served, clients)
+        rows = trained.rows
+        rounds = trained.rounds
+        signals = trained.signals
+        observed = observe(
+            view,
+            j,
+            rows,
+            rounds,
+            signals,
+            pick[..., taught],
+            served,
+            clients,
+        )
         lessons.append(_lesson(run, j, observed, ids[taught], member[taught]))
     _fit(attack, lessons, _audit(run, ids, -1))
     names = [f"{c.client}{' (defended)' * c.defended}" for c in lessons]
@@ -412,7 +462,15 @@ def _redrawn_pool(
     owner = np.where(member, j, -2)
     owners_of_pool = np.empty_like(owner)
     owners_of_pool[order] = owner
-    return redrawn(order, owner, owners_of_pool, len(run.trained.rounds), rows, run.job.seed, j)
+    return redrawn(
+        order,
+        owner,
+        owners_of_pool,
+        len(run.trained.rounds),
+        rows,
+        run.job.seed,
+        j,
+    )
 
 
 def redrawn(

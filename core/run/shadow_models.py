@@ -63,7 +63,8 @@ def shadow_identity(job: Job) -> dict[str, Any]:
     setting = run["setting"]
     parts = {name: run[name] for name in _OF_RUN}
     recipe = {name: setting["federation"][name] for name in _OF_FEDERATION}
-    shadow, groups = setting["audit"]["shadow"], setting["groups"]
+    shadow = setting["audit"]["shadow"]
+    groups = setting["groups"]
     return {**parts, **recipe, "shadow": shadow, "groups": groups, "cpu": job.provenance.cpu_type}
 
 
@@ -74,7 +75,8 @@ def train_shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
     (Shokri et al., IEEE S&P 2017, section V-A; of a training set half the shadow samples, all
     candidates are outsiders).
     """
-    device, spec = torch.device(job.device), job.setting.audit.shadow
+    device = torch.device(job.device)
+    spec = job.setting.audit.shadow
     assert spec is not None
     flat, initial = fresh_models(
         job, parts.model, scene.data, device, spec.models, purpose="shadow init"
@@ -91,7 +93,8 @@ def train_shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
         members=(),
         initial=initial,
     )
-    buffers, counts = flat.buffers.clone(), flat.counts
+    buffers = flat.buffers.clone()
+    counts = flat.counts
     members = [_half(job, m, len(y)) for m in range(spec.models)]
     logits: list[np.ndarray] = []
     for m, member in enumerate(members):

@@ -156,7 +156,14 @@ def train(
     if answers(training.setup):
         recorder.answer = partial(answered, training)
     shadow_models = any(attack.needs_shadow_models for attack in attacks)
-    return _run_rounds(job, scene, training, recorder, on_round, shadow_models)
+    return _run_rounds(
+        job,
+        scene,
+        training,
+        recorder,
+        on_round,
+        shadow_models,
+    )
 
 
 # --- before round 1 -------------------------------------------------------------------------------
@@ -265,10 +272,18 @@ def _good_start(
     find_good_initializer, docs/methods/clustering.md#ifca); raises ``Diverged`` when none of the
     draws has.
     """
-    n, least = len(setup.initial), setup.defense.least_share
+    n = len(setup.initial)
+    least = setup.defense.least_share
     for draw in range(_DRAWS):
         if draw:
-            _, initial = fresh_models(job, parts.model, scene.data, setup.device, n, draw)
+            _, initial = fresh_models(
+                job,
+                parts.model,
+                scene.data,
+                setup.device,
+                n,
+                draw,
+            )
             # what it learnt belongs to the last draw
             fresh = defense_of(job.defense, job.defending)
             setup = replace(setup, initial=initial, defense=fresh)
@@ -369,7 +384,9 @@ class _Audits:
         training: Training,
         recorder: Recorder,
     ) -> None:
-        self._scene, self._training, self._recorder = scene, training, recorder
+        self._scene = scene
+        self._training = training
+        self._recorder = recorder
         self._test_x = torch.from_numpy(scene.data.test_x).to(training.setup.device)
         self.history: list[dict[str, Any]] = []
         self.assignments: list[tuple[int, ...]] = []
@@ -402,7 +419,8 @@ class _Audits:
         """Return the sizes of the clusters, and how many clients moved since the last audited
         round; nothing with one model, or one a client.
         """
-        n_models, assignment = len(self._training.models), result.assignment
+        n_models = len(self._training.models)
+        assignment = result.assignment
         if n_models in (1, len(assignment)):
             return {}
         moved = 0

@@ -67,7 +67,8 @@ def train_run(
         requests = [attacker] if attacker else [cell.request for cell in job.cells]
         training = train(job, parts, scene, requests, lambda t: out.send("advanced", t))
         values, signals = pack(training)
-        meta, arrays = meta | values, arrays | signals
+        meta = meta | values
+        arrays = arrays | signals
     shadow_models = None
     if wants_shadow_models(job) and not shadows:
         shadow_models = train_shadow_models(job, parts, scene)

@@ -51,9 +51,18 @@ class _Candidates:
     ) -> dict[Group, Score]:
         """Return the metrics of each group of candidates."""
         counted = self.kind != EXCLUDED
-        scores, kind, canary = self.scores[counted], self.kind[counted], self.canary[counted]
+        scores = self.scores[counted]
+        kind = self.kind[counted]
+        canary = self.canary[counted]
         rng = numpy_rng(seed, "bootstrap", client=code)
-        return score_groups(scores, kind, canary, rng, self.in_mix[counted], draws)
+        return score_groups(
+            scores,
+            kind,
+            canary,
+            rng,
+            self.in_mix[counted],
+            draws,
+        )
 
 
 def verdict(
@@ -116,8 +125,12 @@ def _of_target(
     answers: Answers,
     draws: SharedDraws | None,
 ) -> _TargetVerdict:
-    job, scene, trained, audit = run.job, run.scene, run.trained, run.scene.audits[i]
-    code, kind = audit.target.code, kinds_of(audit, trained)
+    job = run.job
+    scene = run.scene
+    trained = run.trained
+    audit = run.scene.audits[i]
+    code = audit.target.code
+    kind = kinds_of(audit, trained)
     scores, by_round = _checked(audit, answers, i, len(trained.rounds))
     candidates = _Candidates(
         scores=scores, kind=kind, canary=scene.canary_of(audit.ids), in_mix=audit.in_mix()
@@ -171,8 +184,10 @@ def _checked(
     n_rounds: int,
 ) -> Scores:
     """Return the scores of the i-th target. Raises :class:`BadScores`."""
-    scores, by_round = answers.scores[i], answers.by_round[i]
-    target, n = audit.target.words(), len(audit.ids)
+    scores = answers.scores[i]
+    by_round = answers.by_round[i]
+    target = audit.target.words()
+    n = len(audit.ids)
     if scores.shape != (n,):
         raise BadScores(f"score returned shape {list(scores.shape)} for {target}; expected [{n}]")
     if infinite := int((~np.isfinite(scores)).sum()):
@@ -218,7 +233,8 @@ def _decision(
         return None
     rng = numpy_rng(run.job.seed, "decision", client=code)
     report = asdict(decision_report(rows[:, counted], member, threshold, rng))
-    best, rounds = report.pop("best_index"), run.trained.rounds
+    best = report.pop("best_index")
+    rounds = run.trained.rounds
     best_round = rounds[best] if len(rows) == len(rounds) else rounds[-1]
     return DecisionScores(best_round=int(best_round), **report)
 
