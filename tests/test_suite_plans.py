@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from running import changed, invoke, loaded
 
 from fedbench.core import UserError
-from fedbench.core.run.checks import declaration_mistake
+from fedbench.core.run.declarations import declaration_mistake
 from fedbench.core.run.expand import make_plan
 from fedbench.core.run.job import identity
 from fedbench.core.run.plan import settings_of_parts

@@ -55,7 +55,8 @@ def debug_and_quiet(command: Any) -> Any:
     """``--debug``: whole tracebacks of what plugins raise. ``--quiet``: print only what failed."""
     shared: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
     debug = (
-        "Show the whole traceback of what a plugin raises, on standard error and in the run's log."
+        "Show the whole traceback of what a plugin raises, on standard error and in the run's log; "
+        "fail a defense that writes to what it was handed."
     )
     command = click.option("--quiet", callback=_quiet, help="Print only what failed.", **shared)(
         command
