@@ -16,9 +16,9 @@ from fedbench.core.contract.samples import Batch, MemberData, Selection
 
 
 class Misfit(NamedTuple):
-    """A wrong return value: what was found, and what was expected."""
+    """Wrong return value, and what was expected."""
 
-    found: str
+    actual: str
     expected: str
 
 

@@ -124,7 +124,7 @@ def _require_fit(
 ) -> None:
     if misfit is not None:
         place = f"{type(plugin).__name__}.{phase} ({where})"
-        raise PhaseError(f"{place} returned {misfit.found}; expected {misfit.expected}")
+        raise PhaseError(f"{place} returned {misfit.actual}; expected {misfit.expected}")
 
 
 def backward(loss: torch.Tensor, defense: Defense, where: str) -> None:

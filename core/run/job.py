@@ -52,7 +52,7 @@ class SignalRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One attack on one run."""
+    """Attack on a run."""
 
     key: str
     """hex sha256 of :func:`identity_of_cell`"""
@@ -67,7 +67,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One federated training and the cells still wanted of it."""
+    """Federated training, and the cells still wanted of it."""
 
     suite: str
     setting: Setting
@@ -156,8 +156,8 @@ class Job:
     def audited_rounds(self) -> set[int]:
         """Every round that ``audit.every`` divides, and the last one."""
         rounds = self.setting.federation.rounds
-        every = self.setting.audit.every
-        return {*range(every, rounds + 1, every), rounds}
+        step = self.setting.audit.every
+        return {*range(step, rounds + 1, step), rounds}
 
     @property
     def references(self) -> int | None:

@@ -188,11 +188,12 @@ def load_training(job: Job) -> Packed | None:
     try:
         arrays = read_npz(path)
         meta = json.loads(arrays.pop("meta").tobytes())
-        whole = meta.pop("digest") == key_of({"meta": meta, "arrays": digest_of_arrays(arrays)})
+        digest = meta.pop("digest")
+        intact = digest == key_of({"meta": meta, "arrays": digest_of_arrays(arrays)})
     # whatever a damaged archive makes of numpy, zipfile and json: it only costs the training again
     except Exception:
         return None
-    return (meta, arrays) if whole and _serves(job, meta, arrays) else None
+    return (meta, arrays) if intact and _serves(job, meta, arrays) else None
 
 
 def _serves(
