@@ -217,6 +217,25 @@ class Job:
         return described
 
 
+def record_fields(job: Job, cell: Cell) -> dict[str, Any]:
+    """Return the fields of a cell's record that are known before the run."""
+    return {
+        "key": cell.key,
+        "run_key": job.run_key,
+        "suite": job.suite,
+        "setting": job.setting.name,
+        "coalition": job.coalition,
+        "members": list(job.members),
+        "seed": job.seed,
+        "defense": job.defense,
+        "attack": cell.attack,
+        "view": cell.request.view,
+        "described": job.described(),
+        "digests": job.digests,
+        "provenance": job.provenance,
+    }
+
+
 # --- identities and keys --------------------------------------------------------------------------
 
 # of where a run is made: what changes numbers beyond their last digits

@@ -27,7 +27,7 @@ from fedbench.core.process.channel import Channel, Message, TimeLimits, at_work,
 from fedbench.core.process.child import Child
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.analyse import analyse, received
-from fedbench.core.run.job import Cell, Job, cell_identity, identity, job_of
+from fedbench.core.run.job import Cell, Job, cell_identity, identity, job_of, record_fields
 from fedbench.core.run.process import (
     become_worker,
     end_strays,
@@ -132,24 +132,12 @@ def record_for(
     """With everything the job already knows. ``run``: its identity."""
     outcome, reason = (failure.outcome, failure.reason) if failure else ("ok", "")
     return Record(
-        key=cell.key,
-        run_key=job.run_key,
         outcome=outcome,
         reason=reason,
-        suite=job.suite,
-        setting=job.setting.name,
-        coalition=job.coalition,
-        members=list(job.members),
-        seed=job.seed,
-        defense=job.defense,
-        attack=cell.attack,
-        view=cell.request.view,
-        described=job.described(),
-        provenance=job.provenance,
         measured=measured,
         identity=Identity.model_validate({"run": run, **cell_identity(job, cell)}),
         by_adversary=bool(failure and failure.by_adversary),
-        **{"digests": job.digests, **more, "notes": [*cell.notes, *more.get("notes", ())]},
+        **{**record_fields(job, cell), **more, "notes": [*cell.notes, *more.get("notes", ())]},
     )
 
 
@@ -197,12 +185,10 @@ def _judged(
             run_identity,
             None,
             clock.measured(done.measured, scored.cpu_s),
-            targets=scored.targets,
-            pooled=scored.pooled,
-            notes=scored.notes,
             analyses=found,
             digests={**job.digests, "scores": digest_of_arrays(arrays)},
             **common,
+            **scored.recorded,
         ),
         arrays,
     )
