@@ -273,6 +273,11 @@ class Composite(Delegating, Defense):
             return chosen[0][1]
         flags = flagged[0][1] if flagged else None
         common = _intersection([s for _, s in chosen], ctx.data, flags)
+        self._require_rates(chosen, common)
+        return common
+
+    def _require_rates(self, chosen: list[tuple[int, Selection]], common: Selection) -> None:
+        """Raise ``UserError`` where samples that a part draws by Poisson sampling are left out."""
         for i, s in chosen:
             if s.poisson and not torch.equal(s.index.sort().values, common.index.sort().values):
                 rest = self._names([j for j, _ in chosen if j != i])
@@ -281,7 +286,6 @@ class Composite(Delegating, Defense):
                     f"samples, and with {rest} {len(common.index)} are left: each would be drawn "
                     "at another rate than it counts on; keep one of them"
                 )
-        return common
 
     def _local_step(
         self,

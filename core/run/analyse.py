@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
+from typing import Any
 
 import numpy as np
 
@@ -70,18 +71,19 @@ def checked(findings: Findings) -> tuple[Found, dict[str, np.ndarray]]:
             "arrays"
         )
     numbers = {_name(name): _number(name, n) for name, n in findings.numbers.items()}
-    vectors: dict[str, np.ndarray] = {}
-    units: dict[str, str] = {}
-    for name, values in findings.arrays.items():
-        vector = np.array(values, dtype=np.float64)
-        if vector.ndim != 1 or ":" in _name(name):
-            raise ValueError(
-                f"the array '{name}' has shape {list(vector.shape)}, expected a vector, and a name "
-                "without ':'"
-            )
-        vectors[name] = vector
-        units[name] = str(findings.units.get(name, ""))[:LONGEST_NAME]
+    vectors = {name: _vector(name, values) for name, values in findings.arrays.items()}
+    units = {name: str(findings.units.get(name, ""))[:LONGEST_NAME] for name in vectors}
     return Found(numbers=numbers, arrays=units), vectors
+
+
+def _vector(name: str, values: Any) -> np.ndarray:
+    vector = np.array(values, dtype=np.float64)
+    if vector.ndim != 1 or ":" in _name(name):
+        raise ValueError(
+            f"the array '{name}' has shape {list(vector.shape)}, expected a vector, and a name "
+            "without ':'"
+        )
+    return vector
 
 
 def _name(name: object) -> str:

@@ -326,7 +326,6 @@ class _Expansion:
         attacker: ComponentUse | None,
     ) -> Job | None:
         setting = self.spec.settings[row.i]
-        resolved = self.resolved.settings[row.i]
         adversary = row.adversary
         malicious = adversary.malicious(setting.federation.clients) if adversary else 0
         targets = targets_of(setting, row.members or row.observed, malicious)
@@ -346,9 +345,28 @@ class _Expansion:
         split = splits[key]
         if split is None:
             return None
-        job = Job(
+        digests = {"data": loaded.digest, "split": split, "engine": self.engine}
+        job = self._bare_job(row, seed, targets, attacker, digests)
+        job = replace(job, repeated_holdout=loaded.repeated)
+        analyses = self._analyses_of(job, self._place(row))
+        return replace(
+            job,
+            analyses=tuple(use for use, _ in analyses),
+            requests={use.label: declaration.request for use, declaration in analyses},
+        )
+
+    def _bare_job(
+        self,
+        row: Row,
+        seed: int,
+        targets: tuple[Target, ...],
+        attacker: ComponentUse | None,
+        digests: dict[str, str],
+    ) -> Job:
+        resolved = self.resolved.settings[row.i]
+        return Job(
             suite=self.spec.name,
-            setting=setting,
+            setting=self.spec.settings[row.i],
             coalition=row.coalition,
             members=row.members,
             coalitions=row.coalitions,
@@ -360,20 +378,16 @@ class _Expansion:
             model=resolved.model,
             defense=row.use,
             attacker=attacker,
-            adversary=adversary,
+            adversary=row.adversary,
             signals=self.signals.uses,
             analyses=(),
-            repeated_holdout=loaded.repeated,
-            digests={"data": loaded.digest, "split": split, "engine": self.engine},
+            digests=digests,
             device=self.device,
             results=str(self.results),
             provenance=self.provenance,
             limits=self.spec.limits,
             debug=debugging(),
         )
-        analyses = self._analyses_of(job, self._place(row))
-        requests = {use.label: declaration.request for use, declaration in analyses}
-        return replace(job, analyses=tuple(use for use, _ in analyses), requests=requests)
 
     def _analyses_of(self, job: Job, place: str) -> list[Declaration]:
         """Return the analyses that compute something and apply to the job's setting."""

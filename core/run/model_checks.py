@@ -4,6 +4,8 @@ and the engine trains it as plain autograd does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import nn
@@ -180,32 +182,37 @@ def _require_apart(name: str, net: nn.Module, x: torch.Tensor) -> None:
     logits = net(x)
     if not bool(torch.isfinite(logits).all()):
         return  # nothing can be told from them
-    tolerance = _ROUNDING.get(logits.dtype, 1e-2) * float(logits.abs().max())
-
-    def require(
-        rows: torch.Tensor,
-        expected: torch.Tensor,
-        mistake: str,
-    ) -> None:
-        if not bool(((rows - expected).abs() <= tolerance).all()):
-            raise UserError(f"the model {name} {mistake}")
-
     mistake = "answers the same samples differently each time in eval mode: draw no random numbers "
-    require(net(x), logits, f"{mistake}there")
+    _require_close(name, net(x), logits, logits, f"{mistake}there")
     if len(x) < 2:
         return
+    for rows, expected, mistake in _mixtures(name, net, x, logits):
+        _require_close(name, rows, expected, logits, f"mixes samples: {mistake}; {_REMEDY}")
+
+
+def _mixtures(
+    name: str, net: nn.Module, x: torch.Tensor, logits: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, str]]:
+    """Return (rows of samples in other company, the rows among ``x``, what a difference means)."""
     order = torch.arange(len(x))
     order[:2] = torch.tensor([1, 0])
     swapped = net(x[order])
-    lead = "mixes samples: swapping two samples"
-    require(swapped[2:], logits[2:], f"{lead} changes other rows of its logits; {_REMEDY}")
-    require(swapped[:2], logits[[1, 0]], f"{lead} does not swap their rows; {_REMEDY}")
+    yield swapped[2:], logits[2:], "swapping two samples changes other rows of its logits"
+    yield swapped[:2], logits[[1, 0]], "swapping two samples does not swap their rows"
     order[:2] = torch.tensor([1, 1])
-    mistake = "mixes samples: changing one sample changes other rows of its logits"
-    require(net(x[order])[1:], logits[1:], f"{mistake}; {_REMEDY}")
+    rows = net(x[order])[1:]
+    yield rows, logits[1:], "changing one sample changes other rows of its logits"
     alone = _answer(name, net, x[:1], "does not take a sample alone")
-    mistake = "mixes samples: it answers a sample alone otherwise than among others"
-    require(alone, logits[:1], f"{mistake}; {_REMEDY}")
+    yield alone, logits[:1], "it answers a sample alone otherwise than among others"
+
+
+def _require_close(
+    name: str, rows: torch.Tensor, expected: torch.Tensor, logits: torch.Tensor, mistake: str
+) -> None:
+    """Raise ``UserError`` for rows that differ by more than rounding, a share of the ``logits``."""
+    tolerance = _ROUNDING.get(logits.dtype, 1e-2) * float(logits.abs().max())
+    if not bool(((rows - expected).abs() <= tolerance).all()):
+        raise UserError(f"the model {name} {mistake}")
 
 
 # --- one step of training -------------------------------------------------------------------------

@@ -165,9 +165,15 @@ def needed_rows(job: Job, n_models: int, attacks: Requests) -> list[int]:
     rows = rows_of(views, job.clients, job.averaged, n_models, len(job.coalitions))
     if job.references is None:
         return rows
-    clients: set[int] = set()
+    clients = _compared_by(job, attacks)
     for view in of_analyses:  # an analysis sees all clients
         clients.update(compared(job, None, view))
+    return [row for row in rows if row < 0 or row in clients]
+
+
+def _compared_by(job: Job, attacks: Requests) -> set[int]:
+    """Return the clients that attacks compare a target or a colluder with."""
+    clients: set[int] = set()
     for attack in attacks:
         for target in job.targets:
             clients.update(compared(job, target.client, attack.view))
@@ -175,4 +181,4 @@ def needed_rows(job: Job, n_models: int, attacks: Requests) -> list[int]:
             # a target of one client is not its own colluder, so that one more can be asked
             for k in colluders_first(job)[: attack.colluders + 1]:
                 clients.update(compared(job, k, shared_view(attack.view)))
-    return [row for row in rows if row < 0 or row in clients]
+    return clients

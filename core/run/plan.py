@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.run.job import Job
+from fedbench.core.run.job import Cell, Job
 from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.store.stems import word
 from fedbench.core.store.stored_suites import StoredSuite
@@ -49,26 +49,8 @@ class Plan:
         """Return the part with ``setting``, ``coalition``, ``defense``, ``attack`` and ``seed``
         among the wanted ones.
         """
-        attacks = wanted.get("attack")
-        jobs: list[Job] = []
-        for job in self.jobs:
-            names = {
-                "setting": {job.setting.name},
-                "coalition": {job.coalition},
-                "seed": {str(job.seed)},
-                "defense": {job.defense.label, job.defense.name},
-            }
-            if not job.averaged:  # an undefended run serves every coalition
-                del names["coalition"]
-            if any(not names[kind] & wanted[kind] for kind in names.keys() & wanted.keys()):
-                continue
-            cells = [
-                cell
-                for cell in job.cells
-                if attacks is None or attacks & {cell.attack.label, cell.attack.name}
-            ]
-            if cells:
-                jobs.append(replace(job, cells=tuple(cells)))
+        cut = [replace(job, cells=_asked_cells(job, wanted)) for job in self.jobs]
+        jobs = [job for job in cut if job.cells]
         if not jobs:
             text = ",".join(f"{kind}={name}" for kind in wanted for name in sorted(wanted[kind]))
             raise UserError(
@@ -87,6 +69,25 @@ class Plan:
 
         keys = {job.run_key for job in sorted(self.jobs, key=place)[i - 1 :: n]}
         return replace(self, jobs=[job for job in self.jobs if job.run_key in keys])
+
+
+def _asked_cells(job: Job, wanted: Mapping[str, set[str]]) -> tuple[Cell, ...]:
+    """Return the cells of a job that ``wanted`` (kind -> names) asks for."""
+    names = {
+        "setting": {job.setting.name},
+        "coalition": {job.coalition},
+        "seed": {str(job.seed)},
+        "defense": {job.defense.label, job.defense.name},
+    }
+    if not job.averaged:  # an undefended run serves every coalition
+        del names["coalition"]
+    if any(not names[kind] & wanted[kind] for kind in names.keys() & wanted.keys()):
+        return ()
+    attacks = wanted.get("attack")
+    if attacks is None:
+        return job.cells
+    cells = job.cells
+    return tuple(cell for cell in cells if attacks & {cell.attack.label, cell.attack.name})
 
 
 def settings_of_parts(resolved: Resolved, only: Mapping[str, set[str]]) -> set[str] | None:

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -114,22 +114,11 @@ def why_stale(
     """Return lines for people on cells without a record, of which the folder holds an earlier
     record of the same setting, coalition, defense, attack and seed; [] where there are none.
     """
-    earlier: dict[str, list[Path]] = {}
-    for path in sorted(record_paths(store.records), key=lambda path: path.stat().st_mtime_ns):
-        earlier.setdefault(names_in(path.stem), []).append(path)
-    counts: Counter[str] = Counter()
-    stale = 0
-    for job in jobs:
-        missing = [cell for cell in job.cells if cell.stem not in recorded_stems]
-        paths = earlier.get(names_in(job.stem), [])
-        records = _latest(paths) if missing else {}
-        for cell in missing:
-            if cell.attack.label in records:
-                stale += 1
-                old = records[cell.attack.label].identity.model_dump()
-                counts.update(differences(old, identity_of_cell(job, cell)))
-    if not stale:
+    lists = list(_stale(jobs, recorded_stems, store))
+    if not lists:
         return []
+    stale = len(lists)
+    counts = Counter(chain.from_iterable(lists))
     lines = [f"{_cells(n)}: {text}" for text, n in counts.most_common(_MOST_LINES)]
     if len(counts) > _MOST_LINES:
         lines.append(f"and {len(counts) - _MOST_LINES} other differences")
@@ -139,6 +128,22 @@ def why_stale(
         "same names:",
         *lines,
     ]
+
+
+def _stale(
+    jobs: Sequence[Job], recorded_stems: Collection[str], store: Results
+) -> Iterator[list[str]]:
+    """Return the differences of each such cell from its earlier record."""
+    earlier: dict[str, list[Path]] = {}
+    for path in sorted(record_paths(store.records), key=lambda path: path.stat().st_mtime_ns):
+        earlier.setdefault(names_in(path.stem), []).append(path)
+    for job in jobs:
+        missing = [cell for cell in job.cells if cell.stem not in recorded_stems]
+        records = _latest(earlier.get(names_in(job.stem), [])) if missing else {}
+        for cell in missing:
+            if cell.attack.label in records:
+                old = records[cell.attack.label].identity.model_dump()
+                yield differences(old, identity_of_cell(job, cell))
 
 
 def _cells(n: int) -> str:
@@ -215,8 +220,7 @@ def _of_component(
         yield f"{subject}: {path} {a} -> {b}"
     for package, a, b in values_that_differ(old.get("requires", {}), new.get("requires", {})):
         yield f"{subject}: its required package {package} {a} -> {b}"
-    chains = zip_longest(old.get("then", []), new.get("then", []))
-    for before, after in chains:
+    for before, after in zip_longest(old.get("then", []), new.get("then", [])):
         yield from _of_component(f"after {subject}, {kind.partition(' ')[0]}", before, after)
 
 

@@ -81,8 +81,8 @@ def train_shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
     flat, initial = fresh_models(
         job, parts.model, scene.data, device, spec.models, purpose="shadow init"
     )
-    x, y = samples_of(scene, scene.shadow, device)
     candidates, _ = samples_of(scene, np.concatenate([scene.pool, scene.shadow]), device)
+    x, y = samples_of(scene, scene.shadow, device)
     setup = Setup(
         config=job.setting.federation,
         seed=job.seed,
@@ -93,20 +93,24 @@ def train_shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
         members=(),
         initial=initial,
     )
-    buffers = flat.buffers.clone()
-    counts = flat.counts
+    start = flat.buffers.clone(), flat.counts
     members = [_half(job, m, len(y)) for m in range(spec.models)]
     logits: list[np.ndarray] = []
     for m, member in enumerate(members):
         half = torch.from_numpy(np.flatnonzero(member)).to(device)
-        key = key_for(job.seed, "shadow module", client=m) >> 1
-        torch.random.default_generator.manual_seed(key)
-        shuffle = torch.Generator().manual_seed(key_for(job.seed, "shadow shuffle", client=m) >> 1)
-        bench = Bench(setup, initial[m], buffers, 1, counts)
+        shuffle = _keyed(job, m)
+        bench = Bench(setup, initial[m], start[0], 1, start[1])
         bench.train(x[half], y[half], spec.epochs, shuffle)
         answers = flat.logits(flat.params.clone(), flat.buffers.clone(), candidates)
         logits.append(answers.float().cpu().numpy())
     return ShadowLogits(np.stack(logits), np.stack(members))
+
+
+def _keyed(job: Job, m: int) -> torch.Generator:
+    """Key the random numbers of the m-th model; return the generator of its batches."""
+    key = key_for(job.seed, "shadow module", client=m) >> 1
+    torch.random.default_generator.manual_seed(key)
+    return torch.Generator().manual_seed(key_for(job.seed, "shadow shuffle", client=m) >> 1)
 
 
 def _half(job: Job, m: int, n: int) -> np.ndarray:
