@@ -168,8 +168,8 @@ class Composite(Delegating, Defense):
         for name, row in PHASES.items():  # a phase added to the table is one that composites have
             if row.combines in ways:
                 setattr(self, name, partial(ways[row.combines], name))
-        self.prepare, self.select = self._prepare, self._select  # type: ignore[method-assign]
-        self.local_step, self.report = self._local_step, self._report  # type: ignore[method-assign]
+        for name in ("prepare", "select", "local_step", "report"):
+            setattr(self, name, getattr(self, f"_{name}"))
 
     # parts and their contexts
 

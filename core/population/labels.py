@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from fedbench.core.contract.components import Data
@@ -17,7 +19,7 @@ def labels_of(data: Data) -> dict[str, np.ndarray]:
 def data_of_labels(n_classes: int, arrays: dict[str, np.ndarray]) -> Data:
     """Return data of these labels in which every sample is the same one and takes no memory."""
     sample = arrays["sample"]
-    values = {name: arrays[name] for name in _LABELS}
+    values: dict[str, Any] = {name: arrays[name] for name in _LABELS}
     for split in ("train", "test", "holdout"):
         shape = (len(arrays[f"{split}_y"]), *sample.shape[1:])
         values[f"{split}_x"] = np.broadcast_to(sample, shape)

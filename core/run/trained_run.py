@@ -135,9 +135,9 @@ def pack(trained: Trained) -> Packed:
 def unpack(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trained:
     """Return the training of :func:`pack`. Raises ``KeyError`` where something is missing."""
     lead = "signal:"
-    values = {name: meta[name] for name in _VALUES}
+    values: dict[str, Any] = {name: arrays[name] for name in _ARRAYS}
+    values |= {name: meta[name] for name in _VALUES}
     return Trained(
-        **{name: arrays[name] for name in _ARRAYS},
         **values,
         signals={n.removeprefix(lead): a for n, a in arrays.items() if n.startswith(lead)},
         usage=UsedSamples(**{name: arrays[name] for name in _USAGE}),
