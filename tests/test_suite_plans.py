@@ -341,7 +341,9 @@ def test_the_settings_in_which_something_of_a_part_runs(parts, registry):
     _, resolved = load_and_check(parts, registry)
 
     def asked(**only):
-        return settings_of_parts(resolved, {kind: set(names.split()) for kind, names in only.items()})
+        return settings_of_parts(
+            resolved, {kind: set(names.split()) for kind, names in only.items()}
+        )
 
     assert (
         asked(setting="here")

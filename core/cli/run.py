@@ -331,7 +331,9 @@ def _print_plan(plan: Any, folder: Path) -> None:
     _print_stale(plan.jobs, done, store)
     say(f"attacks: {', '.join(dict.fromkeys(c.attack.label for c in cells))}")
     for line in dict.fromkeys(
-        f"coalition {j.coalition} of {j.setting.name}: {j.members_text}" for j in plan.jobs if j.coalitions
+        f"coalition {j.coalition} of {j.setting.name}: {j.members_text}"
+        for j in plan.jobs
+        if j.coalitions
     ):
         say(clipped(line, 10_000))
     show_table(
