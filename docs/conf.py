@@ -21,7 +21,19 @@ root_doc = "docs/index"
 source_suffix = {".md": "markdown"}
 include_patterns = ["docs/**.md", "leaderboard/boards/*.md", *_BESIDE]
 # Not walked at all.
-exclude_patterns = ".* build results data tests api core plugins suites testing examples".split()
+exclude_patterns = [
+    ".*",
+    "build",
+    "results",
+    "data",
+    "tests",
+    "api",
+    "core",
+    "plugins",
+    "suites",
+    "testing",
+    "examples",
+]
 myst_heading_anchors = 4
 html_theme = "furo"
 html_title = "fedbench"
