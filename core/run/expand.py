@@ -25,7 +25,7 @@ from fedbench.core.process.ask import ask_apart, is_own
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.run.checks import Loaded, load_data, load_outline, require_room
+from fedbench.core.run.checks import Loaded, load_data, load_outline
 from fedbench.core.run.declarations import Declared, Misspelt, declared
 from fedbench.core.run.job import Cell, Job, cell_identity
 from fedbench.core.run.model_checks import try_model
@@ -520,7 +520,6 @@ def _split_digest(
     attacker: ComponentUse | None,
 ) -> str:
     """Return the digest of who trains on what and of the candidates: a plan keeps no data."""
-    require_room(len(targets), setting, len(data.train_y), len(data.holdout_y))
     scene = make_scene(
         data,
         setting,
