@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,11 @@ class SignalRequest:
     @classmethod
     def of(cls, component: Any) -> SignalRequest:
         """Return the request of an attack or an analysis."""
-        return cls(
-            needs=frozenset(component.needs),
-            view=component.view,
-            colluders=getattr(component, "colluders", 0),
-            needs_shadow_models=bool(getattr(component, "needs_shadow_models", False)),
-            knows_half=bool(getattr(component, "knows_half", False)),
-            also=frozenset(getattr(component, "also", ())),
-        )
+        names = [f.name for f in fields(cls) if hasattr(component, f.name)]
+        values = {name: getattr(component, name) for name in names}
+        for name in ("needs", "also"):
+            values[name] = frozenset(values.get(name, ()))
+        return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,8 @@ and the engine trains it as plain autograd does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import nn
@@ -74,7 +76,7 @@ def try_model(model: Model, data: Data) -> int:
 def _require_one_dtype(
     name: str,
     kind: str,
-    tensors: list[torch.Tensor],
+    tensors: Sequence[torch.Tensor],
 ) -> None:
     """Raise ``UserError`` for tensors that cannot lie in one vector."""
     dtypes = {t.dtype for t in tensors}
