@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
-from fedbench.core.contract.board import Block, Bullets, Heading, Note, Table, Text, Words
+from fedbench.core.contract.board import Block, Bullets, Heading, Note, Table, Words
 from fedbench.leaderboard.document import Source, board_id, uncounted
 from fedbench.leaderboard.figures import image_of, tradeoff_figure
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.rows import outcome_of
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables import ranking
+from fedbench.leaderboard.tables.answer import caveats
 from fedbench.leaderboard.tables.attacks import auc_table
 from fedbench.leaderboard.tables.common import sentence, without_empty_tables
 from fedbench.leaderboard.tables.provenance import mixed_note, provenance_lines, unscored_blocks
@@ -31,68 +33,48 @@ def one_page(source: Source, plots: bool = True) -> list[Block]:
     Long tables show their first rows, and a board of many sections its first sections. ``plots``:
     with the trade-off of the first section.
     """
-    sections = source.sections
-    for most_rows in TABLE_ROWS:
-        blocks = _page(source, sections, most_rows, plots)
-        if _lines(blocks) <= MOST_LINES:
-            return blocks
-    shown = len(sections) - 1
-    while _lines(blocks) > MOST_LINES and shown > 0:
-        blocks = _page(source, sections[:shown], TABLE_ROWS[-1], plots)
-        shown -= 1
+    number = len(source.sections)
+    sizes = [(number, rows) for rows in TABLE_ROWS]
+    sizes += [(sections, TABLE_ROWS[-1]) for sections in range(number - 1, 0, -1)]
+    for sections, rows in sizes:
+        blocks = _page(source, source.sections[:sections], rows, plots)
+        if render(blocks).count("\n") <= MOST_LINES:
+            break
     return blocks
 
 
-def _lines(blocks: list[Block]) -> int:
-    return render(blocks).count("\n")
-
-
-def _page(source: Source, shown: list[Section], most_rows: int, plots: bool) -> list[Block]:
+def _page(source: Source, first: list[Section], most_rows: int, plots: bool) -> list[Block]:
     sections, records = source.sections, source.newest[0]
-    blocks: list[Block] = [Heading(1, source.title), *ranking.caveats(sections)]
+    blocks: list[Block] = [Heading(1, source.title), *caveats(sections)]
     blocks += [ranking.READING] if sections else []
-    for section in shown:
+    for section in first:
         blocks += ranking.front_blocks(section, source.trust, most_rows)
     blocks += [*mixed_note(records), *uncounted(source)]
-    left_out = len(sections) - len(shown)
-    if left_out:
-        blocks.append(
-            Note(Words(f"{left_out} more settings and coalitions are in the full board."))
-        )
-    if shown:
-        blocks.append(auc_table(shown[0], ranking.first_rows(shown[0], most_rows)))
-    blocks += ranking.across_settings(sections, most_rows)[:2]
+    if left_out := len(sections) - len(first):
+        text = f"{left_out} more settings and coalitions are in the full board."
+        blocks.append(Note(Words(text)))
+    if first:
+        blocks.append(auc_table(first[0], ranking.first_rows(first[0], most_rows)))
+    places = len(sections) <= ranking.MOST_SECTIONS
+    blocks += ranking.across_settings(sections, most_rows, places)
     blocks += _unscored(sections)
     blocks = without_empty_tables(blocks)
-    if plots and shown:
-        figure = tradeoff_figure(shown[0])
-        blocks += [] if figure is None else [image_of(figure, shown[0])]
-    return [*blocks, Heading(2, Words("Provenance")), _provenance(source), Note(sentence(MORE))]
+    figure = tradeoff_figure(first[0]) if plots and first else None
+    if figure is not None:
+        blocks.append(image_of(figure, first[0]))
+    outcomes = Counter(map(outcome_of, records))
+    counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items()))
+    board = sentence(f"board `{board_id(records)}`, made from {len(records)} records ({counts})")
+    provenance = Bullets((board, *provenance_lines(records)))
+    return [*blocks, Heading(2, Words("Provenance")), provenance, Note(sentence(MORE))]
 
 
 def _unscored(sections: list[Section]) -> list[Block]:
     """Return the first cells without a score, and how many more there are."""
-    blocks = unscored_blocks(sections)
-    if not blocks:
-        return []
-    heading, table = blocks
-    assert isinstance(table, Table)
-    more = len(table.rows) - MOST_UNSCORED
-    footnotes = (Words(f"{more} more rows are in the full board."),) if more > 0 else ()
-    short = Table(
-        title="",
-        caption=Words(""),
-        columns=table.columns,
-        rows=table.rows[:MOST_UNSCORED],
-        footnotes=footnotes,
-    )
-    return [heading, short]
-
-
-def _provenance(source: Source) -> Bullets:
-    records = source.newest[0]
-    outcomes = Counter(map(outcome_of, records))
-    counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items()))
-    board = sentence(f"board `{board_id(records)}`, made from {len(records)} records ({counts})")
-    lines: list[Text] = [board, *provenance_lines(records)]
-    return Bullets(tuple(lines))
+    blocks: list[Block] = []
+    for block in unscored_blocks(sections):
+        if isinstance(block, Table) and len(block.rows) > MOST_UNSCORED:
+            more = f"{len(block.rows) - MOST_UNSCORED} more rows are in the full board."
+            block = replace(block, rows=block.rows[:MOST_UNSCORED], footnotes=(Words(more),))
+        blocks.append(block)
+    return blocks
