@@ -184,12 +184,13 @@ def _origin(source: Source, records: Sequence[LoadedRecord]) -> list[Text]:
 
 def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
     """Return the heading of a setting and its description, from the records of all its sections."""
-    alike = [s for s in sections if (s.suite, s.setting) == (section.suite, section.setting)]
+    setting = section.suite, section.setting
     records: list[LoadedRecord] = []
     tuning: set[int] = set()
-    for s in alike:
-        records += s.records
-        tuning |= set(s.tuning.seeds) if s.tuning is not None else set()
+    for s in sections:
+        if (s.suite, s.setting) == setting:
+            records += s.records
+            tuning |= set(s.tuning.seeds) if s.tuning is not None else set()
     name = section.setting
     if len({s.suite for s in sections}) > 1:
         name = f"{section.suite}: {section.setting}"
@@ -209,10 +210,9 @@ def _section(
     for analysis in analyses:
         for block in drawn(analysis, section, plots):
             (images if isinstance(block, Image) else drawings[analysis.place]).append(block)
-    shown_facts = [end for analysis in analyses for end in analysis.tells]
     ranks: list[Block] = [counts_note(section), ranking.ranking_table(section, trust)]
     ranks += [*ranking.canary_table(section), *remarks(section)]
-    by_attack: list[Block] = [*attack_tables(section), *fact_table(section, shown_facts)]
+    by_attack: list[Block] = [*attack_tables(section), *fact_table(section)]
     by_attack += [*decision_tables(section), *drawings["attacks"]]
     beside: list[Block] = [*adversary_table(section), group_table(section)]
     beside += [*paired_table(section), *drawings["costs"]]

@@ -10,7 +10,17 @@ from itertools import chain, product
 import numpy as np
 
 from fedbench.core.contract.analysis import Number
-from fedbench.core.contract.board import Column, Content, Note, Table, Text, Value, Words, value
+from fedbench.core.contract.board import (
+    Column,
+    Content,
+    Note,
+    Quote,
+    Table,
+    Text,
+    Value,
+    Words,
+    value,
+)
 from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics import Group, Interval
 from fedbench.leaderboard.statistics.intervals import bounded, interval_of
@@ -37,11 +47,9 @@ from fedbench.leaderboard.tables.common import (
 )
 
 MOST_VALUES = 4
-"""values of a fact, or of a list in it"""
+"""values of a fact"""
 MOST_NAMED = 3
 """defenses that report the same fact"""
-MOST_MEANS = 16
-"""elements of a list of numbers, such as the draws of a bandit's arms"""
 _AUC = numbers("", direction="lower")
 
 
@@ -229,11 +237,10 @@ def findings_table(section: Section, label: str) -> list[Table]:
     for numbers_of_seed in chain.from_iterable(seeds for *_, seeds in lines):
         for name, number in numbers_of_seed.items():
             units.setdefault(name, number.unit)
-    columns, cells = [DEFENSE], [[name_of(row)] for row, *_ in lines]
-    if any(attack for _, attack, _ in lines):
-        columns.append(ATTACK)
-        cells = [[*line, attack] for line, (_, attack, _) in zip(cells, lines, strict=True)]
-    rows: list[list[Content]] = [list(line) for line in cells]
+    columns = [DEFENSE, ATTACK]
+    rows: list[list[Content]] = [[name_of(row), attack] for row, attack, _ in lines]
+    if not any(attack for _, attack, _ in lines):
+        columns, rows = [DEFENSE], [[name_of(row)] for row, *_ in lines]
     for name, unit in units.items():
         means = [_over_seeds(seeds, name) for *_, seeds in lines]
         columns.append(Column(name=name, unit=unit, digits=_digits(means)))
@@ -265,16 +272,14 @@ def _digits(means: Sequence[Interval | None]) -> int:
 # -- facts of defenses -----------------------------------------------------------------------------
 
 
-def fact_table(section: Section, elsewhere: Sequence[str] = ()) -> list[Table]:
+def fact_table(section: Section) -> list[Table]:
     """Return a row a fact, and one row for all defenses that report the same: mean over seeds of a
     number, with its range where seeds differ; nothing where no defense reports any.
-
-    ``elsewhere``: ends of the names of facts that other tables have.
     """
     facts: dict[str, dict[Text, list[str]]] = {}
     for row in section.rows:
         for name, values in row.facts.items():
-            if name != REMARKS and not name.endswith(tuple(elsewhere)):
+            if name != REMARKS:
                 facts.setdefault(name, {}).setdefault(_fact(values), []).append(row.label)
     if not facts:
         return []
@@ -286,16 +291,14 @@ def fact_table(section: Section, elsewhere: Sequence[str] = ()) -> list[Table]:
 
 
 def _fact(values: Sequence[FactValue]) -> Text:
-    """Return means over seeds of numbers, or of lists of as many numbers; else what is distinct."""
-    lists = [v if isinstance(v, list) else [v] for v in values]
-    numeric = all(type(x) in (int, float) for x in chain.from_iterable(lists))
-    if numeric and len({len(v) for v in lists}) == 1 and 0 < len(lists[0]) <= MOST_MEANS:
-        array = np.array(lists, dtype=np.float64)
-        text = "; ".join(map(_short, array.mean(axis=0)))
-        if array.shape[1] == 1 and array.min() < array.max():
-            text += f" ({_short(array.min())} to {_short(array.max())})"
-        return Words(text)
-    return joined(list(dict.fromkeys(map(_text, lists)))[:MOST_VALUES], " / ")
+    """Return the mean over seeds of numbers; of other values the first distinct ones."""
+    numeric = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numeric) < len(values):
+        texts = dict.fromkeys(", ".join(map(str, v)) if isinstance(v, list) else v for v in values)
+        return joined([Quote(str(text), 100) for text in list(texts)[:MOST_VALUES]], " / ")
+    low, high = min(numeric), max(numeric)
+    spread = f" ({_short(low)} to {_short(high)})" if low < high else ""
+    return Words(_short(float(np.mean(numeric))) + spread)
 
 
 def _short(number: float) -> str:
@@ -303,13 +306,3 @@ def _short(number: float) -> str:
     if abs(number) < 1000 and number % 1:
         return f"{number:.3g}"
     return f"{number:,.0f}"
-
-
-def _text(values: Sequence[FactValue]) -> Text:
-    """Return the first values of one seed, and how many there are."""
-    texts: list[Text] = []
-    for x in values[:MOST_VALUES]:
-        texts.append(Words(f"{x:.4g}") if type(x) in (int, float) else str(x))
-    if len(values) > MOST_VALUES:
-        texts.append(Words(f"… ({len(values)})"))
-    return joined(texts) or Words("none")

@@ -51,10 +51,6 @@ def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int] = ())
     if tuning:
         why = "strengths are chosen on them, and only the tables that say so count them"
         lines.append(Words(f"tuning seeds: {_series(tuning)}: {why}"))
-    if "audit.references" in values:  # records have it where it leaves clients out
-        counts = [joined(values.get(n, ())) for n in ("audit.references", "federation.clients")]
-        text = "attacks compare a target with {} of {} clients, drawn by key"
-        lines.append(sentence(text, *counts))
     for view in sorted({r.record.view for r in records if r.record.outcome == "ok"}):
         sees = VIEWS.get(view, "is not described")
         lines.append(sentence(f"threat model, {{}} view: the adversary {sees}", view))
