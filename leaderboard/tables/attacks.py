@@ -222,6 +222,28 @@ def findings_table(section: Section, label: str) -> list[Table]:
     a row a defense or, where its findings differ by attack, a row a defense and attack. Nothing
     where it found nothing.
     """
+    lines = _finding_lines(section, label)
+    if not lines:
+        return []
+    columns = [DEFENSE, ATTACK]
+    rows: list[list[Content]] = [[name_of(row), attack] for row, attack, _ in lines]
+    if not any(attack for _, attack, _ in lines):
+        columns, rows = [DEFENSE], [[name_of(row)] for row, *_ in lines]
+    units: dict[str, str] = {}
+    for numbers_of_seed in chain.from_iterable(seeds for *_, seeds in lines):
+        for name, number in numbers_of_seed.items():
+            units.setdefault(name, number.unit)
+    for name, unit in units.items():
+        means = [_over_seeds(seeds, name) for *_, seeds in lines]
+        columns.append(Column(name=name, unit=unit, digits=_digits(means)))
+        for cells, mean in zip(rows, means, strict=True):
+            cells.append(value(mean))
+    caption = sentence(" {}, means over seeds", label)
+    return [table_of("Findings of the analysis", caption, columns, map(tuple, rows))]
+
+
+def _finding_lines(section: Section, label: str) -> list[tuple[Row, str, Seeds]]:
+    """Return (row, attack, findings); the attack is empty where all have the same findings."""
     lines: list[tuple[Row, str, Seeds]] = []
     for row in section.rows:
         by_attack = {a: _findings(entry, label) for a, entry in row.entries.items()}
@@ -231,23 +253,7 @@ def findings_table(section: Section, label: str) -> list[Table]:
             lines.append((row, "", first))
         else:
             lines += [(row, attack, seeds) for attack, seeds in by_attack.items()]
-    if not lines:
-        return []
-    units: dict[str, str] = {}
-    for numbers_of_seed in chain.from_iterable(seeds for *_, seeds in lines):
-        for name, number in numbers_of_seed.items():
-            units.setdefault(name, number.unit)
-    columns = [DEFENSE, ATTACK]
-    rows: list[list[Content]] = [[name_of(row), attack] for row, attack, _ in lines]
-    if not any(attack for _, attack, _ in lines):
-        columns, rows = [DEFENSE], [[name_of(row)] for row, *_ in lines]
-    for name, unit in units.items():
-        means = [_over_seeds(seeds, name) for *_, seeds in lines]
-        columns.append(Column(name=name, unit=unit, digits=_digits(means)))
-        for line, mean in zip(rows, means, strict=True):
-            line.append(value(mean))
-    caption = sentence(" {}, means over seeds", label)
-    return [table_of("Findings of the analysis", caption, columns, map(tuple, rows))]
+    return lines
 
 
 def _findings(entry: Entry, label: str) -> Seeds:

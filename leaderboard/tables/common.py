@@ -32,8 +32,6 @@ from fedbench.leaderboard.statistics.rows import Entry, Row, group_names
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.verdict import Comparison
 
-MOST_IDS = 20
-"""targets in a sentence"""
 TITLE = "At a glance"
 """title of the first tables, which have the same columns on every board"""
 _NOTHING = Words("no record has what it needs")
@@ -57,8 +55,10 @@ def sentence(template: str, *quoted: Text) -> tuple[Part, ...]:
             parts += joined([next(quotes)])
         elif bare == piece:
             parts.append(Words(piece))
+        elif piece[0] == "`":
+            parts.append(Words(bare, "code"))
         else:
-            parts.append(Words(bare, "code" if piece[0] == "`" else "strong"))
+            parts.append(Words(bare, "strong"))
     return tuple(parts)
 
 
@@ -66,9 +66,14 @@ def joined(texts: Iterable[Text], between: str = ", ") -> tuple[Part, ...]:
     """Join texts to one line."""
     parts: list[Part] = []
     for text in texts:
-        parts += [Words(between)] if parts else []
-        parts += text if isinstance(text, tuple) else (text,)
+        if parts:
+            parts.append(Words(between))
+        parts += _parts(text)
     return tuple(parts)
+
+
+def _parts(text: Text) -> tuple[Part, ...]:
+    return text if isinstance(text, tuple) else (text,)
 
 
 def named(labels: Sequence[str], most: int) -> tuple[Part, ...]:
@@ -81,8 +86,7 @@ def named(labels: Sequence[str], most: int) -> tuple[Part, ...]:
 
 def plain_text(text: Text) -> str:
     """Return a text without styles."""
-    parts: tuple[Part, ...] = text if isinstance(text, tuple) else (text,)
-    return "".join(part if isinstance(part, str) else part.text for part in parts)
+    return "".join(getattr(part, "text", part) for part in _parts(text))
 
 
 # -- columns and tables ----------------------------------------------------------------------------
@@ -186,7 +190,7 @@ def rank_of(comparison: Comparison, row: Row) -> Words:
 
 def span(rank: tuple[int, int] | None) -> str:
     """Return ``2``, ``2-4``, or a dash without a rank."""
-    return "–" if rank is None else "-".join(map(str, dict.fromkeys(rank)))  # noqa: RUF001
+    return "-".join(map(str, dict.fromkeys(rank or "–")))  # noqa: RUF001
 
 
 def is_first(comparison: Comparison, row: Row) -> bool:
@@ -257,8 +261,7 @@ def _named_targets(targets: Sequence[int], names: Sequence[str]) -> tuple[Part, 
     name_of_group = dict(enumerate(names))
     parts: list[Text] = [sentence("group {}", name_of_group.get(g, str(g))) for g in groups]
     if clients:
-        more = ", …" if len(clients) > MOST_IDS else ""
-        parts.append(Words(f"clients {', '.join(map(str, clients[:MOST_IDS]))}{more}"))
+        parts.append(Words(f"clients {', '.join(map(str, clients))}"))
     return joined(parts)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import joined, sentence, table_of, words
 
 MOST_VALUES = 4
-"""of one leaf of a setting"""
+"""of one part of a setting"""
 VIEWS = {
     "server": "sees every client's uploaded update in every audited round",
     "client": "sees the global models only",
@@ -30,21 +31,7 @@ def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int] = ())
     """Return the setting as described, its audited rounds, its seeds, those of ``tuning``, and the
     threat model of each view.
     """
-    values: dict[str, dict[str, None]] = {}
-    for described in {repr(r.record.described): r.record.described for r in records}.values():
-        for name, text in _leaves(described):
-            values.setdefault(name, {})[text] = None
-    parts: dict[str, list[Text]] = {}
-    for name, texts in values.items():
-        part, _, leaf = name.partition(".")
-        shown = joined([Quote(text, 300) for text in sorted(texts)[:MOST_VALUES]], " / ")
-        leaf = leaf.removeprefix("params.")
-        if leaf not in ("", "name"):
-            shown = sentence("{} {}", Quote(leaf, 60), shown)
-        parts.setdefault(part, []).append(shown)
-    lines: list[Text] = [
-        sentence("{}: {}", Quote(part, 40), joined(leaves)) for part, leaves in parts.items()
-    ]
+    lines = _described([r.record.described for r in records])
     rounds = {row.round for row in chain.from_iterable(r.record.history for r in records)}
     seeds = {r.record.seed for r in records}
     lines += [Words(f"audited rounds: {_series(rounds)}"), Words(f"seeds: {_series(seeds)}")]
@@ -60,13 +47,18 @@ def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int] = ())
     return Bullets(tuple(lines))
 
 
-def _leaves(described: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, value as text); empty and absent values are left out."""
-    for name, value in described.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
-        elif value is not None and value != []:
-            yield f"{prefix}{name}", str(value)
+def _described(settings: Iterable[Mapping[str, Any]]) -> list[Text]:
+    """Return a line a part; where the descriptions differ, with their values."""
+    parts: dict[str, dict[str, None]] = {}
+    for name, value in chain.from_iterable(setting.items() for setting in settings):
+        if value not in (None, [], {}):
+            text = json.dumps(value, ensure_ascii=False).replace('"', "")
+            parts.setdefault(name, {})[text] = None
+    lines: list[Text] = []
+    for name, texts in parts.items():
+        values = joined([Quote(text, 300) for text in sorted(texts)[:MOST_VALUES]], " / ")
+        lines.append(sentence("{}: {}", Quote(name, 40), values))
+    return lines
 
 
 def _series(values: Sequence[int] | set[int]) -> str:

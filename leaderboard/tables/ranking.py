@@ -119,7 +119,8 @@ def _number(section: Section, column: RankingColumn, row: Row) -> Content:
     if interval is None:
         return None
     best = column.key == "worst" and is_first(section.comparison, row)
-    return replace(value(interval, sentence(" {}", attack) if attack else ()), best=best)
+    suffix = attack and sentence(" {}", attack)
+    return replace(value(interval, suffix), best=best)
 
 
 def _largest(section: Section, row: Row) -> Content:
@@ -300,7 +301,9 @@ def across_settings(
 
     def tally(counts: dict[str, list[bool]], row: Row) -> Content:
         flags = counts.get(row.label)
-        return Words(f"{sum(flags)} of {len(flags)}" if flags else "n/a")
+        if row.undefended and counts is less:
+            return ""
+        return flags and Words(f"{sum(flags)} of {len(flags)}")
 
     columns = [NAMED]
     if places:
@@ -308,10 +311,7 @@ def across_settings(
             columns.append((Column(name=name, direction="lower"), partial(_place, section)))
     columns += [
         (numbers("can be first in"), partial(tally, first)),
-        (
-            numbers("less than undefended in"),
-            lambda row: "" if row.undefended else tally(less, row),
-        ),
+        (numbers("less than undefended in"), partial(tally, less)),
     ]
     table = row_table("Across settings", _ACROSS, sorted(rows, key=order)[:most], columns)
     return [Heading(2, Words("Across settings")), table]

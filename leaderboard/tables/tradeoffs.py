@@ -24,16 +24,7 @@ def adversary_table(section: Section) -> list[Table]:
     """Return the test accuracy of the runs that were trained with an active adversary inside;
     nothing where there are none.
     """
-    by_attack: dict[str, dict[str, list[float]]] = {}
-    for row in section.rows:
-        usual_runs = {loaded.record.run_key for loaded in row.utility_records.values()}
-        for entry, seed in product(row.entries.values(), row.seeds):
-            loaded = entry.ok(seed)
-            if loaded is None or not loaded.record.utility:
-                continue
-            if adversary_of(loaded) or loaded.record.run_key not in usual_runs:
-                accuracies = by_attack.setdefault(loaded.record.attack.label, {})
-                accuracies.setdefault(row.label, []).append(loaded.record.accuracy)
+    by_attack = _active_accuracies(section)
     if not by_attack:
         return []
 
@@ -56,6 +47,21 @@ def adversary_table(section: Section) -> list[Table]:
         notes.append(sentence(why, joined([sentence("{} ({})", *pair) for pair in active.items()])))
     caption = " (the table above: without)"
     return [row_table(title, caption, section.rows, columns, footnotes=tuple(notes))]
+
+
+def _active_accuracies(section: Section) -> dict[str, dict[str, list[float]]]:
+    """Return attack -> row label -> test accuracies of the runs with that attack inside."""
+    by_attack: dict[str, dict[str, list[float]]] = {}
+    for row in section.rows:
+        usual_runs = {loaded.record.run_key for loaded in row.utility_records.values()}
+        for entry, seed in product(row.entries.values(), row.seeds):
+            loaded = entry.ok(seed)
+            if loaded is None or not loaded.record.utility:
+                continue
+            if adversary_of(loaded) or loaded.record.run_key not in usual_runs:
+                accuracies = by_attack.setdefault(loaded.record.attack.label, {})
+                accuracies.setdefault(row.label, []).append(loaded.record.accuracy)
+    return by_attack
 
 
 def paired_table(section: Section) -> list[Table]:
