@@ -14,9 +14,8 @@ from fedbench.core.contract.board import Block, Column, Content, Image, Value, o
 from fedbench.core.contract.components import Report, Summary
 from fedbench.core.store.files import write_atomically
 from fedbench.leaderboard.columns import COLUMNS
-from fedbench.leaderboard.document import Source, document, source_of
+from fedbench.leaderboard.document import Source, document, one_page, source_of
 from fedbench.leaderboard.markdown import render
-from fedbench.leaderboard.page import one_page
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import amount, plain_text
@@ -87,20 +86,27 @@ def summary(sections: Sequence[Section], trust: Trust = None) -> Summary:
     headers = ["#", "defense", *(column.terminal for column in COLUMNS if column.terminal)]
     headers.insert(3, "by")  # the attack has a column of its own
     headers += ["trust"] if trust else []
-    rows, headings, lacking = list[list[str]](), list[str](), list[str]()
+    rows: list[list[str]] = []
+    headings: list[str] = []
     for section in sections:
-        table = front_table(section, section.rows, trust)
-        for row, cells in zip(section.rows, table.rows, strict=True):
-            texts = list(map(short_text, cells, table.columns))
-            number, _, attack = texts[2].partition(" ")
-            rows.append([*texts[:2], number, attack, *texts[3:]])
-            headings.append(section.where)
-            lacking.append(_lacking(row))
-    if any(lacking):
+        rows += _texts(section, trust)
+        headings += [section.where] * len(section.rows)
+    if any(texts[-1] for texts in rows):
         headers.append("no score")
-        rows = [[*texts, text] for texts, text in zip(rows, lacking, strict=True)]
     notes = [_READING] if rows else []
+    rows = [texts[: len(headers)] for texts in rows]
     return Summary(headers, rows, headings=headings, notes=notes)
+
+
+def _texts(section: Section, trust: Trust) -> list[list[str]]:
+    """Return the cells of the first table, the last those without a score."""
+    table = front_table(section, section.rows, trust)
+    lines = []
+    for row, cells in zip(section.rows, table.rows, strict=True):
+        rank, name, worst, *rest = map(short_text, cells, table.columns)
+        number, _, attack = worst.partition(" ")
+        lines.append([rank, name, number, attack, *rest, _lacking(row)])
+    return lines
 
 
 def _lacking(row: Row) -> str:

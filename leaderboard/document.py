@@ -1,28 +1,34 @@
-"""A results folder as blocks: headings, notes, tables and images in their order."""
+"""A results folder as blocks: headings, notes, tables and images in their order, on one page or in
+full.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import fedbench.core
-from fedbench.core.contract.board import Block, Bullets, Heading, Image, Note, Text, Words
+from fedbench.core.contract.board import Block, Bullets, Heading, Image, Note, Table, Text, Words
 from fedbench.core.store.integrity import key_of
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import MARKER, Results
 from fedbench.core.store.stored_suites import ID
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn, drawn_on_board
 from fedbench.leaderboard.figures import image_of, roc_figure, tradeoff_figure
+from fedbench.leaderboard.markdown import render
+from fedbench.leaderboard.statistics.rows import outcome_of
 from fedbench.leaderboard.statistics.sections import Section, build_sections, newest
 from fedbench.leaderboard.submissions.trust import Marks
 from fedbench.leaderboard.tables import ranking
 from fedbench.leaderboard.tables.answer import caveats
 from fedbench.leaderboard.tables.attacks import (
     attack_tables,
+    auc_table,
     decision_tables,
     fact_table,
     group_table,
@@ -44,6 +50,14 @@ from fedbench.leaderboard.tables.provenance import (
 )
 from fedbench.leaderboard.tables.tradeoffs import adversary_table, paired_table
 
+MOST_LINES = 160
+TABLE_ROWS = (16, 10, 6, 4)
+"""rows of a table; the first number with which the page is short enough is taken"""
+MOST_UNSCORED = 5
+MORE = (
+    "Every table and figure: `fedbench leaderboard RESULTS --full`; to look at: `fedbench "
+    "leaderboard RESULTS --html DIR`; docs/method.md has the definitions."
+)
 # hex digits of an id: two of a million boards have the same with a chance below one in 500
 _LENGTH = 12
 
@@ -117,6 +131,91 @@ def uncounted(source: Source) -> list[Block]:
     return notes
 
 
+@cache
+def rules_digest() -> str:
+    """Return hex sha256 over the files that turn records into a board's numbers; line ends do not
+    count.
+    """
+    leaderboard, core = Path(__file__).parent, Path(fedbench.core.__path__[0])
+    h = hashlib.sha256()
+    for folder in (core / "metrics", leaderboard / "statistics", leaderboard / "tables"):
+        for path in sorted(folder.glob("*.py")):
+            content = path.read_bytes().replace(b"\r\n", b"\n")
+            h.update(f"{folder.name}/{path.name}:{len(content)};".encode() + content)
+    return h.hexdigest()
+
+
+def board_id(records: Iterable[LoadedRecord]) -> str:
+    """Return ``fb-`` and hex digits, which differ exactly when a record, the number of them, or a
+    rule does.
+    """
+    digests = sorted(r.record.digest for r in records)
+    return f"fb-{key_of({'rules': rules_digest(), 'records': digests})[:_LENGTH]}"
+
+
+# -- one page --------------------------------------------------------------------------------------
+
+
+def one_page(source: Source, plots: bool = True) -> list[Block]:
+    """Return the blocks of a page of at most ``MOST_LINES`` lines of Markdown.
+
+    Long tables show their first rows, and a board of many sections its first sections. ``plots``:
+    with the trade-off of the first section.
+    """
+    number = len(source.sections)
+    sizes = [(number, rows) for rows in TABLE_ROWS]
+    sizes += [(sections, TABLE_ROWS[-1]) for sections in range(number - 1, 0, -1)]
+    for sections, rows in sizes:
+        blocks = _page(source, source.sections[:sections], rows, plots)
+        if render(blocks).count("\n") <= MOST_LINES:
+            break
+    return blocks
+
+
+def _page(source: Source, first: list[Section], most_rows: int, plots: bool) -> list[Block]:
+    sections, records = source.sections, source.newest[0]
+    blocks: list[Block] = [Heading(1, source.title), *caveats(sections)]
+    blocks += [ranking.READING] if sections else []
+    for section in first:
+        blocks += ranking.front_blocks(section, source.trust, most_rows)
+    blocks += [*mixed_note(records), *uncounted(source)]
+    if left_out := len(sections) - len(first):
+        text = f"{left_out} more settings and coalitions are in the full board."
+        blocks.append(Note(Words(text)))
+    if first:
+        blocks.append(auc_table(first[0], ranking.first_rows(first[0], most_rows)))
+    places = len(sections) <= ranking.MOST_SECTIONS
+    blocks += ranking.across_settings(sections, most_rows, places)
+    blocks += _unscored(sections)
+    blocks = without_empty_tables(blocks)
+    figure = tradeoff_figure(first[0]) if plots and first else None
+    if figure is not None:
+        blocks.append(image_of(figure, first[0]))
+    heading = Heading(2, Words("Provenance"))
+    return [*blocks, heading, _short_provenance(records), Note(sentence(MORE))]
+
+
+def _short_provenance(records: Sequence[LoadedRecord]) -> Bullets:
+    outcomes = Counter(map(outcome_of, records))
+    counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items()))
+    board = sentence(f"board `{board_id(records)}`, made from {len(records)} records ({counts})")
+    return Bullets((board, *provenance_lines(records)))
+
+
+def _unscored(sections: list[Section]) -> list[Block]:
+    """Return the first cells without a score, and how many more there are."""
+    blocks: list[Block] = []
+    for block in unscored_blocks(sections):
+        if isinstance(block, Table) and len(block.rows) > MOST_UNSCORED:
+            more = f"{len(block.rows) - MOST_UNSCORED} more rows are in the full board."
+            block = replace(block, rows=block.rows[:MOST_UNSCORED], footnotes=(Words(more),))
+        blocks.append(block)
+    return blocks
+
+
+# -- every table and figure ------------------------------------------------------------------------
+
+
 def document(source: Source, plots: bool = True) -> list[Block]:
     """Return every table and figure, all but the first tables in ``Fold`` blocks; the same records
     give the same blocks. ``plots``: with images.
@@ -145,28 +244,6 @@ def document(source: Source, plots: bool = True) -> list[Block]:
     lines = (*_origin(source, records), packages(records), *provenance_lines(records))
     blocks += folded([Heading(2, Words("Provenance")), Bullets(lines)])
     return without_empty_tables(blocks)
-
-
-@cache
-def rules_digest() -> str:
-    """Return hex sha256 over the files that turn records into a board's numbers; line ends do not
-    count.
-    """
-    leaderboard, core = Path(__file__).parent, Path(fedbench.core.__path__[0])
-    h = hashlib.sha256()
-    for folder in (core / "metrics", leaderboard / "statistics", leaderboard / "tables"):
-        for path in sorted(folder.glob("*.py")):
-            content = path.read_bytes().replace(b"\r\n", b"\n")
-            h.update(f"{folder.name}/{path.name}:{len(content)};".encode() + content)
-    return h.hexdigest()
-
-
-def board_id(records: Iterable[LoadedRecord]) -> str:
-    """Return ``fb-`` and hex digits, which differ exactly when a record, the number of them, or a
-    rule does.
-    """
-    digests = sorted(r.record.digest for r in records)
-    return f"fb-{key_of({'rules': rules_digest(), 'records': digests})[:_LENGTH]}"
 
 
 def _origin(source: Source, records: Sequence[LoadedRecord]) -> list[Text]:
@@ -199,13 +276,16 @@ def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
     return [Heading(2, sentence("Setting {}", name)), *described]
 
 
+def _images(section: Section) -> list[Block]:
+    figures = tradeoff_figure(section), roc_figure(section)
+    return [image_of(figure, section) for figure in figures if figure is not None]
+
+
 def _section(
     section: Section, analyses: Sequence[Drawer], plots: bool, trust: ranking.Trust
 ) -> list[Block]:
     """Return a section's tables, then its images."""
-    images: list[Block] = []
-    for figure in (tradeoff_figure(section), roc_figure(section)) if plots else ():
-        images += [] if figure is None else [image_of(figure, section)]
+    images = _images(section) if plots else []
     drawings: dict[str, list[Block]] = {"attacks": [], "costs": []}
     for analysis in analyses:
         for block in drawn(analysis, section, plots):

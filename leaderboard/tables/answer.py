@@ -10,6 +10,7 @@ import numpy as np
 
 from fedbench.core.contract.board import Block, Note, Part, Text, Words
 from fedbench.core.contract.section import RowSummary
+from fedbench.core.metrics import Interval
 from fedbench.leaderboard.columns import BY_KEY
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.verdict import Difference
@@ -71,29 +72,35 @@ def answer(section: Section) -> Answer:
     }
     if not costs:
         return Answer(outcome="none here", undefended=undefended)
-    against = pairwise.against(base.label)
     # rows are in the order of their worst cases
     within = [label for label, cost in costs.items() if -cost.mean <= WITHIN]
-    lower = {label for label, d in against.items() if d.shown and d.found.mean < 0}
-    less = [label for label in within if label in lower]
-    if less:
-        outcome: Outcome = "found"
-        label = less[0]
-    elif within:
-        outcome, label = "none lower", within[0]
-    else:
-        outcome, label = "none within", max(costs, key=lambda name: costs[name].mean)
+    against = pairwise.against(base.label)
+    outcome, label = _chosen(costs, within, against)
     tied = pairwise.tied(label)
+    cost = costs[label]
     return Answer(
         outcome=outcome,
         undefended=undefended,
         defense=section.summaries[label],
         difference=against.get(label),
-        unsure=not (costs[label].low >= -WITHIN or costs[label].high < -WITHIN),
+        unsure=not (cost.low >= -WITHIN or cost.high < -WITHIN),
         within=tuple(within),
         tied=tuple(name for name in within if name in tied),
         seeds=len(section.seeds),
     )
+
+
+def _chosen(
+    costs: Mapping[str, Interval], within: Sequence[str], against: Mapping[str, Difference]
+) -> tuple[Outcome, str]:
+    """Return the outcome and the label of the defense."""
+    for label in within:
+        difference = against.get(label)
+        if difference is not None and difference.shown and difference.found.mean < 0:
+            return "found", label
+    if within:
+        return "none lower", within[0]
+    return "none within", max(costs, key=lambda label: costs[label].mean)
 
 
 # -- sentences -------------------------------------------------------------------------------------

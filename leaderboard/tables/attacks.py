@@ -62,26 +62,28 @@ def attack_tables(section: Section) -> list[Table]:
     """
     cells = section.comparison.cells
     tables = [auc_table(section, section.rows)]
-
-    def rate(attack: str, row: Row) -> Value:
-        return entry_value(section, row.entries[attack], cells.of(row.label, attack).tf01)
-
-    def measured(attack: str, row: Row) -> Value:
-        entry = row.entries[attack]
-        return entry_value(section, entry, bounded(entry.interval("auc", "ofl")))
-
     if has_tf01(section, section.rows):
         title = "TF01 (%) by attack"
         caption = " of all targets and seeds pooled, same sign; brackets: 95 % interval"
-        columns = _by_attack(section, rate, replace(_AUC, digits=2))
+        columns = _by_attack(section, partial(_rate, section), replace(_AUC, digits=2))
         notes = tf01_notes(section)
         tables.append(row_table(title, caption, section.rows, columns, footnotes=notes))
     pairs = product(section.rows, section.attacks)
     if any(-1 in cells.of(row.label, attack).signs.values() for row, attack in pairs):
         title, caption = "AUC as measured", " against outside non-members"
-        columns = _by_attack(section, measured, _AUC)
+        columns = _by_attack(section, partial(_measured, section), _AUC)
         tables.append(row_table(title, caption, section.rows, columns))
     return tables
+
+
+def _rate(section: Section, attack: str, row: Row) -> Value:
+    tf01 = section.comparison.cells.of(row.label, attack).tf01
+    return entry_value(section, row.entries[attack], tf01)
+
+
+def _measured(section: Section, attack: str, row: Row) -> Value:
+    entry = row.entries[attack]
+    return entry_value(section, entry, bounded(entry.interval("auc", "ofl")))
 
 
 def auc_table(section: Section, rows: Sequence[Row]) -> Table:

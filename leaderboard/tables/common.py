@@ -25,10 +25,9 @@ from fedbench.core.contract.board import (
     Words,
     value,
 )
-from fedbench.core.metrics import Interval
-from fedbench.core.population.audit import EVERYBODY, Target
+from fedbench.core.metrics import Group, Interval
 from fedbench.leaderboard.statistics.intervals import bounded
-from fedbench.leaderboard.statistics.rows import Entry, Row, group_names
+from fedbench.leaderboard.statistics.rows import Entry, Row
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.statistics.verdict import Comparison
 
@@ -231,38 +230,27 @@ def spanned(values: Sequence[int]) -> str:
     return " to ".join(dict.fromkeys(f"{n:,}" for n in (min(values), max(values))))
 
 
-# -- candidates and targets ------------------------------------------------------------------------
+# -- candidates ------------------------------------------------------------------------------------
+
+
+_GROUPS: dict[Group, str] = {
+    "mix": "non-members",
+    "ofl": "from outside the federation",
+    "ifl": "from other clients",
+}
 
 
 def counts_note(section: Section) -> Note:
-    """Say the number of seeds x targets, the candidates of a target, and the targets."""
+    """Say the number of seeds x targets, and the candidates of a target."""
+    text = f"n = {len(section.units)} a cell (seeds x targets) unless it says otherwise"
     members = [s.n_members for s in section.scores("mix")]
-    mix, outside, inside = (
-        [s.n_nonmembers for s in section.scores(group)] for group in ("mix", "ofl", "ifl")
-    )
-    counts = f"n = {len(section.units)} a cell (seeds x targets) unless it says otherwise"
     if members:
-        counts += f"; per target {spanned(members)} members and {spanned(mix)} non-members"
-    if outside:
-        counts += f", {spanned(outside)} from outside the federation"
-    if inside:
-        counts += f", {spanned(inside)} from other clients"
-    names = group_names(section.records)
-    targets = [_named_targets(each, names) for each in dict.fromkeys(section.targets.values())]
-    return Note(sentence(f"{counts}. Targets: {{}}.", joined(targets, "; ")))
-
-
-def _named_targets(targets: Sequence[int], names: Sequence[str]) -> tuple[Part, ...]:
-    """Name targets: clients, all honest clients, or groups by ``names``."""
-    if tuple(targets) == (EVERYBODY.code,):
-        return sentence("all honest clients together")
-    clients = [t for t in targets if t >= 0]
-    groups = sorted(t.index for t in map(Target.of, targets) if t.kind == "group")
-    name_of_group = dict(enumerate(names))
-    parts: list[Text] = [sentence("group {}", name_of_group.get(g, str(g))) for g in groups]
-    if clients:
-        parts.append(Words(f"clients {', '.join(map(str, clients))}"))
-    return joined(parts)
+        text += f"; per target {spanned(members)} members"
+    for group, name in _GROUPS.items():
+        sizes = [s.n_nonmembers for s in section.scores(group)]
+        if sizes:
+            text += f", {spanned(sizes)} {name}"
+    return Note(Words(f"{text}."))
 
 
 # -- TF01 ------------------------------------------------------------------------------------------
