@@ -87,8 +87,9 @@ class Source:
     @cached_property
     def sections(self) -> list[Section]:
         """Sections in the board's order."""
-        refuted = self.marks.refuted if self.marks is not None else None
-        return build_sections(self.newest[0], refuted)
+        if self.marks is None:
+            return build_sections(self.newest[0])
+        return build_sections(self.newest[0], self.marks.refuted)
 
     @property
     def trust(self) -> ranking.Trust:
@@ -175,7 +176,8 @@ def one_page(source: Source, plots: bool = True) -> list[Block]:
 def _page(source: Source, first: list[Section], most_rows: int, plots: bool) -> list[Block]:
     sections, records = source.sections, source.newest[0]
     blocks: list[Block] = [Heading(1, source.title), *caveats(sections)]
-    blocks += [ranking.READING] if sections else []
+    if sections:
+        blocks.append(ranking.READING)
     for section in first:
         blocks += ranking.front_blocks(section, source.trust, most_rows)
     blocks += [*mixed_note(records), *uncounted(source)]
@@ -235,7 +237,8 @@ def document(source: Source, plots: bool = True) -> list[Block]:
         section.comparison.scores.forget()
     cited = sentence(f"Board id: `{board_id(records)}`, made from {len(records)} records.")
     blocks: list[Block] = [Heading(1, source.title), Note(cited), *caveats(sections)]
-    blocks += [ranking.READING] if sections else []
+    if sections:
+        blocks.append(ranking.READING)
     blocks += [*fronts, *mixed_note(records), *uncounted(source)]
     blocks += [*folded(ranking.across_settings(sections)), *details]
     for analysis in analyses:
@@ -267,7 +270,8 @@ def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
     for s in sections:
         if (s.suite, s.setting) == setting:
             records += s.records
-            tuning |= set(s.tuning.seeds) if s.tuning is not None else set()
+            if s.tuning is not None:
+                tuning |= set(s.tuning.seeds)
     name = section.setting
     if len({s.suite for s in sections}) > 1:
         name = f"{section.suite}: {section.setting}"

@@ -92,9 +92,11 @@ def auc_table(section: Section, rows: Sequence[Row]) -> Table:
 
     def signed(attack: str, row: Row) -> Value:
         cell = comparison.cells.of(row.label, attack)
-        suffix = Words(" turned") if cell.auc is not None and cell.turned else ()
         best = comparison.pairwise.leader(attack) == row.label
-        return entry_value(section, row.entries[attack], bounded(cell.auc), best, suffix)
+        number = entry_value(section, row.entries[attack], bounded(cell.auc), best)
+        if cell.auc is None or not cell.turned:
+            return number
+        return replace(number, suffix=Words(" turned"))
 
     caption = (
         " against outside non-members, with the sign that the other seeds ask for (turned: low "
@@ -305,8 +307,10 @@ def _fact(values: Sequence[FactValue]) -> Text:
         texts = dict.fromkeys(", ".join(map(str, v)) if isinstance(v, list) else v for v in values)
         return joined([Quote(str(text), 100) for text in list(texts)[:MOST_VALUES]], " / ")
     low, high = min(numeric), max(numeric)
-    spread = f" ({_short(low)} to {_short(high)})" if low < high else ""
-    return Words(_short(float(np.mean(numeric))) + spread)
+    text = _short(float(np.mean(numeric)))
+    if low < high:
+        text += f" ({_short(low)} to {_short(high)})"
+    return Words(text)
 
 
 def _short(number: float) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, product
 from typing import Any
 
 from fedbench.core.contract.board import (
@@ -109,8 +109,9 @@ def table_of(
     **more: Any,
 ) -> Table:
     """Return a table; a string as the ``caption`` is the program's own words."""
-    text = Words(caption) if isinstance(caption, str) else caption
-    return Table(title=title, caption=text, columns=tuple(columns), rows=tuple(rows), **more)
+    if isinstance(caption, str):
+        caption = Words(caption)
+    return Table(title=title, caption=caption, columns=tuple(columns), rows=tuple(rows), **more)
 
 
 def row_table(
@@ -125,15 +126,16 @@ def amount(interval: Interval | Value, how: Column) -> str:
     """``0.568 ± 0.023``, ``0.10 [0.00, 1.20]`` or, without a known width, the mean alone, as the
     column says.
     """
-    shown = value(interval) if isinstance(interval, Interval) else interval
+    if isinstance(interval, Interval):
+        return amount(value(interval), how)
     written = partial(number, digits=how.digits, signed=how.signed)
-    mean = written((shown.mean or 0.0) * how.scale)
-    if shown.ends is not None:
-        low, high = shown.ends
+    mean = written((interval.mean or 0.0) * how.scale)
+    if interval.ends is not None:
+        low, high = interval.ends
         return f"{mean} [{written(low * how.scale)}, {written(high * how.scale)}]"
-    if shown.half_width is None or math.isnan(shown.half_width):
+    if interval.half_width is None or math.isnan(interval.half_width):
         return mean
-    return f"{mean} ± {shown.half_width * how.scale:.{how.digits}f}"
+    return f"{mean} ± {interval.half_width * how.scale:.{how.digits}f}"
 
 
 def number(x: float, digits: int, signed: bool = False) -> str:
@@ -159,7 +161,7 @@ def _is_empty(table: Table) -> bool:
     numeric = [i for i, column in enumerate(table.columns) if column.align == "right"]
     if not numeric:
         return len(table.columns) == 1
-    return all(_is_absent(row[i]) for i in numeric for row in table.rows)
+    return all(_is_absent(row[i]) for i, row in product(numeric, table.rows))
 
 
 def _is_absent(content: Content) -> bool:
@@ -208,7 +210,7 @@ def worst_of(comparison: Comparison, row: Row) -> Content:
 
 
 def entry_value(
-    section: Section, entry: Entry, interval: Interval | None, best: bool = False, suffix: Text = ()
+    section: Section, entry: Entry, interval: Interval | None, best: bool = False
 ) -> Value:
     """Return an entry's number with n where it is not the section's, and every outcome that is not
     ``ok``.
@@ -221,8 +223,10 @@ def entry_value(
     )
     if interval is None:
         return Value(mean=None, outcomes=outcomes)
-    n = None if interval.n == len(section.units) else interval.n
-    return replace(value(interval, suffix), n=n, best=best, outcomes=outcomes)
+    number = replace(value(interval), best=best, outcomes=outcomes)
+    if interval.n == len(section.units):
+        return number
+    return replace(number, n=interval.n)
 
 
 def spanned(values: Sequence[int]) -> str:
@@ -279,8 +283,8 @@ def tf01_notes(section: Section) -> tuple[Text, ...]:
 
 def has_tf01(section: Section, rows: Sequence[Row]) -> bool:
     """Whether any cell of these rows has it."""
-    cells = section.comparison.cells
-    return any(cells.of(row.label, a).tf01 for row in rows for a in section.attacks)
+    cells, pairs = section.comparison.cells, product(rows, section.attacks)
+    return any(cells.of(row.label, attack).tf01 for row, attack in pairs)
 
 
 def _sizes(row: Row) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 from fedbench.core.contract.attack import ANSWERS
 from fedbench.core.contract.board import Block, Bullets, Heading, Note, Part, Quote, Text, Words
 from fedbench.core.store.reading import LoadedRecord
-from fedbench.leaderboard.statistics.rows import MISSING, outcome_of
+from fedbench.leaderboard.statistics.rows import MISSING, Row, outcome_of
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import joined, sentence, table_of, words
 
@@ -92,7 +92,7 @@ def unscored_blocks(sections: Sequence[Section]) -> list[Block]:
     return [Heading(2, Words("Cells without a score")), table]
 
 
-def _unscored(section: Section, row: Any) -> Iterator[tuple[tuple[str, ...], int]]:
+def _unscored(section: Section, row: Row) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield (names, outcome and reason of a cell, its seed), of the cells of a row."""
     for attack, entry in row.entries.items():
         for seed in section.seeds:

@@ -40,8 +40,8 @@ def adversary_table(section: Section) -> list[Table]:
     notes = []
     if active:
         why = (
-            "Rows without a passive run: accuracy, delta-accuracy and runtime above are those under "
-            "the attack in brackets, compared with the undefended run under the same attack: "
+            "Rows without a passive run: accuracy, delta-accuracy and runtime above are those "
+            "under the attack in brackets, compared with the undefended run under the same attack: "
             "{}."
         )
         notes.append(sentence(why, joined([sentence("{} ({})", *pair) for pair in active.items()])))
