@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from fedbench.core import UserError
-from fedbench.core.toolkit import archive_files, check_size, decode_images
+from fedbench.core.toolkit import archive_files, decode_images
 from fedbench.core.toolkit.arrays import SUFFIXES
 from fedbench.plugins.datasets.folders import ImageFolder
 from fedbench.plugins.datasets.tabular import Location30
@@ -100,15 +100,6 @@ def test_an_archive_of_a_tabular_set_costs_no_more_than_the_set(home, start, zer
         f"{archive}: not unpacked: it holds {refusal}; get it from its official home",
     )
     assert peak < 16 * MIB
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path):
-    with open(tmp_path / "big", "wb") as f:
-        f.truncate(10**12)  # of holes: it takes no disk
-    with pytest.raises(
-        UserError, match="big: 1,000,000,000,000 bytes, at most 300 expected: not this data set"
-    ):
-        check_size(tmp_path / "big", 300)
 
 
 def test_files_of_an_archive_are_read_without_unpacking(tmp_path):
