@@ -4,6 +4,8 @@ that `--only` asks for.
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from fake_packages import install
 from good_suite import edited, write
@@ -48,6 +50,14 @@ PACKAGE = """
         yield Component("of-mean", "allied:OfMean", "loss of the coalition's mean")
 """
 PAIRS = {"name": "two-pairs", "groups": [[3, 2], [0, 1]]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def planned_once(tmp_path_factory, registry):
+    """A plan in this process: forks inherit the modules that it imported and the files it read."""
+    folder = tmp_path_factory.mktemp("once")
+    path = write(folder, edited(("[pair, half]", "[pair]"), ("- none", "- cofedmid")))
+    make_plan(*load_and_check(path, registry), registry, folder, "cpu")
 
 
 @pytest.fixture
@@ -213,6 +223,7 @@ def seeds(tuning, reported="[0, 1]"):
 def planned(tmp_path, registry):
     """The plan of the small suite with these edits."""
 
+    @cache
     def plan(*edits):
         return make_plan(
             *load_and_check(write(tmp_path, edited(PAIR, *edits)), registry),
