@@ -52,14 +52,6 @@ PACKAGE = """
 PAIRS = {"name": "two-pairs", "groups": [[3, 2], [0, 1]]}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def planned_once(tmp_path_factory, registry):
-    """A plan in this process: forks inherit the modules that it imported and the files it read."""
-    folder = tmp_path_factory.mktemp("once")
-    path = write(folder, edited(("[pair, half]", "[pair]"), ("- none", "- cofedmid")))
-    make_plan(*load_and_check(path, registry), registry, folder, "cpu")
-
-
 @pytest.fixture
 def package(site):
     """A defense of several members and an attack on their mean, installed."""
