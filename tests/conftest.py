@@ -80,7 +80,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
 
     def called(*args: object) -> tuple[int, str]:
         if args[0] in ("run", "validate"):
-            from running import plan_once  # imports torch
+            from running import plan_once
 
             plan_once()
         try:

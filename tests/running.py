@@ -19,7 +19,6 @@ from ruamel.yaml import YAML
 
 from fedbench.core.cli.run import command as run
 from fedbench.core.registry.components import Registry
-from fedbench.core.run.planner import make_plan
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.store.reading import LoadedRecord, all_paths, load_records, read_run
 from fedbench.core.store.run_file import CellResult, digest_of_arrays, write_run
@@ -77,6 +76,8 @@ def changed(folder: Path, change: dict, **more: Any) -> Path:
 @cache
 def plan_once() -> None:
     """Plan a suite in this process: every fork that plans inherits what it imported and read."""
+    from fedbench.core.run.planner import make_plan  # and torch, which not every Python here has
+
     with TemporaryDirectory() as folder:
         path, registry = suite(Path(folder), defenses=["cofedmid"]), Registry.discover()
         make_plan(*load_and_check(path, registry), registry, Path(folder), "cpu")
