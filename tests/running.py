@@ -76,7 +76,7 @@ def changed(folder: Path, change: dict, **more: Any) -> Path:
 @cache
 def plan_once() -> None:
     """Plan a suite in this process: every fork that plans inherits what it imported and read."""
-    from fedbench.core.run.planner import make_plan  # and torch, which not every Python here has
+    from fedbench.core.run.expand import make_plan  # and torch, which not every Python here has
 
     with TemporaryDirectory() as folder:
         path, registry = suite(Path(folder), defenses=["cofedmid"]), Registry.discover()
