@@ -120,9 +120,9 @@ def test_the_examples_of_readme_and_reference_run_together_in_a_suite(site, tmp_
         {
             "name": "stripes",
             "dataset": "stripes",
-            **active,
-            "attacks": ["ascent"],
-            "adversary": {"mask_set": 10},
+            **passive,
+            "defenses": ["none"],
+            "attacks": ["tempered-last"],
         },
         {
             "name": "digits",
