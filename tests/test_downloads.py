@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from fedbench.core import UserError
+from fedbench.core.toolkit import arrays
 from fedbench.core.toolkit.arrays import cached, class_folders, decode_images
 from fedbench.core.toolkit.download import Remote, decoded_folder, fetch, unpack
 
@@ -328,12 +329,16 @@ ODD = {
     ),
     "no image": ([b"II*"], r"0\.png: not a readable image .*; replace or remove it"),
     "cut": ([encoded(picture(0))[:100]], r"0\.png: not a readable image .*; replace or remove it"),
+    "pixels": ([picture(0, (21, 20))], "21x20 pixels are too many"),
+    "memory": ([picture(0, (20, 20))] * 3, "smaller 'size'"),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ODD)
-def test_images_that_are_not_alike_or_not_readable_are_refused(home, name):
+def test_images_that_are_not_alike_or_too_large_are_refused(home, name, monkeypatch):
+    monkeypatch.setattr(arrays, "_MOST_PIXELS", 400)
+    monkeypatch.setattr(arrays, "_MOST_BYTES", 3 * 400 * 2)
     pictures, told = ODD[name]
     for i, image in enumerate(pictures):
         (home / f"{i}.png").write_bytes(image if isinstance(image, bytes) else encoded(image))

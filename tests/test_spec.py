@@ -426,6 +426,10 @@ def test_the_mistakes_of_components_are_all_found(tmp_path, registry):
     ]
 
 
+MERGES = "m0: &m0 {a: 1}\n" + "".join(
+    f"m{i + 1}: &m{i + 1} {{<<: [*m{i}, *m{i}]}}\n" for i in range(60)
+)
+
 EMPTY = "1:1: the file is empty, expected a suite (`fedbench list suites` shows examples)"
 NO_SUITE = {
     "empty": ("", EMPTY),
@@ -438,6 +442,10 @@ NO_SUITE = {
     "latin-1": ("schema: 1\nname: \xe9\n".encode("latin-1"), "2:7: not UTF-8 text (byte 0xe9)"),
     "large": (b"#" * (MAX_BYTES + 1), " larger than 1 MiB, which no suite is"),
     "deep": ("[" * 1_000, "1:1: nested too deeply"),
+    "merge keys": (
+        MERGES,
+        "15:6: not valid YAML: a mapping of more than 10,000 fields",
+    ),
     "duplicate key": (
         edited(("      rounds: 10", "      rounds: 10\n      clients: 5")),
         '11:7: not valid YAML: found duplicate key "clients" with value "5" (original value: "4"), '

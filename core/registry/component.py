@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,26 +79,47 @@ class RegisteredComponent:
         params = getattr(cls, "Params", None)
         if not (isinstance(params, type) and issubclass(params, Params)):
             return f"its Params is {describe(params)}, expected a subclass of fedbench.core.Params"
-        if self.kind == "dataset" and not isinstance(cls.default_model, str):
-            return f"its default_model is {describe(cls.default_model)}, expected a model's name"
-        return ""
+        return _facts_mistake(cls) if self.kind == "dataset" else ""
 
 
-# --- questions to a class ------------------------------------------------------------------------
+# --- facts of a class -----------------------------------------------------------------------------
+
+_TEXTS = {
+    "default_model": "the name of a model",
+    "licence": "text",
+    "citation": "text",
+    "home": "text, a URL",
+}
+
+
+def _facts_mistake(cls: Any) -> str:
+    """Say what is wrong with the class attributes of a data set; empty if nothing is."""
+    for name, expected in _TEXTS.items():
+        text = getattr(cls, name)
+        if not isinstance(text, str) or not (text or name in ("citation", "home")):
+            return f"its {name} is {describe(text)}, expected {expected}"
+    size = cls.size_mb
+    if size is not None and not (isinstance(size, int | float) and 0 <= size < math.inf):
+        return f"its size_mb is {describe(size)}, expected a number of megabytes >= 0, or None"
+    return ""
 
 
 def is_here(cls: Any, party: str) -> bool | str:
-    """Return whether a data set is on this machine, or in which form.
-
-    Raises:
-        UserError: naming ``party``, for a hook that fails.
+    """Return whether a data set is on this machine, or in which form. Raises ``UserError`` naming
+    ``party`` for an invalid answer.
     """
     with at_work(party, plugin_limits()):
         try:
-            return cls.here()
+            answer = cls.here()
         except BaseException as error:
             pass_on_interrupt(error)
             raise UserError(f"{party}: here() failed: {explain(error)}") from error
+    if not isinstance(answer, bool | str):
+        raise UserError(
+            f"{party}: here() returned {describe(answer)}, expected True, False or a text that "
+            "says in which form"
+        )
+    return answer
 
 
 def describe(value: Any) -> str:

@@ -12,11 +12,18 @@ from types import FunctionType
 from typing import Any
 
 from fedbench.core.contract.components import Configured
-from fedbench.core.words import nearest
+from fedbench.core.words import nearest, one_line
 
 _CONTRACT = "fedbench.core.contract"
-_METHODS = (FunctionType, staticmethod, classmethod, functools._lru_cache_wrapper)
+_METHODS = (
+    FunctionType,
+    staticmethod,
+    classmethod,
+    functools.partialmethod,
+    functools._lru_cache_wrapper,
+)
 _NEAR = 0.75  # of the letters: `protekt` is `protect`, `predict` is a word of its own
+_LONGEST, _MOST = 60, 20  # letters of a name, messages of a class
 
 
 def hooks_of(cls: type) -> dict[str, type]:
@@ -83,7 +90,10 @@ def unknown_methods(cls: type) -> list[str]:
     names: dict[str, None] = {}
     for base in authored:
         names |= dict.fromkeys(name for name in _methods(base) if name not in inherited)
-    return [_message(name, bases[0]) for name in names]
+    messages = [_message(name, bases[0]) for name in list(names)[:_MOST]]
+    if len(names) > _MOST:
+        messages.append(f"{len(names) - _MOST} more of its methods are no hooks either")
+    return messages
 
 
 def _message(name: str, contract: type) -> str:
@@ -93,7 +103,7 @@ def _message(name: str, contract: type) -> str:
         for hook in hooks_of(subclass):  # `craft` of an active attack
             hooks.setdefault(hook, f" of {subclass.__name__}, which it is not built on")
     kind = "phase" if contract.__name__ == "Defense" else f"hook of {contract.__name__}"
-    text = f"its method '{name}' is no {kind}, so the engine never calls it"
+    text = f"its method '{one_line(name, _LONGEST)}' is no {kind}, so the engine never calls it"
     near = nearest(name, hooks, _NEAR)
     if near is None:
         return f"{text}; a helper's name begins with an underscore"

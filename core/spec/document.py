@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
@@ -18,6 +19,7 @@ from fedbench.core.words import bounded, did_you_mean, one_line
 Loc = tuple[str | int, ...]
 MAX_BYTES = 2**20
 _LONGEST_NAME = 80  # of a field in a message
+_MOST_FIELDS = 10_000  # of one mapping: merge keys (<<) may double them with every line
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,19 @@ def parse_value(text: str, name: str) -> Any:
     return _parsed(text, name)[1]
 
 
+class _Constructor(SafeConstructor):
+    def flatten_mapping(self, node: MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > _MOST_FIELDS:
+            raise ConstructorError(
+                None, None, f"a mapping of more than {_MOST_FIELDS:,} fields", node.start_mark
+            )
+
+
 def _parsed(text: str, name: str) -> tuple[Node | None, Any]:
     """Return nodes and plain data of a YAML 1.2 text; None where it is empty."""
     yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = _Constructor
     try:
         root = yaml.compose(text)
         if root is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import sys
@@ -172,6 +173,8 @@ SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".
 _FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 Fit = Literal["stretch", "crop"]
 _MODE = {1: "L", 3: "RGB"}
+_MOST_PIXELS = 2**26  # of one image file
+_MOST_BYTES = 2**34  # of all decoded images
 _MOST_PROBLEMS = 10
 
 
@@ -249,7 +252,7 @@ def decode_images(
         try:
             pixels = _pixels(file, size, channels, fit)
             if out is None:
-                out = np.empty((len(files), *pixels.shape), np.uint8)
+                out = _room(len(files), pixels.shape, file)
                 first = file
             _check_alike(pixels, out.shape[1:], file, first)
             out[i] = pixels
@@ -272,6 +275,10 @@ def _pixels(file: str | Path, size: int | None, channels: int | None, fit: Fit) 
 
     try:
         with Image.open(file, formats=_FORMATS) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise _Odd(
+                    f"{file}: {image.width}x{image.height} pixels are too many; scale it down"
+                )
             if size is not None:
                 # a JPEG is decoded at a fraction of its size where that is enough
                 image.draft(None, (2 * size, 2 * size))
@@ -325,3 +332,14 @@ def _check_alike(
             f"{file}: {width}x{height} pixels, but {first} has {shape[1]}x{shape[0]}; set 'size' "
             "to resize them"
         )
+
+
+def _room(n: int, shape: tuple[int, ...], file: str | Path) -> np.ndarray:
+    """Return an empty [n, H, W, C] array."""
+    n_bytes = n * math.prod(shape)
+    if n_bytes > _MOST_BYTES:
+        raise UserError(
+            f"{os.path.dirname(file)}: {n:,} images of {shape[1]}x{shape[0]} pixels need "
+            f"{n_bytes / 2**30:.0f} GiB decoded; set a smaller 'size'"
+        )
+    return np.empty((n, *shape), np.uint8)
