@@ -375,8 +375,6 @@ def test_the_mistakes_of_many_coalitions_are_all_found(tmp_path):
 # a defense -> the rest of its message; (start) of a message that lists all names
 DEFENSES = {
     "3": ": expected text or a mapping, found 3",
-    "[none, mixup]": ": expected text or a mapping, found a list; defenses in order are one entry, "
-    "{name: FIRST, then: [SECOND]}",
     "{name: none, label: a "
     "b}": ".label: expected text without blanks and brackets, found the text 'a b'",
     "{name: grad-noise, grid: {sigma: []}}": ".grid.sigma: must not be empty",
@@ -400,6 +398,8 @@ DEFENSES = {
     "-1}}]}": ".then[0].params.sigma: expected a number >= 0, found -1",
     "none": "",
     "{name: none, params: {}}": ": 'none' is already given in line 30: add a label",
+    "[none, mixup]": ": expected text or a mapping, found a list; defenses in order are one entry, "
+    "{name: FIRST, then: [SECOND]}",
 }
 COMPONENTS = [
     ("dataset: digits", "dataset: {name: digits, params: {test: 0}}\n    model: mpl"),

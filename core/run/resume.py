@@ -162,8 +162,8 @@ def _latest(paths: Iterable[Path]) -> dict[str, Record]:
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Return the differences between two identities of cells, in words."""
     changes = list(values_that_differ(old, new))
-    if others := [change for change in changes if change[0] not in _FOLLOWING]:
-        changes = others
+    if decisive := [change for change in changes if change[0] not in _FOLLOWING]:
+        changes = decisive
     return [_told(*change) for change in changes]
 
 
