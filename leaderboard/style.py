@@ -66,7 +66,7 @@ def row_styles(section: Section) -> dict[str, dict[str, Any]]:
     for row in section.rows:
         if row.undefended:
             styles[row.label] = {"color": "black", "ls": "-", "marker": "s", "lw": 1.8, "zorder": 2}
-    shown = {r.label for r in section.rows if r.means("auc")}
+    shown = {r.label for r in section.rows if r.mean("auc", "mix", section.attacks)}
     return {label: style for label, style in styles.items() if label in shown}
 
 

@@ -14,7 +14,7 @@ from scipy.special import nctdtr, stdtr, stdtrit
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.core.report import Courses
-from fedbench.leaderboard.statistics.intervals import Measured, over_units, p_value
+from fedbench.leaderboard.statistics.intervals import Estimate, Measured
 from fedbench.leaderboard.statistics.paired import PairTests, Rival
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section
@@ -103,9 +103,10 @@ def contrasted(
         tests = PairTests(
             section.comparison.cells.parts, {"one": rivals[0], "other": rivals[1]}, margin
         )
-        if (interval := tests.interval("one", "other")) is None:
+        pair = "one", "other"
+        if (difference := tests.difference(pair)) is None:
             raise Missing("no candidates in common")
-        return Found(interval, tests.test("one", "other")[1])
+        return Found(difference.interval, tests.test(pair)[1])
     if section is elsewhere and a.measure == "accuracy":
         interval = _percent(
             section.accuracy_difference(row_of(section, a.row), row_of(section, b.row))
@@ -120,12 +121,10 @@ def contrasted(
             (s, 0): Measured(x.value - y.value, float(np.hypot(x.error, y.error)))
             for s, (x, y) in enumerate(pairs)
         }
-        if (interval := over_units(found)) is None:
+        if not found:
             raise Missing("no seed that both have")
-        return Found(
-            interval,
-            p_value({unit: Measured(m.value - margin, m.error) for unit, m in found.items()}),
-        )
+        estimate = Estimate(found)
+        return Found(estimate.interval, estimate.p_value(margin))
     apart = separate(ours, theirs)
     return Found(apart, p_of_interval(apart, margin, min(len(section.seeds), len(elsewhere.seeds))))
 
@@ -277,7 +276,8 @@ def _mean_rate(section: Section, row: Row, q: Quantity) -> Interval | None:
 
 
 def _over_seeds(section: Section, row: Row, q: Quantity) -> Interval | None:
-    return over_units({(seed, 0): m for seed, m in series(section, row, q).items()})
+    by_seed = {(seed, 0): m for seed, m in series(section, row, q).items()}
+    return Estimate(by_seed).interval
 
 
 def _percent(found: Interval | None) -> Interval | None:

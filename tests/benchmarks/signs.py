@@ -48,7 +48,8 @@ def compared(seeds: int, deviation: float, auc: float, rng: np.random.Generator)
         candidates = Candidates(scores, KIND, np.arange(len(KIND)), ~nothing, nothing)
         even = np.arange(len(KIND)) % 2 == 0
         for fold, where in {0: even, 1: ~even}.items() if seeds == 1 else [(seed, ~nothing)]:
-            parts += part_of(fold, (seed, 0), {("row", "attack"): candidates}, where)
+            part = part_of(fold, (seed, 0), {("row", "attack"): candidates}, where)
+            parts += [part] if part else []
     scores_of_parts = SectionScores([], [(seed, 0) for seed in range(seeds)])
     scores_of_parts._parts = {"all": parts}
     return Comparison(scores_of_parts, ["attack"])
