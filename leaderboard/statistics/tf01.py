@@ -163,7 +163,7 @@ def _own_thresholds(units: Sequence[Sample], fpr: float) -> Ranks:
     seeds = _numbered([unit.seed for unit in units])
     blocks = np.arange(len(units))
     for seed in range(seeds.max() + 1):
-        ids = np.concatenate([units[i].ids for i in np.flatnonzero(seeds == seed)])
+        ids = np.concatenate([u.ids for u, s in zip(units, seeds, strict=True) if s == seed])
         if len(np.unique(ids)) < len(ids):
             blocks[seeds == seed] = len(units) + seed
     members = [unit.member for unit in units]
