@@ -132,7 +132,7 @@ class Entry:
 
     @property
     def decisions(self) -> dict[Unit, tuple[DecisionScores, Score]]:
-        """What the attack decided for each seed x target, with the numbers of candidates."""
+        """Decisions of the attack for each seed x target, with the numbers of candidates."""
         decided = ((unit, t, t.decision) for unit, t in self._judged if "mix" in t.groups)
         return {unit: (d, t.groups["mix"]) for unit, t, d in decided if d is not None}
 

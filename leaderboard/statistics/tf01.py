@@ -172,7 +172,7 @@ def _own_thresholds(units: Sequence[Sample], fpr: float) -> Ranks:
 
 
 def _common_threshold(units: Sequence[Sample]) -> Ranks:
-    """One threshold for all; a non-member is the same where seed and id are."""
+    """Set one threshold for all; a non-member is the same where seed and id are."""
     unit_of = np.repeat(np.arange(len(units)), [len(unit.nonmember) for unit in units])
     seeds = _numbered([unit.seed for unit in units])
     ids = np.concatenate([unit.ids for unit in units])

@@ -117,7 +117,7 @@ class ClaimTest:
 
 @dataclass(frozen=True)
 class Lack:
-    """What the board does not have: ``why``, in our words, of ``what``, a name from the claim's
+    """Part that the board lacks: ``why``, in our words, of ``what``, a name from the claim's
     file.
     """
 
