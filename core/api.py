@@ -24,6 +24,7 @@ Table = Any
 """A ``pandas.DataFrame``; a list of dicts where pandas is not installed."""
 Texts = str | Sequence[str]
 
+_MARKS = ("floor", "undefended", "complete", "front", "claims", "trust")
 _CELL = (
     "suite",
     "setting",
@@ -91,7 +92,7 @@ def plan(suite: str | PathLike[str], *, set: Texts = (), only: Texts = ()) -> Ta
             "coalition": job.coalition,
             "defense": job.defense.label,
             "attack": cell.attack.label,
-            "view": cell.look.view,
+            "view": cell.request.view,
             "seed": job.seed,
             "rounds": job.setting.federation.rounds,
             "targets": len(job.targets),
@@ -225,21 +226,21 @@ class Results:
 def _judged(job: Any, attack: Attack) -> dict[str, Any] | None:
     """Return the row of one run; None where its observations are not kept, or lack a signal."""
     from fedbench.core.metrics import run_accuracy
-    from fedbench.core.run.job import Look
-    from fedbench.core.run.judge import ask
+    from fedbench.core.run.job import SignalRequest
+    from fedbench.core.run.scoring import ask
     from fedbench.core.run.trained_run import cached, made_of
     from fedbench.core.run.verdict import verdict
 
     name = type(attack).__name__
     use = job.cells[0].attack.model_copy(update={"name": name, "label": name})
-    cell = replace(job.cells[0], attack=use, look=Look.of(attack))
-    job = replace(job, cells=(cell,), analyses=(), looks={})
+    cell = replace(job.cells[0], attack=use, request=SignalRequest.of(attack))
+    job = replace(job, cells=(cell,), analyses=(), requests={})
     packed, shadows = cached(job)
     if packed is None:
         return None
     run = made_of(job, packed, shadows)
     done = run.trained
-    scored = verdict(job, cell, run.scene, done, ask(job, attack, run.scene, done, shadows))
+    scored = verdict(run, cell, ask(run, attack))
     accuracy = run_accuracy([row["accuracy"] for row in done.history])
     names = (job.suite, job.setting.name, job.coalition, job.defense.label, name, attack.view)
     numbers = (*_means(scored.targets), accuracy, done.measured["train_cpu_s"])
@@ -318,17 +319,18 @@ def _unpacked(text: str) -> Iterator[float | None]:
 
 
 def row_of(board: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    """A row of a board's document as a row of :attr:`Results.rows`."""
+    """Return a row of a board's document as a row of :attr:`Results.rows`."""
     section = board["sections"][row["section"]]
-    setting, attack = board["settings"][section["setting"]], row["worst_attack"]
+    setting = board["settings"][section["setting"]]
     first, last = row["rank"] or (None, None)
-    ranked = [
-        other
-        for other in map(board["rows"].__getitem__, section["rows"])
-        if other["complete"] and not other["floor"]
-    ]
-    leak = "tf01" if all(other["numbers"]["tf01"] for other in ranked) else "worst"
-    found = {
+    worst_attack = front_of = None
+    if row["worst_attack"] >= 0:
+        worst_attack = board["uses"][section["attacks"][row["worst_attack"]]]["label"]
+    if row["front"] is not None:
+        rows = [board["rows"][i] for i in section["rows"]]
+        ranked = [r["numbers"]["tf01"] for r in rows if r["complete"] and not r["floor"]]
+        front_of = "tf01" if all(ranked) else "worst"
+    values = {
         "suite": setting["suite"],
         "setting": setting["name"],
         "coalition": section["coalition"],
@@ -336,18 +338,14 @@ def row_of(board: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         "rank": first,
         "rank_last": last,
         "defense": row["label"],
-        "worst_attack": board["uses"][section["attacks"][attack]]["label"] if attack >= 0 else None,
-        **{
-            name: row[name]
-            for name in ("floor", "undefended", "complete", "front", "claims", "trust")
-        },
-        "front_of": None if row["front"] is None else leak,
+        "worst_attack": worst_attack,
     }
+    values |= {name: row[name] for name in _MARKS} | {"front_of": front_of}
     for column in board["columns"]:
         name = column["key"]
-        ends = f"{name}_low", f"{name}_high"
-        found[name], found[ends[0]], found[ends[1]] = row["numbers"].get(name) or (None,) * 3
-    return found
+        names = (name, f"{name}_low", f"{name}_high")
+        values |= dict(zip(names, row["numbers"].get(name) or (None,) * 3, strict=True))
+    return values
 
 
 def _texts(texts: Texts) -> tuple[str, ...]:

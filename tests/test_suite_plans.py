@@ -4,6 +4,8 @@ that `--only` asks for.
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from fake_packages import install
 from good_suite import edited, write
@@ -11,10 +13,10 @@ from ruamel.yaml import YAML
 from running import changed, invoke, loaded
 
 from fedbench.core import UserError
-from fedbench.core.run.checks import declaration_mistake
+from fedbench.core.run.declarations import declaration_mistake
+from fedbench.core.run.expand import make_plan
 from fedbench.core.run.job import identity
-from fedbench.core.run.plan import settings_asked
-from fedbench.core.run.planner import make_plan
+from fedbench.core.run.plan import settings_of_parts
 from fedbench.core.spec.resolve import load_and_check, written_out
 from fedbench.plugins.defenses.uploads import NoDefense
 
@@ -213,6 +215,7 @@ def seeds(tuning, reported="[0, 1]"):
 def planned(tmp_path, registry):
     """The plan of the small suite with these edits."""
 
+    @cache
     def plan(*edits):
         return make_plan(
             *load_and_check(write(tmp_path, edited(PAIR, *edits)), registry),
@@ -337,7 +340,9 @@ def test_the_settings_in_which_something_of_a_part_runs(parts, registry):
     _, resolved = load_and_check(parts, registry)
 
     def asked(**only):
-        return settings_asked(resolved, {kind: set(names.split()) for kind, names in only.items()})
+        return settings_of_parts(
+            resolved, {kind: set(names.split()) for kind, names in only.items()}
+        )
 
     assert (
         asked(setting="here")
