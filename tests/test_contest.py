@@ -15,7 +15,7 @@ from scipy import stats
 from fedbench.core import EXCLUDED, MEMBER, OFL
 from fedbench.core.metrics import auc, auc_covariance, t_interval
 from fedbench.core.numerics.rng import numpy_rng
-from fedbench.leaderboard.statistics.intervals import Estimate, Measured, smallest_shown
+from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue, smallest_shown
 from fedbench.leaderboard.statistics.paired import rank_ranges
 from fedbench.plugins.analyses.strengths import PairedDifferences
 
@@ -176,7 +176,7 @@ def test_rows_are_tied_by_the_test_of_their_pair_though_their_ranges_overlap():
 
 def of_seeds(values, error=0.0):
     """One target a seed."""
-    return {(seed, 0): Measured(float(v), error) for seed, v in enumerate(values)}
+    return {(seed, 0): UnitValue(float(v), error) for seed, v in enumerate(values)}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fedbench.core.contract.attack import Group
 from fedbench.core.metrics import auc, auc_covariance
 from fedbench.core.metrics.registry import Direction, group_masks, metric
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.leaderboard.statistics.intervals import Estimate, Measured, share_error
+from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue, share_error
 from fedbench.leaderboard.statistics.scores import pulls_of
 from fedbench.leaderboard.statistics.tf01 import (
     Sample,
@@ -157,7 +157,7 @@ def _auc(seed: int, targets: _Targets) -> Value:
     for i, (c, mask) in enumerate(targets):
         scores, member = c.scores[mask], c.kind[mask] == MEMBER
         pulls = pulls_of(scores[member], scores[~member])
-        found[seed, i] = Measured(*_with_error(scores, member), pulls, c.ids[mask][~member])
+        found[seed, i] = UnitValue(*_with_error(scores, member), pulls, c.ids[mask][~member])
     return _value([m.value for m in found.values()], Estimate(found).error)
 
 

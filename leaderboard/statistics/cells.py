@@ -17,7 +17,7 @@ from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.intervals import (
     Estimate,
-    Measured,
+    UnitValue,
     estimate,
     extend_to,
     widen_for_sign,
@@ -96,7 +96,7 @@ class Cells:
         for part, scores, sign in self._picked(label, picks):
             auc = 0.5 + sign * (scores.auc - 0.5)
             pulls = sign * scores.pulls
-            parts.append((part.unit, Measured(auc, scores.error, pulls, scores.sample.ids)))
+            parts.append((part.unit, UnitValue(auc, scores.error, pulls, scores.sample.ids)))
         return estimate(parts)
 
     def rate(self, label: str, picks: Picks) -> Interval | None:

@@ -28,7 +28,7 @@ _NOTHING = partial(np.empty, 0, np.int64)
 
 
 @dataclass(frozen=True)
-class Measured:
+class UnitValue:
     """Value of one unit and its standard error from the candidates, NaN where it is not known."""
 
     value: float
@@ -45,7 +45,7 @@ class Measured:
 class Estimate:
     """Mean of a statistic over at least one unit."""
 
-    by_unit: Mapping[Unit, Measured]
+    by_unit: Mapping[Unit, UnitValue]
 
     @cached_property
     def values(self) -> ndarray:
@@ -68,7 +68,7 @@ class Estimate:
         """Standard error of the mean when members and non-members are drawn anew; NaN where that of
         a unit is not known.
         """
-        by_seed: dict[int, list[Measured]] = {}
+        by_seed: dict[int, list[UnitValue]] = {}
         for (seed, _), unit in self.by_unit.items():
             by_seed.setdefault(seed, []).append(unit)
         variance = np.sum(np.array([unit.error for unit in self.by_unit.values()]) ** 2)
@@ -130,7 +130,7 @@ def _moments(values: ndarray) -> tuple[int, float, float]:
     return n, float(values.mean()), float(error)
 
 
-def _shared_variance(targets: Sequence[Measured]) -> float:
+def _shared_variance(targets: Sequence[UnitValue]) -> float:
     """Twice the sum of the covariances between targets of one seed."""
     if len(targets) < 2:
         return 0.0
@@ -140,25 +140,25 @@ def _shared_variance(targets: Sequence[Measured]) -> float:
     return float(np.sum(np.bincount(sample, pulls) ** 2) - np.sum(pulls**2))
 
 
-def estimate(parts: Iterable[tuple[Unit, Measured]]) -> Estimate | None:
+def estimate(parts: Iterable[tuple[Unit, UnitValue]]) -> Estimate | None:
     """Estimate from the parts of units, with the error of independent parts; None without any."""
-    of_units: dict[Unit, list[Measured]] = {}
+    of_units: dict[Unit, list[UnitValue]] = {}
     for unit, part in parts:
         of_units.setdefault(unit, []).append(part)
     by_unit = {unit: _mean_of_parts(own) for unit, own in of_units.items()}
     return Estimate(by_unit) if by_unit else None
 
 
-def _mean_of_parts(parts: Sequence[Measured]) -> Measured:
+def _mean_of_parts(parts: Sequence[UnitValue]) -> UnitValue:
     if len(parts) == 1:
         return parts[0]
     error = np.sqrt(np.sum([part.error**2 for part in parts])) / len(parts)
     pulls = np.concatenate([part.pulls for part in parts]) / len(parts)
     ids = np.concatenate([part.ids for part in parts])
-    return Measured(float(np.mean([part.value for part in parts])), float(error), pulls, ids)
+    return UnitValue(float(np.mean([part.value for part in parts])), float(error), pulls, ids)
 
 
-def over_units(by_unit: Mapping[Unit, Measured]) -> Interval | None:
+def over_units(by_unit: Mapping[Unit, UnitValue]) -> Interval | None:
     """:attr:`Estimate.interval` over seeds x targets; None without a unit."""
     return Estimate(by_unit).interval if by_unit else None
 

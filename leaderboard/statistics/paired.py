@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.intervals import Estimate, Measured, estimate, holm
+from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue, estimate, holm
 from fedbench.leaderboard.statistics.scores import Key, Part
 
 Weights = Mapping[int, Mapping[Key, float]]
@@ -45,7 +45,7 @@ def difference(parts: Sequence[Part], first: Weights, second: Weights) -> Estima
 
 def _difference(
     part: Part, first: Mapping[Key, float], second: Mapping[Key, float]
-) -> Measured | None:
+) -> UnitValue | None:
     """Difference of the sums on the part; None where it lacks an AUC of either."""
     weights = dict(first)
     for key, weight in second.items():
@@ -60,7 +60,7 @@ def _difference(
     w = np.array(list(weights.values()))
     variance = w @ part.covariance[np.ix_(at, at)] @ w
     error = float(np.sqrt(np.maximum(variance, 0.0)))
-    return Measured(value, error, w @ part.pulls[at], part.ids)
+    return UnitValue(value, error, w @ part.pulls[at], part.ids)
 
 
 def _sum(part: Part, weights: Mapping[Key, float]) -> float:

@@ -22,8 +22,8 @@ from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import RoundRow, remarks_in
 from fedbench.core.store.scores import DecisionScores, MaximumScores, RoundScores, TargetScores
 from fedbench.leaderboard.statistics.intervals import (
-    Measured,
     Unit,
+    UnitValue,
     accuracy_error,
     mean_of,
     over_units,
@@ -115,7 +115,7 @@ class Entry:
         for unit, score in self.units(group).items():
             value, error = score.value(metric), score.error(metric)
             if value is not None:
-                by_unit[unit] = Measured(value, float("nan") if error is None else error)
+                by_unit[unit] = UnitValue(value, float("nan") if error is None else error)
         return over_units(by_unit)
 
     def pooled_tf01(self) -> Interval | None:
@@ -158,17 +158,17 @@ class Entry:
         """
         return self.records[unit[0]].null_maxima(unit[1])
 
-    def accuracies(self, best: bool = False) -> dict[Unit, Measured]:
+    def accuracies(self, best: bool = False) -> dict[Unit, UnitValue]:
         """Return the attack accuracy in the last round (or the oracle's best) of every seed x
         target; fractions.
         """
         which = "best" if best else "last"
-        by_unit: dict[Unit, Measured] = {}
+        by_unit: dict[Unit, UnitValue] = {}
         for unit, (decision, score) in self.decisions.items():
             accuracy = getattr(decision, f"{which}_accuracy")
             recall = getattr(decision, f"{which}_recall")
             error = accuracy_error(accuracy, recall, score.n_members, score.n_nonmembers)
-            by_unit[unit] = Measured(accuracy, error)
+            by_unit[unit] = UnitValue(accuracy, error)
         return by_unit
 
     def attack_accuracy(self, best: bool = False) -> Interval | None:

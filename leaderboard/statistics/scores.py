@@ -44,7 +44,7 @@ class CellScores:
     """standard error of the AUC, NaN of a single candidate"""
     sample: Sample
     pulls: ndarray
-    """contribution of each non-member to the error (``Measured.pulls``)"""
+    """contribution of each non-member to the error (``UnitValue.pulls``)"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from fedbench.leaderboard.statistics.rows import (
     groups_in,
 )
 from fedbench.leaderboard.statistics.scores import Population, SectionScores
-from fedbench.leaderboard.statistics.verdict import Comparison
+from fedbench.leaderboard.statistics.verdict import LeakStatistics
 
 _COALITIONS = ("none", "pair", "half", "uniform")
 # wall time over CPU time of a training, from which on its machine had something else to do
@@ -59,7 +59,7 @@ class Section:
     """rows in any order"""
     targets: dict[int, tuple[int, ...]]
     """by seed"""
-    comparison: Comparison
+    comparison: LeakStatistics
     tuning: Section | None = None
     """the same rows on the seeds on which strengths are chosen, where the suite has any"""
 
@@ -411,7 +411,7 @@ def _sections(records: Iterable[LoadedRecord], refuted: Refuted) -> list[Section
                         attacks=attacks,
                         targets=targets,
                         found=rows,
-                        comparison=Comparison(SectionScores(rows, units), judging),
+                        comparison=LeakStatistics(SectionScores(rows, units), judging),
                     )
                 )
     return sections

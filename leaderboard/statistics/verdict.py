@@ -125,7 +125,7 @@ class Pairwise:
         return {pair: Difference(i, adjusted[pair]) for pair, i in intervals.items()}
 
 
-class Comparison:
+class LeakStatistics:
     """Rows of a section against ``attacks``, by its ``scores`` on candidates of one ``kind``.
 
     ``eligible``: the attacks that judge, where other non-members choose them.
@@ -144,17 +144,17 @@ class Comparison:
         self.pairwise = Pairwise(self.cells, self.worst_cases, self.rows)
 
     @cached_property
-    def by_kind(self) -> tuple[Comparison, Comparison]:
+    def by_kind(self) -> tuple[LeakStatistics, LeakStatistics]:
         """The comparison on the candidates that are clean, and on those that are mislabelled."""
-        clean = Comparison(self.scores, self.attacks, kind="clean")
-        return clean, Comparison(self.scores, self.attacks, kind="canary")
+        clean = LeakStatistics(self.scores, self.attacks, kind="clean")
+        return clean, LeakStatistics(self.scores, self.attacks, kind="canary")
 
-    def held_against(self, population: Population) -> Comparison:
+    def held_against(self, population: Population) -> LeakStatistics:
         """Return the comparison with other non-members, judged by the attacks eligible here."""
         if population == self.scores.population:
             return self
         scores = SectionScores(self.rows, self.scores.units, population)
-        return Comparison(scores, self.attacks, self.worst_cases.eligible)
+        return LeakStatistics(scores, self.attacks, self.worst_cases.eligible)
 
     @property
     def base(self) -> Row | None:

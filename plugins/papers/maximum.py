@@ -10,7 +10,7 @@ import numpy as np
 from fedbench.core import UserError
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.intervals import Estimate, Measured, Unit
+from fedbench.leaderboard.statistics.intervals import Estimate, Unit, UnitValue
 from fedbench.leaderboard.statistics.rows import Entry, Row
 from fedbench.leaderboard.statistics.sections import Section
 
@@ -104,7 +104,7 @@ def _require_same_shuffles(nulls: Mapping[str, np.ndarray]) -> None:
 def _largest(
     values: Mapping[Unit, np.ndarray], nulls: Mapping[Unit, np.ndarray], at: int
 ) -> Largest:
-    by_unit = {unit: Measured(float(value[at]), float("nan")) for unit, value in values.items()}
+    by_unit = {unit: UnitValue(float(value[at]), float("nan")) for unit, value in values.items()}
     interval = Estimate(by_unit).interval
     null = null_of_mean({unit: draws[at] for unit, draws in nulls.items()})
     reached = int((null >= interval.mean - _ROUNDED).sum())

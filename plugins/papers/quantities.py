@@ -13,7 +13,7 @@ from scipy.special import nctdtr, stdtr, stdtrit
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.core.report import Courses
-from fedbench.leaderboard.statistics.intervals import Estimate, Measured
+from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue
 from fedbench.leaderboard.statistics.paired import PairTests, Rival
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section
@@ -125,7 +125,7 @@ def _paired_by_seed(section: Section, a: Quantity, b: Quantity, margin: float) -
     for seed, x in first.items():
         y = second[seed]
         error = float(np.hypot(x.error, y.error))
-        differences[seed, 0] = Measured(x.value - y.value, error)
+        differences[seed, 0] = UnitValue(x.value - y.value, error)
     estimate = Estimate(differences)
     return Tested(estimate.interval, estimate.p_value(margin))
 
@@ -297,7 +297,7 @@ def _percent(interval: Interval | None) -> Interval | None:
     return Interval(mean, half, interval.n, interval.between)
 
 
-def series(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+def series(section: Section, row: Row, q: Quantity) -> dict[int, UnitValue]:
     """Return seed -> value with its error within the run (NaN where not known). Raises
     :class:`Missing` unless every seed has one.
     """
@@ -307,14 +307,14 @@ def series(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
         other = _SERIES[q.measure](section, row, q.model_copy(update={"name": q.minus}))
         for seed in by_seed.keys() & other.keys():
             difference = by_seed[seed].value - other[seed].value
-            by_seed[seed] = Measured(difference, float("nan"))
+            by_seed[seed] = UnitValue(difference, float("nan"))
         by_seed = {seed: value for seed, value in by_seed.items() if seed in other}
     if set(by_seed) != set(section.seeds):
         raise Missing("not on every seed:", q.name or q.group or q.attack or q.row)
     return by_seed
 
 
-def _decided(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+def _decided(section: Section, row: Row, q: Quantity) -> dict[int, UnitValue]:
     """Attack accuracy in the last round, the mean over the targets of a seed, or over those of one
     group of clients.
     """
@@ -324,18 +324,18 @@ def _decided(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
         if q.group not in names:
             raise Missing("no group", q.group)
         entry = entry.of_group(section.groups, names.index(q.group))
-    targets: dict[int, list[Measured]] = {}
+    targets: dict[int, list[UnitValue]] = {}
     for (seed, _), accuracy in entry.accuracies().items():
         targets.setdefault(seed, []).append(accuracy)
     by_seed = {}
     for seed, accuracies in targets.items():
         # targets have candidates of their own
         error = float(np.sqrt(np.sum([m.error**2 for m in accuracies])) / len(accuracies))
-        by_seed[seed] = Measured(float(np.mean([m.value for m in accuracies])), error)
+        by_seed[seed] = UnitValue(float(np.mean([m.value for m in accuracies])), error)
     return by_seed
 
 
-def _findings(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+def _findings(section: Section, row: Row, q: Quantity) -> dict[int, UnitValue]:
     source = row if q.attack is None else row.entries[q.attack]
     by_seed = {}
     for seed in section.seeds:
@@ -343,11 +343,11 @@ def _findings(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
         number = findings.numbers.get(q.name or "") if findings else None
         if number is not None and number.value is not None:
             error = float("nan") if number.error is None else number.error
-            by_seed[seed] = Measured(number.value, error)
+            by_seed[seed] = UnitValue(number.value, error)
     return by_seed
 
 
-def _last_losses(section: Section, row: Row, q: Quantity) -> dict[int, Measured]:
+def _last_losses(section: Section, row: Row, q: Quantity) -> dict[int, UnitValue]:
     """Mean loss in the last audited round that has one, of the clients that defend in any row, in
     the undefended row, too.
     """
@@ -360,11 +360,11 @@ def _last_losses(section: Section, row: Row, q: Quantity) -> dict[int, Measured]
     for seed, course in zip(section.seeds, losses[0], strict=True):
         finite = course[~np.isnan(course)]
         if len(finite):
-            by_seed[seed] = Measured(float(finite[-1]), float("nan"))
+            by_seed[seed] = UnitValue(float(finite[-1]), float("nan"))
     return by_seed
 
 
-_SERIES: dict[str, Callable[[Section, Row, Quantity], dict[int, Measured]]] = {
+_SERIES: dict[str, Callable[[Section, Row, Quantity], dict[int, UnitValue]]] = {
     "attack-accuracy": _decided,
     "finding": _findings,
     "last-loss": _last_losses,

@@ -12,7 +12,7 @@ from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.intervals import POWER, holm
 from fedbench.leaderboard.statistics.scores import Population, SectionScores
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.statistics.verdict import Comparison
+from fedbench.leaderboard.statistics.verdict import LeakStatistics
 from fedbench.plugins.papers.claim_files import (
     Bound,
     Claim,
@@ -181,7 +181,7 @@ def _without(section: Section, attacks: Sequence[str]) -> Section:
     left = tuple(a for a in section.attacks if a not in attacks)
     rows = tuple(replace(row, entries={a: row.entries[a] for a in left}) for row in section.found)
     counted = [attack for attack in section.comparison.attacks if attack in left]
-    comparison = Comparison(SectionScores(rows, section.units), counted)
+    comparison = LeakStatistics(SectionScores(rows, section.units), counted)
     return replace(section, attacks=left, found=rows, comparison=comparison)
 
 
