@@ -104,7 +104,9 @@ def comparable(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
         single.append({**clients[0], "mean": repr(mean), "low": repr(low), "high": repr(high)})
     for defenses in times.values():
         base = defenses.pop("none", None)
-        for row in defenses.values() if base else ():
+        if base is None:
+            continue
+        for row in defenses.values():
             ratio = float(row["mean"]) / float(base["mean"])
             single.append({**row, "metric": "runtime", "mean": repr(ratio)})
     return single
