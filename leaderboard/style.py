@@ -59,7 +59,7 @@ def row_styles(section: Section) -> dict[str, dict[str, Any]]:
         look = {"color": colour(i), "ls": dashes(i), "marker": marker(i)}
         styles[label] = {**look, "lw": 1.5, "zorder": 3}
     black = {"color": "black", "ls": "-", "marker": "s", "lw": 1.8, "zorder": 2}
-    scored = [row for row in section.rows if row.means("auc")]
+    scored = [row for row in section.rows if row.mean("auc", "mix", section.attacks)]
     return {row.label: styles.get(row.label, black) for row in scored}
 
 

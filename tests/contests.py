@@ -15,12 +15,12 @@ from fedbench.core.store.reading import Candidates
 from fedbench.leaderboard.statistics.rows import FLOORS, Entry, Row
 from fedbench.leaderboard.statistics.scores import CellScores, Part, SectionScores
 from fedbench.leaderboard.statistics.tf01 import Sample
-from fedbench.leaderboard.statistics.verdict import Comparison
+from fedbench.leaderboard.statistics.verdict import LeakStatistics
 
 CANDIDATES = 50  # of each class in a world, which has AUCs and no scores
 
 
-class Contest(Comparison):
+class Contest(LeakStatistics):
     """A comparison with its results under short names."""
 
     def signed(self, label, attack):

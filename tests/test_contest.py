@@ -15,7 +15,7 @@ from scipy import stats
 from fedbench.core import EXCLUDED, MEMBER, OFL
 from fedbench.core.metrics import auc, auc_covariance, t_interval
 from fedbench.core.numerics.rng import numpy_rng
-from fedbench.leaderboard.statistics.intervals import Measured, p_value, smallest_shown
+from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue, smallest_shown
 from fedbench.leaderboard.statistics.paired import rank_ranges
 from fedbench.plugins.analyses.strengths import PairedDifferences
 
@@ -92,7 +92,7 @@ def numbers(contest):
     rows = [row.label for row in contest.rows]
     worst, tests = (
         {row: contest.worst(row) for row in rows},
-        contest.pairwise.tests_among(tuple(rows)),
+        contest.pairwise.tests.among(tuple(rows)),
     )
     return {
         "signed": [[ends(contest.signed(row, a)) for a in contest.attacks] for row in rows],
@@ -176,7 +176,7 @@ def test_rows_are_tied_by_the_test_of_their_pair_though_their_ranges_overlap():
 
 def of_seeds(values, error=0.0):
     """One target a seed."""
-    return {(seed, 0): Measured(float(v), error) for seed, v in enumerate(values)}
+    return {(seed, 0): UnitValue(float(v), error) for seed, v in enumerate(values)}
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def of_seeds(values, error=0.0):
 def test_a_p_value_needs_two_seeds_and_is_the_larger_of_both_kinds_of_error(
     values, error, expected
 ):
-    assert p_value(of_seeds(values, error)) == pytest.approx(expected, rel=0.002)
+    assert Estimate(of_seeds(values, error)).p_value() == pytest.approx(expected, rel=0.002)
 
 
 @pytest.mark.parametrize(("seeds", "tests"), [(2, 1), (5, 1), (5, 10)])
@@ -385,7 +385,7 @@ def test_a_seed_that_one_row_lacks_is_left_out_of_its_comparisons_alone():
     assert contest.signed("x", "a").n == 3 and set(contest.ranks) == {"none", "y"}
     for row, same in (("x", without), ("y", whole)):
         assert contest.against("none")[row].found == same.against("none")[row].found
-        found, expected = (c.pairwise.tests_among(("none", "x", "y")) for c in (contest, same))
+        found, expected = (c.pairwise.tests.among(("none", "x", "y")) for c in (contest, same))
         assert found["none", row] == pytest.approx(expected["none", row])
 
 

@@ -19,11 +19,9 @@ from fedbench.leaderboard.statistics.tf01 import (
     Sample,
     alignable,
     aligned_rate,
-    aligned_tpr,
     enough,
     low_rate,
-    lowest_fpr,
-    pooled_tpr,
+    ranks_of,
     tf01_of,
 )
 
@@ -75,7 +73,7 @@ def test_with_enough_nonmembers_it_is_the_share_above_each_units_own_threshold(
 ):
     found = units("by hand", 3, nonmembers=nonmembers, members=2000, shift=shift)
     rate = np.mean([u.member > sorted(u.nonmember)[-j] for u in found for j in ranks])
-    assert pooled_tpr(found).value == pytest.approx(rate)
+    assert ranks_of(found).value == pytest.approx(rate)
 
 
 # (value, low, high) as the simulations of bias and coverage have judged them: a change of one of
@@ -83,14 +81,12 @@ def test_with_enough_nonmembers_it_is_the_share_above_each_units_own_threshold(
 EXACT = {
     "shared non-members": (
         lambda rng: [unit(rng, s // 2, 200, 1500, 1.5) for s in range(6)],
-        pooled_tpr,
         0.075856667,
         0.010655855,
         0.17358686,
     ),
     "one threshold, shared": (
         lambda rng: small(rng, 3, 9, 90, (60,), 1.5, shared=True),
-        aligned_tpr,
         0.023122222,
         0,
         0.093317231,
@@ -100,9 +96,9 @@ EXACT = {
 
 @pytest.mark.parametrize("case", EXACT)
 def test_value_and_limits_are_those_that_the_simulations_judged(case):
-    made, rate, *expected = EXACT[case]
-    pooled = rate(made(numpy_rng(0, case)))
-    assert [pooled.value, pooled.low, pooled.high] == pytest.approx(expected, rel=1e-6)
+    made, *expected = EXACT[case]
+    pooled = ranks_of(made(numpy_rng(0, case)))
+    assert [pooled.value, *pooled.limits] == pytest.approx(expected, rel=1e-6)
 
 
 @settings(max_examples=20)
@@ -119,8 +115,8 @@ def test_the_limits_of_one_unit_are_of_mixtures_over_the_nonmembers_above_the_tr
         lambda x, c: stats.beta.cdf(x, c, 51 - c) if c else x >= 0,
         lambda x, c: stats.beta.cdf(x, c + 1, 50 - c) if c < 50 else x >= 1,
     ]
-    pooled = pooled_tpr([one])
-    for more, (found, level) in enumerate([(pooled.low, 0.025), (pooled.high, 0.975)]):
+    pooled = ranks_of([one])
+    for more, (found, level) in enumerate(zip(pooled.limits, (0.025, 0.975), strict=True)):
         below, above = (
             sum(stats.poisson.pmf(j, 0.001 * n) * ends[more](x, hits[j + more]) for j in range(50))
             for x in (0.8 * found - 1e-3, 1.2 * found + 3e-3)
@@ -134,18 +130,18 @@ def test_a_steep_roc_is_in_the_interval_and_where_all_are_found_its_lower_end_is
     happens to be high.
     """
     rng = numpy_rng(0, "steep")
-    pooled = pooled_tpr(
-        [unit(rng, s, nonmembers=2000, shift=20.0 * (s < 1) - 10) for s in range(10)]
-    )
-    assert pooled.value == pytest.approx(0.1) and pooled.low == 0
-    every = pooled_tpr(units("everything", nonmembers=9999, shift=100))
-    assert every.value == every.high == 1 and 0.85 < every.low < 1
+    pooled = ranks_of([unit(rng, s, nonmembers=2000, shift=20.0 * (s < 1) - 10) for s in range(10)])
+    assert pooled.value == pytest.approx(0.1) and pooled.limits[0] == 0
+    every = ranks_of(units("everything", nonmembers=9999, shift=100))
+    assert every.value == every.limits[1] == 1 and 0.85 < every.limits[0] < 1
 
 
 def test_no_hits_leave_room_above_and_none_below():
-    none = pooled_tpr(units("nothing", nonmembers=4000, shift=-20))
-    assert (none.value, none.low) == (0, 0) and none.high == pytest.approx(
-        stats.beta.ppf(0.975, 1, 250), rel=0.1
+    none = ranks_of(units("nothing", nonmembers=4000, shift=-20))
+    assert (none.value, *none.limits) == (
+        0,
+        0,
+        pytest.approx(stats.beta.ppf(0.975, 1, 250), rel=0.1),
     )
 
 
@@ -156,7 +152,7 @@ def test_no_member_is_above_a_nonmember_of_the_same_score(share):
         Sample(s, np.full(50, float(share > 0)), (rng.random(1200) < share) * 1.0, np.arange(1200))
         for s in range(5)
     ]
-    assert pooled_tpr(tied).value == 0
+    assert ranks_of(tied).value == 0
 
 
 @pytest.mark.parametrize(
@@ -172,12 +168,12 @@ def test_no_member_is_above_a_nonmember_of_the_same_score(share):
 def test_a_rate_needs_1999_nonmembers_and_999_of_each_unit(sizes, expected):
     assert enough(sizes) == expected
     assert (
-        pooled_tpr([unit(numpy_rng(0, "few"), nonmembers=n) for n in sizes]) is not None
+        ranks_of([unit(numpy_rng(0, "few"), nonmembers=n) for n in sizes]) is not None
     ) == expected
 
 
 KEYS, SHIFTS = st.integers(0, 2**32), st.floats(-3, 8)
-DECIMALS, RATES = st.sampled_from([0, 1, 3]), st.floats(0.002, 0.05)
+DECIMALS = st.sampled_from([0, 1, 3])
 
 
 # ---------------------------------------------------------------- one threshold for all
@@ -222,14 +218,15 @@ def test_the_aligned_rate_is_the_share_above_one_threshold_whatever_place_and_sc
     member, nonmember = (
         np.concatenate(part) for part in zip(*map(aligned_by_hand, found), strict=True)
     )
-    pooled = aligned_tpr(found)
+    pooled = ranks_of(found)
     # between the third and the second; the curve is concave
     assert pooled.value == pytest.approx(np.mean(member > np.sort(nonmember)[-3]), rel=0.12)
     moved = [
         replace(u, member=1e3 * i + 2**i * u.member, nonmember=1e3 * i + 2**i * u.nonmember)
         for i, u in enumerate(found)
     ]
-    assert vars(aligned_tpr(moved)) == pytest.approx(vars(pooled))
+    again = ranks_of(moved)
+    assert (again.value, *again.limits) == pytest.approx((pooled.value, *pooled.limits))
 
 
 @pytest.mark.parametrize(
@@ -246,29 +243,22 @@ def test_units_are_aligned_from_999_nonmembers_30_of_each_and_three_seeds_on(
 ):
     assert alignable(sizes, seeds) == expected
     made = [unit(numpy_rng(0, "few", i), i % max(seeds, 1), 9, n) for i, n in enumerate(sizes)]
-    assert (aligned_tpr(made) is not None) == expected
+    assert (ranks_of(made) is not None) == expected
 
 
 @settings(max_examples=20)
-@given(KEYS, SHIFTS, DECIMALS, RATES, st.booleans())
+@given(KEYS, SHIFTS, DECIMALS, st.booleans())
 def test_limits_of_aligned_rates_stand_around_the_value_and_elsewhere_is_what_other_folds_give(
-    key, shift, decimals, fpr, shared
+    key, shift, decimals, shared
 ):
     rng = np.random.default_rng(key)
-    found = small(
-        rng, 5, 3, int(rng.integers(1, 40)), tuple(rng.integers(30, 90, size=3)), shift, shared
-    )
-    found = rounded(found, decimals)
-    pooled, others = (
-        aligned_tpr(found, fpr),
-        {s: aligned_tpr([u for u in found if u.seed != s], fpr) for s in range(5)},
-    )
-    assume(pooled is not None and all(others.values()))
-    assert 0 <= pooled.low <= pooled.value <= pooled.high <= 1 and pooled.low < pooled.high
-    values = {seed: aligned_rate([u for u in found if u.seed != seed], fpr) for seed in others}
-    assert values == {
-        seed: pytest.approx(other.value, rel=1e-9, abs=1e-12) for seed, other in others.items()
-    }
+    sizes = tuple(rng.integers(85, 120, size=3))
+    found = rounded(small(rng, 5, 3, int(rng.integers(1, 40)), sizes, shift, shared), decimals)
+    pooled = ranks_of(found)
+    low, high = pooled.limits
+    assert 0 <= low <= pooled.value <= high <= 1 and low < high
+    elsewhere = [u for u in found if u.seed]
+    assert aligned_rate(elsewhere) == pytest.approx(ranks_of(elsewhere).value, rel=1e-9, abs=1e-12)
 
 
 # ---------------------------------------------------------------- as a board shows it
@@ -281,10 +271,10 @@ def test_a_rate_counts_as_many_units_as_it_has_samples_unless_told_otherwise():
 
 def test_units_too_small_for_own_thresholds_have_one_for_all_and_a_rate_at_a_higher_fpr():
     samples = units("small", nonmembers=400, members=500, shift=1.0)
-    assert (
-        tf01_of(samples).mean == 100 * aligned_tpr(samples).value and tf01_of(samples[:2]) is None
-    )
-    assert lowest_fpr([400, 999]) == 1 / 401 and lowest_fpr([2000]) == 0.001
+    assert tf01_of(samples).mean == 100 * ranks_of(samples).value
+    assert tf01_of(samples[:2]) is None
+    shares = [np.mean(u.member > u.nonmember.max()) for u in samples]  # at 1 / 401
+    assert low_rate(samples) == pytest.approx(np.mean(shares))
 
 
 @pytest.mark.parametrize("n", [18, 19, 48])  # 2 / 49 x 49 is less than 2 by rounding
@@ -304,10 +294,8 @@ GRID = np.geomspace(0.01, 0.5, 9)
 def section(units, sign):
     """Of one row and attack, with scores of that sign."""
     parts = [
-        SimpleNamespace(
-            unit=(u.seed, i), fold=u.seed, own={("row", "attack"): SimpleNamespace(sample=u)}
-        )
-        for i, u in enumerate(units)
+        SimpleNamespace(fold=u.seed, own={("row", "attack"): SimpleNamespace(sample=u)})
+        for u in units
     ]
     cell = SimpleNamespace(signs=dict.fromkeys(range(9), sign))
     cells = SimpleNamespace(parts=parts, of=lambda *_: cell)

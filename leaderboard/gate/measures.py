@@ -14,14 +14,14 @@ from fedbench.core.contract.attack import Group
 from fedbench.core.metrics import auc, auc_covariance
 from fedbench.core.metrics.registry import Direction, group_masks, metric
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.leaderboard.statistics.intervals import Measured, candidates_error, share_error
+from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue, share_error
 from fedbench.leaderboard.statistics.scores import pulls_of
 from fedbench.leaderboard.statistics.tf01 import (
     Sample,
     alignable,
     aligned_rate,
     enough,
-    pooled_value,
+    low_rate,
 )
 
 ACCURACY = "accuracy"
@@ -157,8 +157,8 @@ def _auc(seed: int, targets: _Targets) -> Value:
     for i, (c, mask) in enumerate(targets):
         scores, member = c.scores[mask], c.kind[mask] == MEMBER
         pulls = pulls_of(scores[member], scores[~member])
-        found[seed, i] = Measured(*_with_error(scores, member), pulls, c.ids[mask][~member])
-    return _value([m.value for m in found.values()], candidates_error(found))
+        found[seed, i] = UnitValue(*_with_error(scores, member), pulls, c.ids[mask][~member])
+    return _value([m.value for m in found.values()], Estimate(found).error)
 
 
 def _with_error(scores: np.ndarray, member: np.ndarray) -> tuple[float, float]:
@@ -175,7 +175,7 @@ def _tf01(by_seed: Mapping[int, _Targets]) -> dict[int, Value]:
     sizes = [len(s.nonmember) for own in samples.values() for s in own]
     if not enough(sizes) and not alignable(sizes, len(samples)):
         return {}
-    rate = pooled_value if enough(sizes) else aligned_rate
+    rate = low_rate if enough(sizes) else aligned_rate
     return {seed: _value([100 * rate(own)], None) for seed, own in samples.items()}
 
 

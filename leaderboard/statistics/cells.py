@@ -1,4 +1,4 @@
-"""One attack on one row: the sign of its scores, its AUC and its TF01.
+"""Signs, AUC and TF01 of an attack on a row, and of what an adversary picks among several attacks.
 
 Signs are chosen on the other folds (:mod:`fedbench.leaderboard.statistics.scores`). Beside outside
 non-members alone: inside ones were trained on by other clients, so chance level for them is not
@@ -7,21 +7,20 @@ non-members alone: inside ones were trained on by other clients, so chance level
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.intervals import (
-    Measured,
-    Unit,
-    by_unit,
-    over_units,
-    p_of_chance,
-    reaching,
-    spanning,
+    Estimate,
+    UnitValue,
+    estimate,
+    extend_to,
+    widen_for_sign,
 )
 from fedbench.leaderboard.statistics.scores import (
     CandidateFilter,
@@ -30,16 +29,28 @@ from fedbench.leaderboard.statistics.scores import (
     Part,
     SectionScores,
 )
-from fedbench.leaderboard.statistics.tf01 import alignable, enough, rates_elsewhere, tf01_of
+from fedbench.leaderboard.statistics.tf01 import (
+    alignable,
+    aligned_rate,
+    enough,
+    low_rate,
+    tf01_of,
+)
 
 Picks = Mapping[int, tuple[str, int]]
 """fold -> (attack, its sign: +1, or -1 where low scores mean members)"""
-Picked = tuple[Part, CellScores, int]
-"""a part, the scores of what is picked on its fold, and their sign"""
+
+
+class Plain(NamedTuple):
+    """Mean AUC over all folds with the sign chosen on these, biased upward."""
+
+    attack: str
+    sign: int
+    auc: float
 
 
 class Cells:
-    """The cells of a section, on candidates of one kind."""
+    """Cells of a section, on candidates of one kind."""
 
     def __init__(self, scores: SectionScores, kind: CandidateFilter = "all") -> None:
         self.scores, self.kind = scores, kind
@@ -47,12 +58,14 @@ class Cells:
 
     @property
     def parts(self) -> list[Part]:
-        """Read the scores. Raises UserError where two records of a target differ in candidates."""
+        """Parts, read from the files on first access. Raises UserError where two records of a
+        target differ in candidates.
+        """
         return self.scores.parts(self.kind)
 
     @cached_property
     def leans(self) -> dict[Key, dict[int, float]]:
-        """Fold -> mean AUC minus one half over its parts, of the cells and folds that have one."""
+        """Map a cell with scores to fold -> mean AUC minus one half over the parts of the fold."""
         aucs: dict[Key, dict[int, list[float]]] = {}
         for part in self.parts:
             for key, scores in part.own.items():
@@ -69,25 +82,26 @@ class Cells:
             self._cells[key] = Cell(self, key)
         return self._cells[key]
 
-    def picked(self, label: str, picks: Picks) -> list[Picked]:
-        """Return what is picked of a row, part by part; parts without its scores are left out."""
-        chosen: list[Picked] = []
+    def _picked(self, label: str, picks: Picks) -> Iterator[tuple[Part, CellScores, int]]:
+        """Yield each part with the scores of what is picked of a row, and their sign."""
         for part in self.parts:
-            if part.fold in picks:
-                attack, sign = picks[part.fold]
-                scores = part.own.get((label, attack))
-                if scores is not None:
-                    chosen.append((part, scores, sign))
-        return chosen
+            attack, sign = picks.get(part.fold, ("", 1))
+            scores = part.own.get((label, attack))
+            if scores is not None:
+                yield part, scores, sign
 
-    def units(self, label: str, picks: Picks) -> dict[Unit, Measured]:
+    def estimate(self, label: str, picks: Picks) -> Estimate | None:
         """Return the AUC of what is picked of a row, over all candidates that count for it."""
-        picked = self.picked(label, picks)
-        return by_unit([(part.unit, _measured(scores, sign)) for part, scores, sign in picked])
+        parts = []
+        for part, scores, sign in self._picked(label, picks):
+            auc = 0.5 + sign * (scores.auc - 0.5)
+            pulls = sign * scores.pulls
+            parts.append((part.unit, UnitValue(auc, scores.error, pulls, scores.sample.ids)))
+        return estimate(parts)
 
     def rate(self, label: str, picks: Picks) -> Interval | None:
         """Return the TF01 in percent of what is picked of a row, all units pooled."""
-        picked = self.picked(label, picks)
+        picked = list(self._picked(label, picks))
         samples = [scores.sample.signed(sign) for _, scores, sign in picked]
         return tf01_of(samples, len({part.unit for part, *_ in picked}))
 
@@ -95,22 +109,19 @@ class Cells:
         """Return the AUC of what is picked of a row, wide enough to reach the plain maximum over
         ``attacks`` and, where a sign is a guess, both signs; None without scores.
         """
-        interval, plain = over_units(self.units(label, picks)), self.strongest(label, attacks)
-        if interval is None or plain is None:
+        picked = self.estimate(label, picks)
+        strongest = self.strongest(label, attacks)
+        if picked is None or strongest is None:
             return None
-        settled = all(self.of(label, attack).settled for attack, _ in picks.values())
-        return spanning(reaching(interval, plain[2]), *readings(interval.mean, settled))
+        interval = extend_to(picked.interval, strongest.auc)
+        if all(self.of(label, attack).settled for attack, _ in picks.values()):
+            return interval
+        return widen_for_sign(interval, *readings(interval.mean))
 
-    def strongest(self, label: str, attacks: Iterable[str]) -> tuple[str, int, float] | None:
-        """Return the strongest attack on a row over all folds, its sign and mean AUC: a maximum,
-        biased upward. None without scores.
-        """
-        plain = {attack: self.of(label, attack).plain for attack in attacks}
-        known = {attack: sign_and_auc for attack, sign_and_auc in plain.items() if sign_and_auc}
-        if not known:
-            return None
-        attack = max(known, key=lambda name: known[name][1])
-        return attack, *known[attack]
+    def strongest(self, label: str, attacks: Iterable[str]) -> Plain | None:
+        """Return the attack with the largest mean AUC on a row; None without scores."""
+        plain = [self.of(label, attack).plain for attack in attacks]
+        return max(filter(None, plain), key=lambda attack: attack.auc, default=None)
 
     @cached_property
     def aligned(self) -> bool:
@@ -126,24 +137,26 @@ class Cells:
 
 
 class Cell:
-    """One attack on one row. Every result is computed on first access."""
+    """Attack on a row. Every result is computed on first access."""
 
     def __init__(self, cells: Cells, key: Key) -> None:
         self._cells, self._key = cells, key
 
+    @property
+    def _leans(self) -> dict[int, float]:
+        return self._cells.leans.get(self._key, {})
+
     def lean_elsewhere(self, fold: int) -> float:
         """Return the mean AUC minus one half over the other folds; 0 where there are none."""
-        leans = self._cells.leans[self._key]
-        others = [lean for other, lean in leans.items() if other != fold]
-        return float(np.mean(others)) if others else 0.0
+        leans = [lean for other, lean in self._leans.items() if other != fold]
+        return float(np.mean(leans)) if leans else 0.0
 
     @cached_property
     def signs(self) -> dict[int, int]:
-        """Fold -> the sign of the other folds' mean; +1 where there are none, or where it is 0, and
-        beside other than outside non-members.
+        """Map a fold to the sign of the other folds' mean; +1 where there are none, or where it is
+        0, and beside other than outside non-members.
         """
-        folds = self._cells.leans.get(self._key, {})
-        return {fold: self._sign(self.lean_elsewhere(fold)) for fold in folds}
+        return {fold: self._sign(self.lean_elsewhere(fold)) for fold in self._leans}
 
     def _sign(self, lean: float) -> int:
         return -1 if lean < 0 and self._cells.scores.population == "outside" else 1
@@ -160,13 +173,13 @@ class Cell:
         """
         if self._cells.scores.population != "outside":
             return True
-        label, attack = self._key
         if len(set(self.signs.values())) != 1:
             return False
+        label, attack = self._key
         for fold in self.signs:
-            others = {other: (attack, 1) for other in self.signs if other != fold}
-            units = self._cells.units(label, others)
-            if not units or p_of_chance(units) > 1 - LEVEL:
+            elsewhere = {other: (attack, 1) for other in self.signs if other != fold}
+            auc = self._cells.estimate(label, elsewhere)
+            if auc is None or auc.p_of_chance > 1 - LEVEL:
                 return False
         return True
 
@@ -184,16 +197,14 @@ class Cell:
         return self._cells.interval(label, self.picks, (attack,))
 
     @cached_property
-    def plain(self) -> tuple[int, float] | None:
-        """(sign, mean AUC) over all folds, the sign chosen on these; None without scores."""
+    def plain(self) -> Plain | None:
+        """Mean AUC over all folds, the sign chosen on these; None without scores."""
         label, attack = self._key
-        folds = self._cells.leans.get(self._key, {})
-        units = self._cells.units(label, {fold: (attack, 1) for fold in folds})
-        if not units:
+        auc = self._cells.estimate(label, {fold: (attack, 1) for fold in self._leans})
+        if auc is None:
             return None
-        mean = float(np.mean([unit.value for unit in units.values()]))
-        sign = self._sign(mean - 0.5)
-        return sign, 0.5 + sign * (mean - 0.5)
+        sign = self._sign(auc.mean - 0.5)
+        return Plain(attack, sign, 0.5 + sign * (auc.mean - 0.5))
 
     @cached_property
     def tf01(self) -> Interval | None:
@@ -204,22 +215,15 @@ class Cell:
 
     def rates_elsewhere(self) -> dict[int, float]:
         """Return fold -> TPR on the other folds, with the fold's sign, which is chosen on these."""
+        rate = aligned_rate if self._cells.aligned else low_rate
         parts = [part for part in self._cells.parts if self._key in part.own]
-        by_fold: dict[int, float] = {}
-        for sign in set(self.signs.values()):
-            samples = [part.own[self._key].sample.signed(sign) for part in parts]
-            rates = rates_elsewhere(samples, [part.fold for part in parts], self._cells.aligned)
-            for fold, of_fold in self.signs.items():
-                if of_fold == sign and fold in rates:
-                    by_fold[fold] = rates[fold]
-        return by_fold
+        rates = {}
+        for fold, sign in self.signs.items():
+            samples = [part.own[self._key].sample for part in parts if part.fold != fold]
+            rates[fold] = rate([sample.signed(sign) for sample in samples])
+        return rates
 
 
-def _measured(scores: CellScores, sign: int) -> Measured:
-    value = 0.5 + sign * (scores.auc - 0.5)
-    return Measured(value, scores.error, sign * scores.pulls, scores.sample.ids)
-
-
-def readings(mean: float, settled: bool) -> tuple[float, float]:
-    """Return (lower, higher) AUC of both signs, or twice the mean where the sign is settled."""
-    return (mean, mean) if settled else (min(mean, 1 - mean), max(mean, 1 - mean))
+def readings(mean: float) -> tuple[float, float]:
+    """Return the lower and the higher AUC of both signs."""
+    return min(mean, 1 - mean), max(mean, 1 - mean)

@@ -4,12 +4,13 @@ next.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
+from numpy import ndarray
 from scipy.special import nctdtrinc, ndtr, ndtri, stdtr, stdtrit
 
 from fedbench.core.metrics import Interval, combined_interval
@@ -27,172 +28,158 @@ _NOTHING = partial(np.empty, 0, np.int64)
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A value of one unit and its standard error from the candidates, NaN where it is not known.
-
-    ``pulls`` [n]: contribution of each non-member to the value's deviation, scaled so that their
-    squares add up to their part of the variance; ``ids`` [n]: which samples these are. Empty: other
-    targets of the seed have other non-members.
-    """
+class UnitValue:
+    """Value of one unit and its standard error from the candidates, NaN where it is not known."""
 
     value: float
     error: float
-    pulls: np.ndarray = field(default_factory=_NOTHING)
-    ids: np.ndarray = field(default_factory=_NOTHING)
+    pulls: ndarray = field(default_factory=_NOTHING)
+    """[n] contribution of each non-member to the value's deviation, scaled so that their squares
+    add up to their part of the variance
+    """
+    ids: ndarray = field(default_factory=_NOTHING)
+    """[n] which samples these are; empty: other targets of the seed have other non-members"""
 
 
 @dataclass(frozen=True)
-class Estimates:
-    """D statistics on the same U units. ``seeds`` [U]; ``values`` [U, D], NaN where a unit has
-    none; ``variances`` [U, D] from the candidates, NaN where not known; ``shared`` [D]: sum of the
-    covariances between units of one seed, which may have the same non-members.
-    """
+class Estimate:
+    """Mean of a statistic over at least one unit."""
 
-    seeds: np.ndarray
-    values: np.ndarray
-    variances: np.ndarray
-    shared: np.ndarray
+    by_unit: Mapping[Unit, UnitValue]
 
     @cached_property
-    def n(self) -> np.ndarray:
-        """[D] units of each statistic."""
-        return np.asarray((~np.isnan(self.values)).sum(axis=0))
+    def values(self) -> ndarray:
+        """[U]"""
+        return np.array([unit.value for unit in self.by_unit.values()])
+
+    @property
+    def mean(self) -> float:
+        """Mean over units."""
+        return float(self.values.mean())
 
     @cached_property
-    def mean(self) -> np.ndarray:
-        """[D] over units, NaN of none."""
-        return _moments(self.values)[1]
+    def over_seeds(self) -> tuple[int, float, float]:
+        """Number of seeds, the mean over them, and the standard error of that mean."""
+        seeds = np.array([seed for seed, _ in self.by_unit])
+        return _moments(np.array([self.values[seeds == seed].mean() for seed in np.unique(seeds)]))
 
     @cached_property
-    def error(self) -> np.ndarray:
-        """[D] standard error of the mean over units when members and non-members are drawn anew;
-        NaN where one is not known.
+    def error(self) -> float:
+        """Standard error of the mean when members and non-members are drawn anew; NaN where that of
+        a unit is not known.
         """
-        variance = np.where(np.isnan(self.values), 0.0, self.variances).sum(axis=0) + self.shared
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(np.sqrt(np.maximum(variance, 0.0)) / self.n)
+        by_seed: dict[int, list[UnitValue]] = {}
+        for (seed, _), unit in self.by_unit.items():
+            by_seed.setdefault(seed, []).append(unit)
+        variance = np.sum(np.array([unit.error for unit in self.by_unit.values()]) ** 2)
+        variance += sum(map(_shared_variance, by_seed.values()))
+        return float(np.sqrt(np.maximum(variance, 0.0)) / len(self.values))
 
-    @cached_property
-    def of_seeds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(number of seeds, mean over them, standard error of that mean) [D]."""
-        means = [_moments(self.values[self.seeds == seed])[1] for seed in np.unique(self.seeds)]
-        return _moments(np.reshape(means, (len(means), self.values.shape[1])))
-
-    def p_candidates(self, margin: float = 0.0) -> np.ndarray:
-        """[D] two-sided, of a mean of ``margin``, if members and non-members are scored alike in
-        these trainings. NaN where no error is known.
+    def p_candidates(self, margin: float = 0.0) -> float:
+        """P-value, two-sided, of a mean of ``margin``, if members and non-members are scored alike
+        in these trainings; NaN where no error is known.
         """
-        mean = self.of_seeds[1] - margin
-        with np.errstate(divide="ignore", invalid="ignore"):
-            p = np.where(self.error == 0, 0.0, 2 * ndtr(-np.abs(mean) / self.error))
-        return np.where((mean == 0) & ~np.isnan(self.error), 1.0, p)
+        distance = abs(self.over_seeds[1] - margin)
+        if distance == 0 and self.error == self.error:
+            return 1.0
+        return 0.0 if self.error == 0 else 2 * float(ndtr(-distance / self.error))
 
-    def p_values(self, margin: float = 0.0) -> np.ndarray:
-        """[D] two-sided, of a mean of ``margin``: the larger of Student's t over seeds and of
+    def p_value(self, margin: float = 0.0) -> float:
+        """P-value, two-sided, of a mean of ``margin``: the larger of Student's t over seeds and of
         :meth:`p_candidates`. 1 with fewer than two seeds, since one training does not show the
         variance of training.
         """
-        seeds, mean, error = self.of_seeds
-        mean = mean - margin
-        with np.errstate(divide="ignore", invalid="ignore"):
-            between = np.where(error == 0, 0.0, 2 * stdtr(seeds - 1, -np.abs(mean) / error))
-        return np.where((mean == 0) | (seeds < 2), 1.0, np.fmax(between, self.p_candidates(margin)))
+        seeds, mean, error = self.over_seeds
+        if seeds < 2 or mean == margin:
+            return 1.0
+        between = 0.0 if error == 0 else 2 * stdtr(seeds - 1, -abs(mean - margin) / error)
+        return float(np.fmax(between, self.p_candidates(margin)))
 
-    def interval(self, at: int = 0) -> Interval | None:
-        """Mean of one statistic over units with the widest of three 95 % intervals; None without a
-        unit.
+    @property
+    def p_of_chance(self) -> float:
+        """P-value, two-sided, of a mean AUC of one half, by the candidates' errors or, where none
+        is known, by the seeds.
+        """
+        p = self.p_candidates(0.5)
+        return p if p == p else self.p_value(0.5)
+
+    @property
+    def interval(self) -> Interval:
+        """Mean over units with the widest of three 95 % intervals.
 
         From the candidates: members and non-members of every unit are drawn anew. From the units:
         Student's t over all of them, if there are five. From the seeds: Student's t over their
         means, since targets of one seed share a global model. The half-width is NaN where none of
         them can be had.
         """
-        if not self.n[at]:
-            return None
-        n, mean, error = (found[0] for found in _moments(self.values[:, [at]]))
-        seeds, _, of_seeds = (found[at] for found in self.of_seeds)
-        widths = [float(ndtri(_TAIL) * self.error[at])]
-        widths += [
-            float(stdtrit(k - 1, _TAIL) * e)
-            for k, e, least in ((n, error, ENOUGH), (seeds, of_seeds, 2))
-            if k >= least
-        ]
+        n, mean, error = _moments(self.values)
+        seeds, _, seed_error = self.over_seeds
+        widths = [float(ndtri(_TAIL) * self.error)]
+        if n >= ENOUGH:
+            widths.append(float(stdtrit(n - 1, _TAIL) * error))
+        if seeds > 1:
+            widths.append(float(stdtrit(seeds - 1, _TAIL) * seed_error))
         half = max((w for w in widths if w == w), default=float("nan"))
-        return Interval(float(mean), half, int(n), between=bool(seeds > 1))
+        return Interval(mean, half, n, between=seeds > 1)
 
 
-def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(n, mean, standard error of the mean) [D] of the numbers in each column of [U, D]."""
-    known = ~np.isnan(values)
-    n = known.sum(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(known, values, 0.0).sum(axis=0) / n
-        squares = np.where(known, values - mean, 0.0) ** 2
-        return n, mean, np.sqrt(squares.sum(axis=0) / (n - 1)) / np.sqrt(n)
+def _moments(values: ndarray) -> tuple[int, float, float]:
+    """Number of values, their mean, and its standard error, NaN of a single one."""
+    n = len(values)
+    error = values.std(ddof=1) / np.sqrt(n) if n > 1 else np.nan
+    return n, float(values.mean()), float(error)
 
 
-def estimates(found: Mapping[Unit, Measured]) -> Estimates:
-    """One statistic (D = 1) on at least one unit."""
-    seeds = np.array([seed for seed, _ in found])
-    values, errors = (
-        np.array([[x] for x in of])
-        for of in zip(*((m.value, m.error) for m in found.values()), strict=True)
-    )
-    own = [[m for (s, _), m in found.items() if s == seed] for seed in np.unique(seeds)]
-    return Estimates(seeds, values, errors**2, np.array([sum(map(_in_common, own))]))
-
-
-def _in_common(targets: Sequence[Measured]) -> float:
+def _shared_variance(targets: Sequence[UnitValue]) -> float:
     """Twice the sum of the covariances between targets of one seed."""
     if len(targets) < 2:
         return 0.0
-    pulls, ids = (np.concatenate([getattr(m, name) for m in targets]) for name in ("pulls", "ids"))
-    which = np.unique(ids, return_inverse=True)[1]
-    return float(np.sum(np.bincount(which, pulls) ** 2) - np.sum(pulls**2))
+    pulls = np.concatenate([target.pulls for target in targets])
+    ids = np.concatenate([target.ids for target in targets])
+    sample = np.unique(ids, return_inverse=True)[1]
+    return float(np.sum(np.bincount(sample, pulls) ** 2) - np.sum(pulls**2))
 
 
-def by_unit(found: Sequence[tuple[Unit, Measured]]) -> dict[Unit, Measured]:
-    """The parts of a unit together: their mean, with the error of independent parts."""
-    groups: dict[Unit, list[Measured]] = {}
-    for unit, measured in found:
-        groups.setdefault(unit, []).append(measured)
-    return {unit: _halves(parts) if len(parts) > 1 else parts[0] for unit, parts in groups.items()}
+def estimate(parts: Iterable[tuple[Unit, UnitValue]]) -> Estimate | None:
+    """Estimate from the parts of units, with the error of independent parts; None without any."""
+    of_units: dict[Unit, list[UnitValue]] = {}
+    for unit, part in parts:
+        of_units.setdefault(unit, []).append(part)
+    by_unit = {unit: _mean_of_parts(own) for unit, own in of_units.items()}
+    return Estimate(by_unit) if by_unit else None
 
 
-def _halves(parts: Sequence[Measured]) -> Measured:
-    """Their mean, with the error of independent parts."""
-    value, error = (
-        np.mean([m.value for m in parts]),
-        np.sqrt(np.sum([m.error**2 for m in parts])) / len(parts),
-    )
-    pulls, ids = (np.concatenate([getattr(m, name) for m in parts]) for name in ("pulls", "ids"))
-    return Measured(float(value), float(error), pulls / len(parts), ids)
+def _mean_of_parts(parts: Sequence[UnitValue]) -> UnitValue:
+    if len(parts) == 1:
+        return parts[0]
+    error = np.sqrt(np.sum([part.error**2 for part in parts])) / len(parts)
+    pulls = np.concatenate([part.pulls for part in parts]) / len(parts)
+    ids = np.concatenate([part.ids for part in parts])
+    return UnitValue(float(np.mean([part.value for part in parts])), float(error), pulls, ids)
 
 
-def over_units(found: Mapping[Unit, Measured]) -> Interval | None:
-    """:meth:`Estimates.interval` over seeds x targets; None of nothing."""
-    return estimates(found).interval() if found else None
+def over_units(by_unit: Mapping[Unit, UnitValue]) -> Interval | None:
+    """:attr:`Estimate.interval` over seeds x targets; None without a unit."""
+    return Estimate(by_unit).interval if by_unit else None
 
 
-def reaching(interval: Interval, largest: float) -> Interval:
-    """The interval, wide enough to reach the plain maximum: what is picked on other folds can be
-    far too low.
+def extend_to(interval: Interval, maximum: float) -> Interval:
+    """Widen the interval to reach the plain maximum: what is picked on other folds can be far too
+    low.
     """
-    return replace(interval, half_width=max(interval.half_width, largest - interval.mean))
+    return replace(interval, half_width=max(interval.half_width, maximum - interval.mean))
 
 
-def spanning(interval: Interval, low: float, high: float) -> Interval:
-    """The interval around two readings of its mean, which the data do not tell apart."""
+def widen_for_sign(interval: Interval, low: float, high: float) -> Interval:
+    """Widen the interval around two readings of its mean, which the data do not tell apart."""
     half = interval.half_width
-    return (
-        replace(interval, half_width=half + (high - low) / 2, ends=(low - half, high + half))
-        if high > low
-        else interval
-    )
+    if high <= low:
+        return interval
+    return replace(interval, half_width=half + (high - low) / 2, ends=(low - half, high + half))
 
 
-def raised(interval: Interval, other: Interval | None) -> Interval:
-    """With the mean of the other one where that is higher, and ends that hold both."""
+def at_least(interval: Interval, other: Interval | None) -> Interval:
+    """Take the mean of the other interval where that is higher, and ends that hold both."""
     if other is None or other.mean <= interval.mean:
         return interval
     low, high = min(interval.low, other.low), max(interval.high, other.high)
@@ -200,56 +187,30 @@ def raised(interval: Interval, other: Interval | None) -> Interval:
 
 
 def bounded(interval: Interval | None, low: float = 0.0, high: float = 1.0) -> Interval | None:
-    """The interval as it is shown, with ends that the quantity can have; tests use the whole
-    one.
-    """
+    """Cut the interval to what the quantity can be, for tables; tests use all of it."""
     if interval is None or not (interval.low < low or interval.high > high):
         return interval
     ends = max(interval.low, low), min(interval.high, high)
     return replace(interval, half_width=(ends[1] - ends[0]) / 2, ends=ends)
 
 
-def candidates_error(found: Mapping[Unit, Measured]) -> float:
-    """:attr:`Estimates.error` of one statistic."""
-    return float(estimates(found).error[0])
-
-
-def p_value(found: Mapping[Unit, Measured]) -> float:
-    """:meth:`Estimates.p_values` of a mean of 0."""
-    return float(estimates(found).p_values()[0])
-
-
-def p_of_chance(found: Mapping[Unit, Measured], chance: float = 0.5) -> float:
-    """Two-sided, of a mean of ``chance``, by the candidates' errors or, where none is known, by the
-    seeds.
-    """
-    of_candidates = float(estimates(found).p_candidates(chance)[0])
-    return (
-        of_candidates
-        if of_candidates == of_candidates
-        else float(estimates(found).p_values(chance)[0])
-    )
-
-
 def smallest_shown(deviations: Sequence[float], seeds: int, tests: int = 1) -> float | None:
-    """The difference that ``seeds`` paired seeds show with a power of 80 %, if differences vary
-    from seed to seed by these standard deviations (their root mean square); None with fewer than
-    two seeds, or of nothing.
+    """Difference that ``seeds`` paired seeds show with a power of 80 %, if differences vary from
+    seed to seed by these standard deviations (their root mean square).
 
     The level is 5 % over the number of ``tests`` (Bonferroni, the first step of Holm's correction).
+    None with fewer than two seeds, or without deviations.
     """
     if seeds < 2 or not len(deviations):
         return None
-    deviation, bar = (
-        np.sqrt(np.mean(np.square(deviations))),
-        stdtrit(seeds - 1, 1 - (1 - LEVEL) / (2 * tests)),
-    )
+    deviation = np.sqrt(np.mean(np.square(deviations)))
+    bar = stdtrit(seeds - 1, 1 - (1 - LEVEL) / (2 * tests))
     return float(nctdtrinc(seeds - 1, 1 - POWER, bar) * deviation / np.sqrt(seeds))
 
 
 def interval_of(values: Sequence[float], errors: Sequence[float | None]) -> Interval | None:
-    """``combined_interval``, or a NaN half-width where a value has no standard error; None of
-    nothing.
+    """``combined_interval``, or a NaN half-width where a value has no standard error; None without
+    values.
     """
     known = [e for e in errors if e is not None]
     if values and len(known) < len(values):
@@ -258,7 +219,7 @@ def interval_of(values: Sequence[float], errors: Sequence[float | None]) -> Inte
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
-    """Mean of the values that are not None; None of nothing."""
+    """Mean of the values that are not None; None without any."""
     known = [v for v in values if v is not None]
     return float(np.mean(known)) if known else None
 
@@ -283,7 +244,7 @@ def accuracy_error(accuracy: float, recall: float, members: int, nonmembers: int
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
-    """Adjusted p-values that control the chance of any false claim (Holm, Scandinavian Journal of
+    """Adjust p-values to control the chance of any false claim (Holm, Scandinavian Journal of
     Statistics 1979).
     """
     adjusted: dict[Name, float] = {}

@@ -9,9 +9,8 @@ from itertools import combinations
 
 import numpy as np
 
-from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.intervals import Estimates, holm
+from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue, estimate, holm
 from fedbench.leaderboard.statistics.scores import Key, Part
 
 Weights = Mapping[int, Mapping[Key, float]]
@@ -25,16 +24,52 @@ adjusted for their number)
 
 @dataclass(frozen=True)
 class Rival:
-    """One side of a comparison: what is ``picked`` on other folds, and its ``plain`` maximum over
-    attacks and signs.
-    """
+    """Side of a comparison."""
 
     picked: Weights
+    """what is picked on other folds"""
     plain: Weights
+    """its plain maximum over attacks and signs"""
+
+
+def difference(parts: Sequence[Part], first: Weights, second: Weights) -> Estimate | None:
+    """Weighted sum of AUCs minus another one, over the units that have both; None without any."""
+    values = []
+    for part in parts:
+        if part.fold in first and part.fold in second:
+            value = _difference(part, first[part.fold], second[part.fold])
+            if value is not None:
+                values.append((part.unit, value))
+    return estimate(values)
+
+
+def _difference(
+    part: Part, first: Mapping[Key, float], second: Mapping[Key, float]
+) -> UnitValue | None:
+    """Difference of the sums on the part; None where it lacks an AUC of either."""
+    weights = dict(first)
+    for key, weight in second.items():
+        weights[key] = weights.get(key, 0.0) - weight
+    if not weights.keys() <= part.at.keys():
+        return None
+    # equal rows differ by exactly 0
+    value = _sum(part, first) - _sum(part, second)
+    if np.isnan(value):
+        return None
+    at = [part.at[key] for key in weights]
+    w = np.array(list(weights.values()))
+    variance = w @ part.covariance[np.ix_(at, at)] @ w
+    error = float(np.sqrt(np.maximum(variance, 0.0)))
+    return UnitValue(value, error, w @ part.pulls[at], part.ids)
+
+
+def _sum(part: Part, weights: Mapping[Key, float]) -> float:
+    terms = [weight * (part.aucs[part.at[key]] - 0.5) for key, weight in weights.items()]
+    return float(sum(terms))
 
 
 class PairTests:
-    """Every row minus every other on the same candidates; ``margin``: the difference that is tested
+    """Tests of pairs of rows on the same candidates; ``margin``: the difference that is tested
     against.
 
     What is picked on the other folds is unbiased, but picks of different folds depend on each
@@ -47,112 +82,40 @@ class PairTests:
     def __init__(
         self, parts: Sequence[Part], rivals: Mapping[str, Rival], margin: float = 0.0
     ) -> None:
-        self._at, n = {label: i for i, label in enumerate(rivals)}, len(rivals)
-        self._found = paired(
-            parts, [*(r.picked for r in rivals.values()), *(r.plain for r in rivals.values())]
-        )
-        means, p_values = (
-            x.reshape(2 * n, 2 * n)
-            for x in (self._found.mean - margin, self._found.p_values(margin))
-        )
-        lower = means[:n, :n] < 0
-        guard, p_guard = (np.where(lower, x[n:, :n], x[:n, n:]) for x in (means, p_values))
-        agree = np.where(lower, guard < 0, guard > 0)
-        self._means = np.nan_to_num(means[:n, :n])
-        self._p_values = np.where(agree, np.fmax(p_values[:n, :n], p_guard), 1.0)
+        self._parts, self._rivals, self._margin = parts, rivals, margin
+        self._differences: dict[Pair, Estimate | None] = {}
+        self._tests: dict[Pair, tuple[float, float]] = {}
 
-    def test(self, one: str, other: str) -> tuple[float, float]:
-        """(mean difference minus the margin, p-value); (0, 1) where no unit has both."""
-        at = self._at[one], self._at[other]
-        return float(self._means[at]), float(self._p_values[at])
+    def difference(self, pair: Pair) -> Estimate | None:
+        """Return the first minus the second; None where no unit has both."""
+        if pair not in self._differences:
+            first, second = (self._rivals[label].picked for label in pair)
+            self._differences[pair] = difference(self._parts, first, second)
+        return self._differences[pair]
+
+    def test(self, pair: Pair) -> tuple[float, float]:
+        """Return the mean difference minus the margin, and its p-value; (0, 1) where no unit has
+        both.
+        """
+        if pair not in self._tests:
+            self._tests[pair] = self._test(pair)
+        return self._tests[pair]
+
+    def _test(self, pair: Pair) -> tuple[float, float]:
+        picked = self.difference(pair)
+        if picked is None:
+            return 0.0, 1.0
+        mean = picked.mean - self._margin
+        first, second = (self._rivals[label] for label in pair)
+        sides = (first.plain, second.picked) if mean < 0 else (first.picked, second.plain)
+        guard = difference(self._parts, *sides)
+        if guard is None or (guard.mean - self._margin) * np.sign(mean) <= 0:
+            return mean, 1.0
+        return mean, max(picked.p_value(self._margin), guard.p_value(self._margin))
 
     def among(self, labels: Sequence[str]) -> Tests:
-        """Of all pairs of these."""
-        return {pair: self.test(*pair) for pair in combinations(labels, 2)}
-
-    def interval(self, one: str, other: str) -> Interval | None:
-        """Of the first minus the second; None where no unit has both."""
-        return self._found.interval(self._place(one, other))
-
-    def deviation(self, one: str, other: str) -> float:
-        """Standard deviation of that difference from seed to seed; NaN with fewer than two."""
-        seeds, _, error = (found[self._place(one, other)] for found in self._found.of_seeds)
-        return float(error * np.sqrt(seeds))
-
-    def _place(self, one: str, other: str) -> int:
-        return 2 * len(self._at) * self._at[one] + self._at[other]
-
-
-def paired(parts: Sequence[Part], sides: Sequence[Weights]) -> Estimates:
-    """Each of S weighted sums of AUCs minus each other one: S x S statistics, on the units that
-    have both.
-
-    A difference of two sums has the variance G[a, a] + G[b, b] - 2 G[a, b], where G = W C W' is the
-    covariance of all sums of a part; and so have the pulls that targets of a seed have in common,
-    with G the products of the pulls themselves.
-    """
-    units = list(dict.fromkeys(part.unit for part in parts))
-    n, values, variances = np.zeros((3, len(units), len(sides), len(sides)))
-    made = [(units.index(part.unit), part.ids, *_sums(part, sides)) for part in parts]
-    for u, _, sums, products, _ in made:
-        differences = sums[:, None] - sums[None, :]
-        known = ~np.isnan(differences)
-        n[u] += known
-        values[u] += np.where(known, differences, 0.0)
-        variances[u] += np.where(known, np.maximum(_of_differences(products), 0.0), 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        values, variances = values / n, variances / n**2
-    shared = np.zeros((len(sides), len(sides)))
-    for (u, ids, sums, _, pulls), (v, other_ids, other_sums, _, other_pulls) in combinations(
-        made, 2
-    ):
-        if u != v and units[u][0] == units[v][0]:
-            _, at, other_at = np.intersect1d(ids, other_ids, return_indices=True)
-            both = (n[u] * n[v] > 0) & ~np.isnan(
-                sums[:, None] + sums[None, :] + other_sums[:, None] + other_sums[None, :]
-            )
-            product = _of_differences(pulls[:, at] @ other_pulls[:, other_at].T)
-            shared += np.where(both, 2 * product / np.maximum(n[u] * n[v], 1), 0.0)
-    flat = len(units), len(sides) ** 2
-    return Estimates(
-        np.array([seed for seed, _ in units]),
-        values.reshape(flat),
-        variances.reshape(flat),
-        shared.ravel(),
-    )
-
-
-def _sums(part: Part, sides: Sequence[Weights]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(sums [S], NaN where a side lacks an AUC of the part, their covariance [S, S], their pulls
-    [S, n]).
-    """
-    weights = np.zeros((len(sides), len(part.at)))
-    lacking = np.zeros(len(sides), bool)
-    for s, side in enumerate(sides):
-        own = side.get(part.fold)
-        lacking[s] = (
-            own is None
-            or not own.keys() <= part.at.keys()
-            or (bool(own) and bool(np.isnan(part.aucs).any()))
-        )
-        for key, w in {} if own is None or lacking[s] else own.items():
-            weights[s, part.at[key]] = w
-    used = weights.any(axis=0)
-    weights = weights[:, used]
-    sums = np.where(lacking, np.nan, weights @ (part.aucs[used] - 0.5))
-    return (
-        sums,
-        weights @ part.covariance[np.ix_(used, used)] @ weights.T,
-        weights @ part.pulls[used],
-    )
-
-
-def _of_differences(products: np.ndarray) -> np.ndarray:
-    """[S, S]: of the products [S, S] of vectors a and b, those of all differences: aa' + bb' - ab'
-    - ba'.
-    """
-    own = np.diag(products)
-    return np.asarray(own[:, None] + own[None, :] - products - products.T)
+        """Return the tests of all pairs of these rows."""
+        return {pair: self.test(pair) for pair in combinations(labels, 2)}
 
 
 def ordered(tests: Tests) -> list[Pair]:
@@ -160,12 +123,11 @@ def ordered(tests: Tests) -> list[Pair]:
     (Holm).
     """
     adjusted = holm({pair: p for pair, (_, p) in tests.items()})
-    different = [
-        (pair, mean)
-        for pair, (mean, _) in tests.items()
-        if adjusted[pair] <= 1 - LEVEL and mean != 0
-    ]
-    return [pair if mean < 0 else pair[::-1] for pair, mean in different]
+    pairs = []
+    for pair, (mean, _) in tests.items():
+        if adjusted[pair] <= 1 - LEVEL and mean != 0:
+            pairs.append(pair if mean < 0 else pair[::-1])
+    return pairs
 
 
 def rank_ranges(labels: Sequence[str], tests: Tests) -> dict[str, tuple[int, int]]:
@@ -177,5 +139,6 @@ def rank_ranges(labels: Sequence[str], tests: Tests) -> dict[str, tuple[int, int
     et al., Statistica Neerlandica 2022).
     """
     pairs = ordered(tests)
-    better, worse = (Counter(pair[side] for pair in pairs) for side in (1, 0))
+    better = Counter(higher for _, higher in pairs)
+    worse = Counter(lower for lower, _ in pairs)
     return {label: (1 + better[label], len(labels) - worse[label]) for label in labels}

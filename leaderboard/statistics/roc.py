@@ -46,55 +46,48 @@ def roc_band(section: Section, label: str, attack: str, grid: np.ndarray) -> Ban
     it is too narrow (it covers 75 to 90 %) where fewer than five non-members lie above the
     threshold.
     """
-    key, signs = (label, attack), section.comparison.cells.of(label, attack).signs
-    samples = [
-        part.own[key].sample.signed(signs[part.fold])
-        for part in section.comparison.cells.parts
-        if key in part.own
-    ]
+    signs = section.comparison.cells.of(label, attack).signs
+    samples = []
+    for part in section.comparison.cells.parts:
+        scores = part.own.get((label, attack))
+        if scores is not None:
+            samples.append(scores.sample.signed(signs[part.fold]))
     if not samples:
         return None
-    tpr, seeds = (
-        np.array([_curve(sample, grid) for sample in samples]),
-        np.array([sample.seed for sample in samples]),
-    )
-    members, others = (
-        np.array([[len(getattr(s, side))] for s in samples]) for side in ("member", "nonmember")
-    )
+    tpr = np.array([_curve(sample, grid) for sample in samples])
+    seeds = np.array([sample.seed for sample in samples])
+    members = np.array([[len(sample.member)] for sample in samples])
+    others = np.array([[len(sample.nonmember)] for sample in samples])
     mean = tpr.mean(axis=0)
-    steady = (tpr * members + 1) / (members + 2)
+    hit_rate = (tpr * members + 1) / (members + 2)
     rate = (grid * others + 1) / (others + 2)
     of_thresholds = _slope(mean, grid) * np.sqrt(rate * (1 - rate) / others)
-    own = [seeds == seed for seed in np.unique(seeds)]
-    variance = np.sum(steady * (1 - steady) / members, axis=0) + sum(
-        of_thresholds[mine].sum(axis=0) ** 2 for mine in own
-    )
+    by_seed = []
+    shared = np.zeros(len(grid))
+    for seed in np.unique(seeds):
+        shared += of_thresholds[seeds == seed].sum(axis=0) ** 2
+        by_seed.append(tpr[seeds == seed].mean(axis=0))
+    variance = np.sum(hit_rate * (1 - hit_rate) / members, axis=0) + shared
     half = ndtri((1 + LEVEL) / 2) * np.sqrt(variance) / len(tpr)
-    if len(own) > 1:
-        by_seed = np.array([tpr[mine].mean(axis=0) for mine in own])
-        between = (
-            stdtrit(len(own) - 1, (1 + LEVEL) / 2) * by_seed.std(axis=0, ddof=1) / np.sqrt(len(own))
-        )
-        half = np.maximum(half, between)
+    n = len(by_seed)
+    if n > 1:
+        quantile = stdtrit(n - 1, (1 + LEVEL) / 2)
+        half = np.maximum(half, quantile * np.std(by_seed, axis=0, ddof=1) / np.sqrt(n))
     return Band(mean, np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1))
 
 
 def _slope(tpr: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """d TPR / d FPR [g] by the chord over two points to either side, over log f: there a curve
-    bends less.
+    """Return d TPR / d FPR [g] by the chord over two points to either side, over log f: there a
+    curve bends less.
     """
     at = np.arange(len(grid))
     below, above = np.maximum(at - 2, 0), np.minimum(at + 2, len(grid) - 1)
-    steps = np.log(grid)
-    found: np.ndarray = (
-        (tpr[above] - tpr[below]) / np.maximum(steps[above] - steps[below], 1e-12) / grid
-    )
-    return found
+    run = np.maximum(np.log(grid[above]) - np.log(grid[below]), 1e-12)
+    return np.asarray((tpr[above] - tpr[below]) / run / grid)
 
 
 def _curve(sample: Sample, grid: np.ndarray) -> np.ndarray:
     """TPR [g] of the step curve at each FPR."""
     scores = np.concatenate([sample.member, sample.nonmember])
     fpr, tpr, _ = roc_curve(scores, np.arange(len(scores)) < len(sample.member))
-    found: np.ndarray = tpr[np.searchsorted(fpr, grid, side="right") - 1]
-    return found
+    return np.asarray(tpr[np.searchsorted(fpr, grid, side="right") - 1])

@@ -1,4 +1,4 @@
-"""One defense of a section (a row) against one attack (an entry): its records by seed, and their
+"""Rows of a section, a defense each, and their entries, an attack each: records by seed, and their
 numbers over seeds x targets.
 """
 
@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,8 @@ from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import RoundRow, remarks_in
 from fedbench.core.store.scores import DecisionScores, MaximumScores, RoundScores, TargetScores
 from fedbench.leaderboard.statistics.intervals import (
-    Measured,
     Unit,
+    UnitValue,
     accuracy_error,
     mean_of,
     over_units,
@@ -37,34 +36,34 @@ FREE_RIDER, PLACEBO = "free-rider", "placebo"
 FLOORS = (FREE_RIDER, PLACEBO)  # rows for comparison, without a rank
 MISSING = "missing"  # no record at all: not run yet
 BY_ADVERSARY = "by the adversary"
+_NUMBERS = ("epsilon", "delta", "epsilon if replaced")
+_TERMS = ("neighbours", "sampling", "accountant")
+_ON_EVERY_SEED = ("epsilon", "delta", "neighbours")
 
 
 def outcome_of(loaded: LoadedRecord | None) -> str:
-    """Outcome of a cell, and whether an adversary inside caused it; None: ``missing``."""
+    """Return a cell's outcome, and whether an adversary inside caused it; None: ``missing``."""
     if loaded is None:
         return MISSING
-    return (
-        f"{loaded.record.outcome} {BY_ADVERSARY}"
-        if loaded.record.by_adversary
-        else loaded.record.outcome
-    )
+    record = loaded.record
+    return f"{record.outcome} {BY_ADVERSARY}" if record.by_adversary else record.outcome
 
 
 def adversary_of(loaded: LoadedRecord) -> str | None:
     """Label of the active attack that the record's run was trained with; None: of a passive run."""
-    found = loaded.record.described.get("adversary")
-    return str(found) if found else None
+    adversary = loaded.record.described.get("adversary")
+    return str(adversary) if adversary else None
 
 
 @dataclass(frozen=True)
 class Entry:
-    """``records`` by seed; ``targets``: the section's by seed, a record's other targets do not
-    count.
-    """
+    """Attack on a row."""
 
     attack: str
     records: dict[int, LoadedRecord]
+    """by seed"""
     targets: dict[int, tuple[int, ...]]
+    """the section's by seed; a record's other targets do not count"""
 
     @cached_property
     def outcomes(self) -> Counter[str]:
@@ -73,81 +72,72 @@ class Entry:
 
     @property
     def complete(self) -> bool:
-        """Every seed has scores, and every target of the section too; a seed on which every cell
-        failed names no target.
+        """Whether every seed has scores, and every target of the section too; a seed on which every
+        cell failed names no target.
         """
         judged = all(self.ok(seed) is not None for seed in self.targets)
         return judged and len(self.units("mix")) == sum(map(len, self.targets.values()))
 
     @property
     def skipped(self) -> bool:
-        """The attack does not apply to this defense, as opposed to having failed on it."""
+        """Whether the attack does not apply to this defense, as opposed to having failed on it."""
         return self.outcomes["skipped"] == len(self.targets)
 
     @property
     def broken(self) -> bool:
-        """A seed has no score though the attack applies and the federation did not diverge."""
+        """Whether a seed has no score though the attack applies and the federation did not
+        diverge.
+        """
         return not self.outcomes.keys().isdisjoint(("failed", "timeout", MISSING))
 
     def ok(self, seed: int) -> LoadedRecord | None:
-        """The seed's record, where it has scores."""
+        """Return the seed's record, where it has scores."""
         loaded = self.records.get(seed)
         return loaded if loaded is not None and loaded.record.outcome == "ok" else None
 
+    @property
     def _judged(self) -> Iterator[tuple[Unit, TargetScores]]:
         for seed, targets in self.targets.items():
             if (loaded := self.ok(seed)) is not None:
-                yield from (
-                    ((seed, t.target), t) for t in loaded.record.targets if t.target in targets
-                )
+                for target in loaded.record.targets:
+                    if target.target in targets:
+                        yield (seed, target.target), target
 
     def units(self, group: Group) -> dict[Unit, Score]:
-        """The scores over seeds x targets."""
-        return {unit: t.groups[group] for unit, t in self._judged() if group in t.groups}
+        """Return the scores over seeds x targets."""
+        return {unit: t.groups[group] for unit, t in self._judged if group in t.groups}
 
     def interval(self, metric: str, group: Group = "mix") -> Interval | None:
-        """Mean over seeds x targets, as measured, with its 95 % interval; None where the metric
-        does not apply to any.
+        """Return the mean over seeds x targets, as measured, with its 95 % interval; None where the
+        metric does not apply to any.
         """
-        found = {
-            u: (v, s.error(metric))
-            for u, s in self.units(group).items()
-            if (v := s.value(metric)) is not None
-        }
-        return over_units(
-            {
-                u: Measured(v, float("nan") if error is None else error)
-                for u, (v, error) in found.items()
-            }
-        )
-
-    def mean(self, metric: str, group: Group = "mix") -> float | None:
-        """The mean of :meth:`interval` alone."""
-        return mean_of([s.value(metric) for s in self.units(group).values()])
+        by_unit = {}
+        for unit, score in self.units(group).items():
+            value, error = score.value(metric), score.error(metric)
+            if value is not None:
+                by_unit[unit] = UnitValue(value, float("nan") if error is None else error)
+        return over_units(by_unit)
 
     def pooled_tf01(self) -> Interval | None:
-        """TF01 in percent of the mix, as measured, over all units pooled; None with too few
+        """Return TF01 in percent of the mix, as measured, over all units pooled; None with too few
         non-members, or without scores.
         """
-        return tf01_of([self._mix(*unit) for unit in self.units("mix")])
-
-    def _mix(self, seed: int, target: int) -> Sample:
-        c = self.records[seed].candidates(target)
-        counted = c.in_mix & (c.kind >= 0)
-        member, other = counted & (c.kind == MEMBER), counted & (c.kind != MEMBER)
-        return Sample(seed, c.scores[member], c.scores[other], c.ids[other])
+        samples = []
+        for seed, target in self.units("mix"):
+            c = self.records[seed].candidates(target)
+            counted = c.in_mix & (c.kind >= 0)
+            member, other = counted & (c.kind == MEMBER), counted & (c.kind != MEMBER)
+            samples.append(Sample(seed, c.scores[member], c.scores[other], c.ids[other]))
+        return tf01_of(samples)
 
     @property
     def decisions(self) -> dict[Unit, tuple[DecisionScores, Score]]:
-        """What the attack decided for each seed x target, with the numbers of candidates."""
-        return {
-            unit: (t.decision, t.groups["mix"])
-            for unit, t in self._judged()
-            if "mix" in t.groups and t.decision is not None
-        }
+        """Decisions of the attack for each seed x target, with the numbers of candidates."""
+        decided = ((unit, t, t.decision) for unit, t in self._judged if "mix" in t.groups)
+        return {unit: (d, t.groups["mix"]) for unit, t, d in decided if d is not None}
 
     def decision_mean(self, field: str) -> float | None:
-        """Mean of one field of ``DecisionScores``; None where no seed has it."""
+        """Return the mean of one field of ``DecisionScores``; None where no seed has it."""
         return mean_of([getattr(d, field) for d, _ in self.decisions.values()])
 
     @property
@@ -155,73 +145,72 @@ class Entry:
         """Scores by how the round is chosen, of each seed x target, where the attack uses a single
         one.
         """
-        return [t.rounds for _, t in self._judged() if t.rounds is not None]
+        return [t.rounds for _, t in self._judged if t.rounds is not None]
 
     @cached_property
     def maxima(self) -> dict[Unit, MaximumScores]:
         """The largest value over the rounds, of each seed x target with one in its record."""
-        return {unit: t.maximum for unit, t in self._judged() if t.maximum is not None}
+        return {unit: t.maximum for unit, t in self._judged if t.maximum is not None}
 
     def null_maxima(self, unit: Unit) -> tuple[np.ndarray, np.ndarray]:
-        """(AUC [B], advantage [B]): the same under shuffled memberships, of a unit that has one."""
+        """Return (AUC [B], advantage [B]): the same under shuffled memberships, of a unit that has
+        one.
+        """
         return self.records[unit[0]].null_maxima(unit[1])
 
-    def accuracies(self, best: bool = False) -> dict[Unit, Measured]:
-        """Attack accuracy in the last round (or the oracle's best) of every seed x target;
-        fractions.
+    def accuracies(self, best: bool = False) -> dict[Unit, UnitValue]:
+        """Return the attack accuracy in the last round (or the oracle's best) of every seed x
+        target; fractions.
         """
-        found: dict[Unit, Measured] = {}
-        for unit, (d, s) in self.decisions.items():
-            accuracy, recall = (
-                (d.best_accuracy, d.best_recall) if best else (d.last_accuracy, d.last_recall)
-            )
-            found[unit] = Measured(
-                accuracy, accuracy_error(accuracy, recall, s.n_members, s.n_nonmembers)
-            )
-        return found
+        which = "best" if best else "last"
+        by_unit: dict[Unit, UnitValue] = {}
+        for unit, (decision, score) in self.decisions.items():
+            accuracy = getattr(decision, f"{which}_accuracy")
+            recall = getattr(decision, f"{which}_recall")
+            error = accuracy_error(accuracy, recall, score.n_members, score.n_nonmembers)
+            by_unit[unit] = UnitValue(accuracy, error)
+        return by_unit
 
     def attack_accuracy(self, best: bool = False) -> Interval | None:
-        """Mean of :meth:`accuracies` with its 95 % interval."""
+        """Return the mean of :meth:`accuracies` with its 95 % interval."""
         return over_units(self.accuracies(best))
 
     def of_group(self, groups: Sequence[ClientGroup], g: int) -> Entry:
-        """The entry with the targets of one group alone: the group itself, or clients of its block
-        of ids.
+        """Return the entry with the targets of one group alone: the group itself, or clients of its
+        block of ids.
         """
-        ends = list(accumulate(group.clients for group in groups))
+        end = sum(group.clients for group in groups[: g + 1])
+        clients = range(end - groups[g].clients, end)
 
-        def mine(code: int) -> bool:
+        def in_group(code: int) -> bool:
             target = Target.of(code)
-            return (
-                target.index == g
-                if target.kind == "group"
-                else ends[g] - groups[g].clients <= code < ends[g]
-            )
+            return target.index == g if target.kind == "group" else code in clients
 
-        return replace(
-            self,
-            targets={seed: tuple(filter(mine, targets)) for seed, targets in self.targets.items()},
-        )
+        targets = {seed: tuple(filter(in_group, of_seed)) for seed, of_seed in self.targets.items()}
+        return replace(self, targets=targets)
 
     def findings(self, label: str, seed: int) -> Findings | None:
-        """What the analysis found in this cell; None without scores, or where it found nothing."""
+        """Return what the analysis found in this cell; None without scores, or where it found
+        nothing.
+        """
         loaded = self.ok(seed)
         return findings_of(loaded, label) if loaded else None
 
 
 @dataclass(frozen=True)
 class Row:
-    """``entries`` by attack, at least one; ``seeds``: the section's; ``refuted``: one of its cells
-    was run again here and not reproduced, so the row is shown but counts nowhere; ``left_out``:
-    attacks that no rank of the section counts.
-    """
+    """Defense of a section."""
 
     label: str
     name: str
     entries: dict[str, Entry]
+    """by attack, at least one"""
     seeds: tuple[int, ...]
+    """the section's"""
     refuted: bool = False
+    """whether a cell was run again here and not reproduced: the row is shown and counts nowhere"""
     left_out: frozenset[str] = frozenset()
+    """attacks that no rank of the section counts"""
 
     @property
     def undefended(self) -> bool:
@@ -237,13 +226,11 @@ class Row:
 
     @property
     def complete(self) -> bool:
-        """Every attack that counts and applies has all its scores, and none is refuted; only such a
-        row has a rank.
+        """Whether every attack that counts and applies has all its scores, and none is refuted;
+        only such a row has a rank.
         """
-        entries = [
-            e for attack, e in self.entries.items() if attack not in self.left_out and not e.skipped
-        ]
-        return not self.refuted and bool(entries) and all(e.complete for e in entries)
+        counted = [e for a, e in self.entries.items() if a not in self.left_out and not e.skipped]
+        return not self.refuted and bool(counted) and all(e.complete for e in counted)
 
     @property
     def outcomes(self) -> Counter[str]:
@@ -252,20 +239,16 @@ class Row:
 
     @property
     def records(self) -> list[LoadedRecord]:
-        """By attack and seed."""
+        """Records by attack and seed."""
         return [e.records[s] for e in self.entries.values() for s in sorted(e.records)]
 
-    def means(self, metric: str, group: Group = "mix") -> dict[str, float]:
-        """Attack -> mean over seeds x targets, for the attacks that have one."""
-        return {
-            a: mean for a, e in self.entries.items() if (mean := e.mean(metric, group)) is not None
-        }
-
     def mean(self, metric: str, group: Group, attacks: Collection[str]) -> float | None:
-        """Mean over these attacks, as measured."""
-        return mean_of(
-            [mean for attack, mean in self.means(metric, group).items() if attack in attacks]
-        )
+        """Return the mean over these attacks of those over seeds x targets, as measured."""
+        means = []
+        for attack, entry in self.entries.items():
+            if attack in attacks:
+                means.append(mean_of([s.value(metric) for s in entry.units(group).values()]))
+        return mean_of(means)
 
     # -- the run of each seed that accuracy, time, facts and findings are taken from ---------------
 
@@ -278,19 +261,16 @@ class Row:
         alone. A row with active runs only is taken under the attack with the most seeds, a tie
         going to the first by name.
         """
-        found = [
-            adversary_of(loaded)
-            for e in self.entries.values()
-            for s in e.targets
-            if (loaded := e.ok(s))
-        ]
-        active = [a for a in found if a is not None]
-        if len(active) < len(found) or not active:
+        adversaries: Counter[str | None] = Counter()
+        for entry in self.entries.values():
+            judged = filter(None, map(entry.ok, entry.targets))
+            adversaries.update(map(adversary_of, judged))
+        if None in adversaries:
             return None
-        return min(active, key=lambda a: (-active.count(a), a))
+        return min(adversaries, key=lambda a: (-adversaries[a], a or ""), default=None)
 
     def utility_run(self, seed: int) -> list[LoadedRecord]:
-        """The records of the seed's run that accuracy and time are taken from (see
+        """Return the records of the seed's run that accuracy and time are taken from (see
         :attr:`active_attack`).
 
         Of several such runs, the one most attacks judged; a tie goes to the first attack's.
@@ -312,16 +292,12 @@ class Row:
         """Test accuracy of the runs over seeds with its 95 % interval, as a fraction; None without
         scores.
         """
-        found = [
-            (r.accuracy, r.utility.n_test)
-            for r in (l.record for l in self.utility_records.values())
-            if r.utility
-        ]
-        return (
-            combined_interval([a for a, _ in found], [share_error(*one) for one in found])
-            if found
-            else None
-        )
+        values, errors = [], []
+        for record in (loaded.record for loaded in self.utility_records.values()):
+            if record.utility:
+                values.append(record.accuracy)
+                errors.append(share_error(record.accuracy, record.utility.n_test))
+        return combined_interval(values, errors) if values else None
 
     @property
     def histories(self) -> list[list[RoundRow]]:
@@ -333,39 +309,37 @@ class Row:
         """Facts that the defense reports of these runs, in its order: one value a seed that has
         it.
         """
-        found: dict[str, list[FactValue]] = {}
+        facts: dict[str, list[FactValue]] = {}
         for loaded in self.utility_records.values():
             for name, value in loaded.record.facts.items():
-                found.setdefault(name, []).append(value)
-        return found
+                facts.setdefault(name, []).append(value)
+        return facts
 
     @property
     def remarks(self) -> list[str]:
         """Sentences that defenses report of the federation and of these runs (of a seed without
         one, of any run), each once.
         """
-        found: dict[str, None] = {}
+        sentences: dict[str, None] = {}
         for seed in self.seeds:
             cells = [e.records[seed] for e in self.entries.values() if seed in e.records]
             for loaded in (self.utility_run(seed) or cells)[:1]:
-                found |= dict.fromkeys(remarks_in(loaded.record))
-        return list(found)
+                sentences |= dict.fromkeys(remarks_in(loaded.record))
+        return list(sentences)
 
     def findings(self, label: str, seed: int) -> Findings | None:
-        """What the analysis found in the seed's run."""
-        return (
-            findings_of(self.utility_records[seed], label) if seed in self.utility_records else None
-        )
+        """Return what the analysis found in the seed's run."""
+        loaded = self.utility_records.get(seed)
+        return findings_of(loaded, label) if loaded else None
 
 
 def findings_of(loaded: LoadedRecord, label: str) -> Findings | None:
-    """Findings of an analysis in a record; arrays are read on access."""
-    found = loaded.record.analyses.get(label)
-    return (
-        None
-        if found is None
-        else Findings(found.numbers, _Arrays(loaded, label, found.arrays), found.arrays)
-    )
+    """Return the findings of an analysis in a record; arrays are read on access."""
+    findings = loaded.record.analyses.get(label)
+    if findings is None:
+        return None
+    arrays = _Arrays(loaded, label, findings.arrays)
+    return Findings(findings.numbers, arrays, findings.arrays)
 
 
 @dataclass(frozen=True)
@@ -387,74 +361,69 @@ class _Arrays(Mapping[str, np.ndarray]):
 
 
 def groups_in(loaded: LoadedRecord) -> tuple[ClientGroup, ...]:
-    """The setting's groups with the sizes that an analysis counted as ``clients:NAME``; none where
-    none counted them.
+    """Return the setting's groups with the sizes that an analysis counted as ``clients:NAME``; none
+    where none counted them.
     """
     names = group_names([loaded])
-    for found in loaded.record.analyses.values() if names else ():
-        sizes = [found.numbers.get(f"clients:{name}") for name in names]
-        if all(size is not None for size in sizes):
-            return tuple(
-                ClientGroup(n, int((s.value if s else None) or 0))
-                for n, s in zip(names, sizes, strict=True)
-            )
+    for findings in loaded.record.analyses.values() if names else ():
+        sizes = [findings.numbers.get(f"clients:{name}") for name in names]
+        if None not in sizes:
+            counts = [int((size and size.value) or 0) for size in sizes]
+            return tuple(map(ClientGroup, names, counts))
     return ()
 
 
 def group_names(records: Sequence[LoadedRecord]) -> list[str]:
-    """Names of the setting's groups, in the order of the targets -10, -11, ...; none where it has
-    none.
+    """Return the names of the setting's groups, in the order of the targets -10, -11, ...; none
+    where it has none.
     """
     for loaded in records:
         groups: Any = loaded.record.described.get("groups")
         if isinstance(groups, list) and all(isinstance(g, dict) and "name" in g for g in groups):
-            return [str(g["name"]) for g in groups]
+            return [str(group["name"]) for group in groups]
     return []
 
 
 @dataclass(frozen=True)
 class PrivacyClaim:
-    """What a row claims of differential privacy, the largest over seeds and members: ``epsilon`` at
-    ``delta``, the epsilon if an example is ``replaced``, and in ``terms`` the neighbouring
-    relation, the sampling and the accountant.
-    """
+    """Differential privacy that a row claims, the largest over seeds and members."""
 
     epsilon: float
     delta: float
     replaced: float | None
+    """epsilon if an example is replaced"""
     terms: tuple[str, ...]
-
-
-_NUMBERS, _TERMS = (
-    ("epsilon", "delta", "epsilon if replaced"),
-    ("neighbours", "sampling", "accountant"),
-)
+    """neighbouring relation, sampling and accountant"""
 
 
 def privacy_claims(row: Row) -> list[PrivacyClaim]:
-    """Of a row with the facts ``epsilon``, ``delta`` (numbers, or lists of them) and ``neighbours``
-    on every seed; of several defenses in one (their facts have a prefix), one claim each.
+    """Return the claims of a row with the facts ``epsilon``, ``delta`` (numbers, or lists of them)
+    and ``neighbours`` on every seed; of several defenses in one (their facts have a prefix), one
+    claim each.
     """
-    made = []
-    for name in (name for name in row.facts if name == "epsilon" or name.endswith(": epsilon")):
+    names = [name for name in row.facts if name == "epsilon" or name.endswith(": epsilon")]
+    claims = [_claim(row, name.removesuffix("epsilon")) for name in names]
+    return [claim for claim in claims if claim is not None]
+
+
+def _claim(row: Row, prefix: str) -> PrivacyClaim | None:
+    facts: dict[str, list[FactValue]] = {}
+    for name in (*_NUMBERS, *_TERMS):
         # what all groups of a coalition report alike has no prefix
-        said = {
-            part: row.facts.get(name.removesuffix("epsilon") + part) or row.facts.get(part, [])
-            for part in _NUMBERS + _TERMS
-        }
-        found = {
-            part: [x for v in values for x in (v if isinstance(v, list) else [v])]
-            for part, values in said.items()
-        }
-        on_every_seed = all(
-            len(said[part]) == len(row.utility_records)
-            for part in ("epsilon", "delta", "neighbours")
-        )
-        if on_every_seed and all(type(x) in (int, float) for part in _NUMBERS for x in found[part]):
-            epsilon, delta, replaced = (
-                max((float(x) for x in found[part]), default=None) for part in _NUMBERS
-            )
-            if epsilon is not None and delta is not None:
-                terms = dict.fromkeys(str(x) for part in _TERMS for x in found[part])
-                made.append(PrivacyClaim(epsilon, delta, replaced, tuple(terms)))
-    return made
+        by_seed = row.facts.get(prefix + name) or row.facts.get(name, [])
+        if name in _ON_EVERY_SEED and len(by_seed) < len(row.utility_records):
+            return None
+        facts[name] = []
+        for value in by_seed:
+            facts[name] += value if isinstance(value, list) else [value]
+    largest: list[float | None] = []
+    for name in _NUMBERS:
+        numbers = [float(x) for x in facts[name] if type(x) in (int, float)]  # type: ignore[arg-type]
+        if len(numbers) < len(facts[name]):
+            return None
+        largest.append(max(numbers, default=None))
+    epsilon, delta, replaced = largest
+    if epsilon is None or delta is None:
+        return None
+    terms = dict.fromkeys(str(value) for name in _TERMS for value in facts[name])
+    return PrivacyClaim(epsilon, delta, replaced, tuple(terms))

@@ -9,12 +9,13 @@ or candidates, that are not judged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
 import numpy as np
+from numpy import ndarray
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
 from fedbench.core.metrics.roc import covariance_of, placements
@@ -36,36 +37,40 @@ CandidateFilter = Literal["all", "clean", "canary"]
 
 @dataclass(frozen=True)
 class CellScores:
-    """One row and attack on all candidates that count for it: AUC, its standard error (NaN of a
-    single candidate), scores, and the contribution of each non-member to the error
-    (``Measured.pulls``).
-    """
+    """Row and attack on all candidates that count for it."""
 
     auc: float
     error: float
+    """standard error of the AUC, NaN of a single candidate"""
     sample: Sample
-    pulls: np.ndarray
+    pulls: ndarray
+    """contribution of each non-member to the error (``UnitValue.pulls``)"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """``own`` by row and attack; ``at``: the position of each in ``aucs`` [V], ``covariance`` [V,
-    V] and ``pulls`` [V, n], which are over the candidates that count for every row (NaN where these
-    are too few); ``ids`` [n] of their non-members.
+    """Scores of a part; arrays are over the candidates that count for every row, NaN where these
+    are too few.
     """
 
     fold: int
     unit: Unit
     own: Mapping[Key, CellScores]
+    """each row and attack on the candidates that count for it"""
     at: Mapping[Key, int]
-    aucs: np.ndarray
-    covariance: np.ndarray
-    pulls: np.ndarray
-    ids: np.ndarray
+    """position of each row and attack in the arrays"""
+    aucs: ndarray
+    """[V]"""
+    covariance: ndarray
+    """[V, V]"""
+    pulls: ndarray
+    """[V, n]"""
+    ids: ndarray
+    """[n] of the non-members"""
 
 
 class SectionScores:
-    """The scores of a section's ``rows`` on its ``units``, read from their files on first access.
+    """Scores of a section's ``rows`` on its ``units``, read from their files on first access.
 
     ``population``: the non-members that count.
     """
@@ -77,150 +82,148 @@ class SectionScores:
         self._parts: dict[CandidateFilter, list[Part]] | None = None
 
     def parts(self, kind: CandidateFilter = "all") -> list[Part]:
-        """Return the parts on candidates of one kind.
+        """Return the parts on candidates of one kind, in the order of the units; none without
+        non-members that count.
 
         Raises UserError where two records that should share their candidates do not.
         """
         if self._parts is None:
-            self._parts = parts_of(self.rows, self.units, self.population)
+            self._parts = {"all": [], "clean": [], "canary": []}
+            for seed, units in groupby(self.units, key=lambda unit: unit[0]):
+                self._read(seed, list(units), self._parts)
         return self._parts[kind]
 
     def forget(self) -> None:
         """Free the memory of the scores; they are read again on access."""
         self._parts = None
 
-
-def parts_of(
-    rows: Sequence[Row], units: Sequence[Unit], population: Population = "outside"
-) -> dict[CandidateFilter, list[Part]]:
-    """All parts of all candidates, of the clean and of the mislabelled ones, in the order of the
-    units; every file is opened once. ``population``: the non-members that count; no part where
-    there are none.
-
-    Raises: UserError if two records of one target have different candidates.
-    """
-    halves = len({seed for seed, _ in units}) == 1
-    found: dict[CandidateFilter, list[Part]] = {"all": [], "clean": [], "canary": []}
-    for seed, group in groupby(units, key=lambda unit: unit[0]):
-        own = list(group)
-        judged = {}
-        for row in rows:
+    def _read(self, seed: int, units: list[Unit], parts: dict[CandidateFilter, list[Part]]) -> None:
+        """Add the parts of a seed, for which every file is opened once."""
+        judged: dict[Key, tuple[LoadedRecord, dict[int, Candidates]]] = {}
+        for row in self.rows:
             for attack, entry in row.entries.items():
                 if (loaded := entry.ok(seed)) is not None:
-                    targets = [t.target for t in loaded.record.targets if (seed, t.target) in own]
-                    found_of = {
-                        t: of_population(c, population)
-                        for t, c in loaded.candidates_of(targets).items()
-                    }
-                    judged[row.label, attack] = loaded, found_of
-        for unit in own:
-            for only, part in _of_unit(judged, unit, halves):
-                found[only].append(part)
-    return found
+                    targets = [t.target for t in loaded.record.targets if (seed, t.target) in units]
+                    judged[row.label, attack] = loaded, loaded.candidates_of(targets)
+        halves = len({seed for seed, _ in self.units}) == 1
+        for unit in units:
+            records = {key: loaded for key, (loaded, of) in judged.items() if unit[1] in of}
+            candidates = {key: judged[key][1][unit[1]] for key in records}
+            if candidates:
+                _require_same(candidates, records)
+                counted = {key: of_population(c, self.population) for key, c in candidates.items()}
+                _add_parts(unit, counted, halves, parts)
 
 
 def of_population(c: Candidates, population: Population) -> Candidates:
-    """The candidates with the non-members of a population as outside ones, and none but these. A
-    mix has inside ones.
+    """Turn the non-members of a population into outside ones, and exclude the others. A mix has
+    inside ones.
     """
     if population == "outside":
         return c
-    counts = (
-        (c.kind == MEMBER) | (c.kind == IFL)
-        if population == "inside"
-        else c.in_mix & (c.kind != EXCLUDED)
-    )
-    counts &= bool((c.kind == IFL).any())
-    return replace(c, kind=np.where(counts, np.where(c.kind == MEMBER, MEMBER, OFL), EXCLUDED))
+    member, inside = c.kind == MEMBER, c.kind == IFL
+    counts = member | inside
+    if population == "mix":
+        counts = c.in_mix & (c.kind != EXCLUDED)
+    counts &= bool(inside.any())
+    return replace(c, kind=np.where(counts, np.where(member, MEMBER, OFL), EXCLUDED))
 
 
-def _of_unit(
-    judged: Mapping[Key, tuple[LoadedRecord, Mapping[int, Candidates]]], unit: Unit, halves: bool
-) -> Iterator[tuple[CandidateFilter, Part]]:
-    there = {key: (loaded, of[unit[1]]) for key, (loaded, of) in judged.items() if unit[1] in of}
-    if not there:
-        return
-    first, reference = next(iter(there.values()))
-    for loaded, candidates in there.values():
-        if not np.array_equal(candidates.ids, reference.ids):
+def _require_same(
+    candidates: Mapping[Key, Candidates], records: Mapping[Key, LoadedRecord]
+) -> None:
+    first = next(iter(candidates))
+    for key, of_key in candidates.items():
+        if not np.array_equal(of_key.ids, candidates[first].ids):
             raise UserError(
-                f"{first.stem} and {loaded.stem}: the same setting, seed and target, but other "
-                "candidates, so they "
-                "cannot be compared; move one of them out of the folder, or run the suite again "
-                "with --rerun always"
+                f"{records[first].stem} and {records[key].stem}: the same setting, seed and "
+                "target, but other candidates, so they cannot be compared; move one of them out "
+                "of the folder, or run the suite again with --rerun always"
             )
-    found = {key: candidates for key, (_, candidates) in there.items()}
-    folds = {unit[0]: np.ones_like(reference.canary)}
+
+
+def _add_parts(
+    unit: Unit,
+    candidates: Mapping[Key, Candidates],
+    halves: bool,
+    parts: dict[CandidateFilter, list[Part]],
+) -> None:
+    """Add the part of a unit, or one for each half of its candidates."""
+    first = next(iter(candidates.values()))
+    canary = first.canary
+    folds = {unit[0]: np.ones_like(canary)}
     if halves:
-        first_half = _first_half(reference.kind, unit)
-        folds = {0: first_half, 1: ~first_half}
-    for fold, where in folds.items():
-        every = list(part_of(fold, unit, found, where))
-        mislabelled = reference.canary.any()
-        clean = part_of(fold, unit, found, where & ~reference.canary) if mislabelled else every
-        canary = part_of(fold, unit, found, where & reference.canary) if mislabelled else ()
-        yield from (("all", part) for part in every)
-        yield from (("clean", part) for part in clean)
-        yield from (("canary", part) for part in canary)
+        half = _first_half(first.kind, unit)
+        folds = {0: half, 1: ~half}
+    for fold, mask in folds.items():
+        every = part_of(fold, unit, candidates, mask)
+        clean, mislabelled = every, None
+        if canary.any():
+            clean = part_of(fold, unit, candidates, mask & ~canary)
+            mislabelled = part_of(fold, unit, candidates, mask & canary)
+        parts["all"] += [every] if every else []
+        parts["clean"] += [clean] if clean else []
+        parts["canary"] += [mislabelled] if mislabelled else []
 
 
-def _first_half(kind: np.ndarray, unit: Unit) -> np.ndarray:
-    """[n] bool: one random half of each kind of candidates, the same for every row and attack."""
+def _first_half(kind: ndarray, unit: Unit) -> ndarray:
+    """[n] bool: a random half of each kind of candidates, the same for every row and attack."""
     rng = numpy_rng(unit[0], f"halves/{unit[1]}")
     half = np.zeros(len(kind), bool)
     for value in np.unique(kind):
-        mine = rng.permutation(np.flatnonzero(kind == value))
-        half[mine[: len(mine) // 2]] = True
+        of_kind = rng.permutation(np.flatnonzero(kind == value))
+        half[of_kind[: len(of_kind) // 2]] = True
     return half
 
 
 def part_of(
-    fold: int, unit: Unit, found: Mapping[Key, Candidates], where: np.ndarray
-) -> Iterator[Part]:
-    """The part of these candidates (``where`` [n] bool) of one unit; nothing where none has members
-    and outside ones.
+    fold: int, unit: Unit, candidates: Mapping[Key, Candidates], mask: ndarray
+) -> Part | None:
+    """Part of these candidates (``mask`` [n] bool) of one unit; None without members or without
+    outside non-members.
     """
-    kinds = {
-        key: np.where(where & ((c.kind == MEMBER) | (c.kind == OFL)), c.kind, EXCLUDED)
-        for key, c in found.items()
-    }
-    kinds = {
-        key: kind for key, kind in kinds.items() if (kind == MEMBER).any() and (kind == OFL).any()
-    }
+    kinds: dict[Key, ndarray] = {}
     alike: dict[bytes, list[Key]] = {}
-    for key, kind in kinds.items():
-        alike.setdefault(kind.tobytes(), []).append(key)
+    for key, c in candidates.items():
+        counted = mask & ((c.kind == MEMBER) | (c.kind == OFL))
+        kind = np.where(counted, c.kind, EXCLUDED)
+        if (kind == MEMBER).any() and (kind == OFL).any():
+            kinds[key] = kind
+            alike.setdefault(kind.tobytes(), []).append(key)
     parts = [
-        _measured(fold, unit, {key: found[key] for key in keys}, kinds[keys[0]])
+        _measured(fold, unit, {key: candidates[key] for key in keys}, kinds[keys[0]])
         for keys in alike.values()
     ]
     if len(parts) > 1:
         every = np.stack(list(kinds.values()))
         of_all = np.where((every == every[0]).all(axis=0), every[0], EXCLUDED)
-        common = _measured(fold, unit, {key: found[key] for key in kinds}, of_all)
-        parts = [replace(common, own={key: own for part in parts for key, own in part.own.items()})]
-    yield from parts
+        common = _measured(fold, unit, {key: candidates[key] for key in kinds}, of_all)
+        own: dict[Key, CellScores] = {}
+        for part in parts:
+            own |= part.own
+        return replace(common, own=own)
+    return parts[0] if parts else None
 
 
-def _measured(fold: int, unit: Unit, found: Mapping[Key, Candidates], kind: np.ndarray) -> Part:
-    """All rows and attacks on the same candidates; ``kind`` [n]: of each, or that it does not
-    count.
+def _measured(fold: int, unit: Unit, candidates: Mapping[Key, Candidates], kind: ndarray) -> Part:
+    """Part of all rows and attacks on the same candidates; ``kind`` [n]: of each, or that it does
+    not count.
     """
-    counted, at = kind != EXCLUDED, {key: i for i, key in enumerate(found)}
+    counted = kind != EXCLUDED
     member = kind[counted] == MEMBER
-    scores, ids = (
-        np.stack([c.scores[counted] for c in found.values()]),
-        next(iter(found.values())).ids[counted][~member],
-    )
-    aucs, covariance, pulls = (
-        np.full((len(at), *shape), np.nan) for shape in ((), (len(at),), (len(ids),))
-    )
-    own = {}
+    scores = np.stack([c.scores[counted] for c in candidates.values()])
+    ids = next(iter(candidates.values())).ids[counted][~member]
+    rows = len(candidates)
+    aucs = np.full(rows, np.nan)
+    covariance = np.full((rows, rows), np.nan)
+    pulls = np.full((rows, len(ids)), np.nan)
+    at = {key: i for i, key in enumerate(candidates)}
+    own: dict[Key, CellScores] = {}
     if member.any() and len(ids):
-        means, *placed = placements(scores, member)
-        pulls = _pulls(placed[1])
+        means, of_members, of_nonmembers = placements(scores, member)
+        pulls = _pulls(of_nonmembers)
         if min(member.sum(), len(ids)) > 1:
-            aucs, covariance = means, covariance_of(*placed)
+            aucs, covariance = means, covariance_of(of_members, of_nonmembers)
         errors = np.sqrt(np.diag(covariance))
         for key, i in at.items():
             sample = Sample(unit[0], scores[i, member], scores[i, ~member], ids)
@@ -230,20 +233,15 @@ def _measured(fold: int, unit: Unit, found: Mapping[Key, Candidates], kind: np.n
     )
 
 
-def pulls_of(member: np.ndarray, nonmember: np.ndarray) -> np.ndarray:
+def pulls_of(member: ndarray, nonmember: ndarray) -> ndarray:
     """[n] share of members above each non-member less the mean; their squares add up to DeLong's
     variance of these.
     """
-    return _pulls(
-        placements(
-            np.concatenate([member, nonmember]),
-            np.arange(len(member) + len(nonmember)) < len(member),
-        )[2][0]
-    )
+    scores = np.concatenate([member, nonmember])
+    return _pulls(placements(scores, np.arange(len(scores)) < len(member))[2][0])
 
 
-def _pulls(below: np.ndarray) -> np.ndarray:
+def _pulls(below: ndarray) -> ndarray:
     """[..., n] of the shares [..., n] of members below each non-member."""
     n = below.shape[-1]
-    pulls: np.ndarray = (below.mean(axis=-1, keepdims=True) - below) / np.sqrt(n * max(n - 1, 1))
-    return pulls
+    return np.asarray((below.mean(axis=-1, keepdims=True) - below) / np.sqrt(n * max(n - 1, 1)))

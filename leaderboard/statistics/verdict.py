@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
+import numpy as np
+
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.cells import Cells
 from fedbench.leaderboard.statistics.intervals import holm, smallest_shown
-from fedbench.leaderboard.statistics.paired import Pair, PairTests, Tests, ordered, rank_ranges
+from fedbench.leaderboard.statistics.paired import Pair, PairTests, ordered, rank_ranges
 from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.scores import CandidateFilter, Population, SectionScores
 from fedbench.leaderboard.statistics.worst_case import WorstCases, base_of
@@ -34,14 +36,14 @@ class Difference:
 class Pairwise:
     """Tests of all pairs of rows' worst cases, and the ranks that follow."""
 
-    def __init__(self, worst_cases: WorstCases, rows: Sequence[Row]) -> None:
-        self._worst_cases, self._rows = worst_cases, tuple(rows)
-        self._leaders: dict[str, str | None] = {}
+    def __init__(self, cells: Cells, worst_cases: WorstCases, rows: Sequence[Row]) -> None:
+        self._cells, self._worst_cases, self._rows = cells, worst_cases, rows
 
     @cached_property
-    def _tests(self) -> PairTests:
+    def tests(self) -> PairTests:
+        """Tests of the rows' worst cases."""
         rivals = {row.label: self._worst_cases.of(row.label).rival for row in self._rows}
-        return PairTests(self._worst_cases.cells.parts, rivals)
+        return PairTests(self._cells.parts, rivals)
 
     @cached_property
     def ranked(self) -> tuple[str, ...]:
@@ -61,19 +63,19 @@ class Pairwise:
 
         Ranges of ranks say less: two that overlap may belong to such a pair.
         """
-        return frozenset(ordered(self.tests_among(self.ranked)))
+        return frozenset(ordered(self.tests.among(self.ranked)))
 
     def tied(self, label: str) -> tuple[str, ...]:
         """Return the other ranked rows that the tests do not distinguish from a ranked row."""
         if label not in self.ranked:
             return ()
-        others = [other for other in self.ranked if other != label]
-        return tuple(o for o in others if self.better.isdisjoint(((label, o), (o, label))))
+        distinguished = {label}.union(*(pair for pair in self.better if label in pair))
+        return tuple(other for other in self.ranked if other not in distinguished)
 
     def ranks_among(self, labels: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return the ranks of those of ``labels`` that have one, as if there were no other rows."""
-        known = [label for label in self.ranked if label in labels]
-        return rank_ranges(known, self.tests_among(known))
+        ranked = [label for label in self.ranked if label in labels]
+        return rank_ranges(ranked, self.tests.among(ranked))
 
     @cached_property
     def smallest_difference(self) -> float | None:
@@ -81,30 +83,25 @@ class Pairwise:
         all pairs are tested together; None with one seed or one row.
         """
         pairs = list(combinations(self.ranked, 2))
-        deviations = [d for pair in pairs if (d := self._tests.deviation(*pair)) == d]
-        seeds = len({seed for seed, _ in self._worst_cases.cells.scores.units})
+        deviations = []
+        for difference in filter(None, map(self.tests.difference, pairs)):
+            seeds, _, error = difference.over_seeds
+            if seeds > 1:
+                deviations.append(error * np.sqrt(seeds))
+        seeds = len({seed for seed, _ in self._cells.scores.units})
         return smallest_shown(deviations, seeds, len(pairs))
-
-    def tests_among(self, labels: Sequence[str]) -> Tests:
-        """Return the tests of all pairs of these rows' worst cases."""
-        return self._tests.among(labels)
 
     def leader(self, attack: str) -> str | None:
         """Return the one complete row with the lowest AUC of an attack, if it is significantly
         lower than all others.
         """
-        if attack not in self._leaders:
-            self._leaders[attack] = self._leader(attack)
-        return self._leaders[attack]
-
-    def _leader(self, attack: str) -> str | None:
-        rows = [row for row in self._rows if not (row.floor or row.refuted)]
-        labels = [row.label for row in rows if row.entries[attack].complete]
-        if len(labels) < 2:
+        rivals = {}
+        for row in self._rows:
+            if not (row.floor or row.refuted) and row.entries[attack].complete:
+                rivals[row.label] = self._worst_cases.of(row.label).cell_rival(attack)
+        if len(rivals) < 2:
             return None
-        rivals = {label: self._worst_cases.of(label).cell_rival(attack) for label in labels}
-        tests = PairTests(self._worst_cases.cells.parts, rivals).among(labels)
-        ranks = rank_ranges(labels, tests)
+        ranks = rank_ranges(list(rivals), PairTests(self._cells.parts, rivals).among(list(rivals)))
         return next((label for label, (_, last) in ranks.items() if last == 1), None)
 
     def against(self, reference: str) -> dict[str, Difference]:
@@ -121,15 +118,15 @@ class Pairwise:
         refuted = {row.label for row in self._rows if row.refuted}
         intervals: dict[Pair, Interval] = {}
         for pair in pairs:
-            interval = self._tests.interval(*pair)
-            if interval is not None and refuted.isdisjoint(pair):
-                intervals[pair] = interval
-        adjusted = holm({pair: self._tests.test(*pair)[1] for pair in intervals})
+            difference = self.tests.difference(pair)
+            if difference is not None and refuted.isdisjoint(pair):
+                intervals[pair] = difference.interval
+        adjusted = holm({pair: self.tests.test(pair)[1] for pair in intervals})
         return {pair: Difference(i, adjusted[pair]) for pair, i in intervals.items()}
 
 
-class Comparison:
-    """The rows of a section against ``attacks``, by its ``scores`` on candidates of one ``kind``.
+class LeakStatistics:
+    """Rows of a section against ``attacks``, by its ``scores`` on candidates of one ``kind``.
 
     ``eligible``: the attacks that judge, where other non-members choose them.
     """
@@ -144,20 +141,20 @@ class Comparison:
         self.scores, self.rows, self.attacks = scores, scores.rows, tuple(attacks)
         self.cells = Cells(scores, kind)
         self.worst_cases = WorstCases(self.cells, self.rows, self.attacks, eligible)
-        self.pairwise = Pairwise(self.worst_cases, self.rows)
+        self.pairwise = Pairwise(self.cells, self.worst_cases, self.rows)
 
     @cached_property
-    def by_kind(self) -> tuple[Comparison, Comparison]:
+    def by_kind(self) -> tuple[LeakStatistics, LeakStatistics]:
         """The comparison on the candidates that are clean, and on those that are mislabelled."""
-        clean = Comparison(self.scores, self.attacks, kind="clean")
-        return clean, Comparison(self.scores, self.attacks, kind="canary")
+        clean = LeakStatistics(self.scores, self.attacks, kind="clean")
+        return clean, LeakStatistics(self.scores, self.attacks, kind="canary")
 
-    def held_against(self, population: Population) -> Comparison:
+    def held_against(self, population: Population) -> LeakStatistics:
         """Return the comparison with other non-members, judged by the attacks eligible here."""
         if population == self.scores.population:
             return self
         scores = SectionScores(self.rows, self.scores.units, population)
-        return Comparison(scores, self.attacks, self.worst_cases.eligible)
+        return LeakStatistics(scores, self.attacks, self.worst_cases.eligible)
 
     @property
     def base(self) -> Row | None:

@@ -11,14 +11,8 @@ import numpy as np
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.cells import Cell, Cells, Picks, readings
-from fedbench.leaderboard.statistics.intervals import (
-    holm,
-    p_of_chance,
-    raised,
-    reaching,
-    spanning,
-)
-from fedbench.leaderboard.statistics.paired import Rival, Weights, paired
+from fedbench.leaderboard.statistics.intervals import at_least, extend_to, holm, widen_for_sign
+from fedbench.leaderboard.statistics.paired import Rival, Weights, difference
 from fedbench.leaderboard.statistics.rows import Row
 
 
@@ -34,7 +28,7 @@ class WorstCase:
 
     @property
     def attack(self) -> str:
-        """The one picked most often."""
+        """The attack that is picked most often."""
         names = [attack for attack, _ in self.picks.values()]
         return max(dict.fromkeys(names), key=names.count)
 
@@ -53,7 +47,7 @@ class WorstCases:
         attacks: Sequence[str],
         eligible: Sequence[str] | None = None,
     ) -> None:
-        self.cells, self._rows, self._attacks = cells, tuple(rows), tuple(attacks)
+        self._cells, self._rows, self._attacks = cells, rows, tuple(attacks)
         self._given = eligible
         self._row_cases: dict[str, RowCase] = {}
 
@@ -73,22 +67,22 @@ class WorstCases:
             return self._attacks
         p_values, means = {}, {}
         for attack in self._attacks:
-            units = self.cells.units(base.label, self.cells.of(base.label, attack).picks)
-            if units:
-                p_values[attack] = p_of_chance(units)
-                means[attack] = np.mean([unit.value for unit in units.values()])
+            auc = self._cells.estimate(base.label, self._cells.of(base.label, attack).picks)
+            if auc is not None:
+                p_values[attack] = auc.p_of_chance
+                means[attack] = auc.mean
         adjusted = holm(p_values)
         return tuple(a for a in means if means[a] > 0.5 and adjusted[a] <= 1 - LEVEL)
 
     def of(self, label: str) -> RowCase:
         """Return the results of a row."""
         if label not in self._row_cases:
-            self._row_cases[label] = RowCase(self.cells, label, self.eligible)
+            self._row_cases[label] = RowCase(self._cells, label, self.eligible)
         return self._row_cases[label]
 
 
 class RowCase:
-    """One row against the attacks that judge. Every result is computed on first access."""
+    """Row against the attacks that judge. Every result is computed on first access."""
 
     def __init__(self, cells: Cells, label: str, eligible: Sequence[str]) -> None:
         self._cells, self._label, self._eligible = cells, label, eligible
@@ -98,7 +92,7 @@ class RowCase:
 
     @cached_property
     def worst(self) -> WorstCase | None:
-        """None without an eligible attack that has scores.
+        """Worst case of the AUC; None without an eligible attack that has scores.
 
         The attack of each fold is the one with the largest deviation from one half on the other
         folds. Chosen on the judged scores themselves this would be a maximum of noisy numbers,
@@ -108,16 +102,15 @@ class RowCase:
         deviations: dict[str, dict[int, float]] = {}
         for attack in self._eligible:
             cell = self._cell(attack)
-            if (self._label, attack) in self._cells.leans:
-                signs = cell.signs.items()
-                deviations[attack] = {f: sign * cell.lean_elsewhere(f) for f, sign in signs}
+            signs = cell.signs.items()
+            deviations[attack] = {fold: sign * cell.lean_elsewhere(fold) for fold, sign in signs}
         picks = self._strongest(deviations)
         interval = self._cells.interval(self._label, picks, self._eligible)
         plain = self._cells.strongest(self._label, self._eligible)
         if interval is None or plain is None:
             return None
-        at_least_mean = raised(interval, self.mean)
-        return WorstCase(found=at_least_mean, picks=picks, largest=(plain[0], plain[2]))
+        largest = plain.attack, plain.auc
+        return WorstCase(found=at_least(interval, self.mean), picks=picks, largest=largest)
 
     def _strongest(self, numbers: Mapping[str, Mapping[int, float]]) -> Picks:
         """Return on each fold the attack with the largest number, of attack -> fold -> number."""
@@ -131,10 +124,8 @@ class RowCase:
     @cached_property
     def worst_tf01(self) -> WorstCase | None:
         """Worst case over the eligible attacks, picked by TF01 on the other folds."""
-        rates: dict[str, dict[int, float]] = {}
-        for attack in self._eligible:
-            if self._cell(attack).tf01 is not None:
-                rates[attack] = self._cell(attack).rates_elsewhere()
+        cells = {attack: self._cell(attack) for attack in self._eligible}
+        rates = {a: cell.rates_elsewhere() for a, cell in cells.items() if cell.tf01 is not None}
         picks = self._strongest(rates)
         rate = self._cells.rate(self._label, picks)
         return None if rate is None else WorstCase(found=rate, picks=picks)
@@ -144,20 +135,26 @@ class RowCase:
         """Mean over the eligible attacks of the AUC with its sign; None without a unit where all of
         them have a score.
         """
-        aucs = {a: auc.mean for a in self._eligible if (auc := self._cell(a).auc) is not None}
-        if not aucs:
-            return None
         weights = self.mean_rival.picked
-        nothing: Weights = {fold: {} for fold in weights}
-        interval = paired(self._cells.parts, [weights, nothing]).interval(1)
-        if interval is None:
+        common = difference(self._cells.parts, weights, {fold: {} for fold in weights})
+        if common is None:
             return None
+        means, maxima, ends = [], [], []
+        for attack in self._scored:
+            cell = self._cell(attack)
+            assert cell.auc is not None and cell.plain is not None
+            mean = cell.auc.mean
+            means.append(mean)
+            maxima.append(cell.plain.auc)
+            ends.append((mean, mean) if cell.settled else readings(mean))
         # the width where every attack has a score, around the mean of the cells as they are shown
-        maxima = [plain[1] for a in aucs if (plain := self._cell(a).plain) is not None]
-        shown = replace(interval, mean=float(np.mean(list(aucs.values()))))
-        ends = [readings(mean, self._cell(a).settled) for a, mean in aucs.items()]
+        interval = replace(common.interval, mean=float(np.mean(means)))
         low, high = np.mean(ends, axis=0)
-        return spanning(reaching(shown, float(np.mean(maxima))), float(low), float(high))
+        return widen_for_sign(extend_to(interval, float(np.mean(maxima))), float(low), float(high))
+
+    @property
+    def _scored(self) -> list[str]:
+        return [attack for attack in self._eligible if self._cell(attack).auc is not None]
 
     @cached_property
     def rival(self) -> Rival:
@@ -173,27 +170,26 @@ class RowCase:
         """The row's mean over the eligible attacks as one side of a comparison, of the folds that
         have all of them.
         """
-        scored = [attack for attack in self._eligible if self._cell(attack).auc is not None]
-        rivals = [self.cell_rival(attack) for attack in scored]
-        folds = set.intersection(*(set(r.picked) for r in rivals)) if rivals else set()
-        picked, plain = [r.picked for r in rivals], [r.plain for r in rivals]
-        return Rival(_mean_weights(picked, folds), _mean_weights(plain, folds))
+        rivals = [self.cell_rival(attack) for attack in self._scored]
+        folds = [set(rival.picked) for rival in rivals]
+        common = set.intersection(*folds) if folds else set()
+        picked = _mean_weights([rival.picked for rival in rivals], common)
+        return Rival(picked, _mean_weights([rival.plain for rival in rivals], common))
 
     def _rival(self, picks: Picks, attacks: Sequence[str]) -> Rival:
         plain = self._cells.strongest(self._label, attacks)
-        picked = {fold: {(self._label, a): float(sign)} for fold, (a, sign) in picks.items()}
         if plain is None:
-            return Rival(picked, {})
-        attack, sign, _ = plain
-        return Rival(picked, {fold: {(self._label, attack): float(sign)} for fold in picked})
+            return Rival({}, {})
+        picked = {fold: {(self._label, a): float(sign)} for fold, (a, sign) in picks.items()}
+        largest = {(self._label, plain.attack): float(plain.sign)}
+        return Rival(picked, dict.fromkeys(picked, largest))
 
 
 def _mean_weights(sides: Sequence[Weights], folds: set[int]) -> Weights:
-    means: dict[int, dict[tuple[str, str], float]] = {}
-    for fold in folds:
-        means[fold] = {}
-        for side in sides:
-            means[fold] |= {key: weight / len(sides) for key, weight in side[fold].items()}
+    means: dict[int, dict[tuple[str, str], float]] = {fold: {} for fold in folds}
+    for side in sides:
+        for fold, weights in means.items():
+            weights |= {key: weight / len(sides) for key, weight in side[fold].items()}
     return means
 
 

@@ -29,7 +29,7 @@ from fedbench.core.metrics import Group, Interval
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import Entry, Row
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.statistics.verdict import Comparison
+from fedbench.leaderboard.statistics.verdict import LeakStatistics
 
 TITLE = "At a glance"
 """title of the first tables, which have the same columns on every board"""
@@ -182,7 +182,7 @@ DEFENSE, ATTACK, RANK = words("defense"), words("attack"), words("#")
 NAMED: Declared = (DEFENSE, name_of)
 
 
-def rank_of(comparison: Comparison, row: Row) -> Words:
+def rank_of(comparison: LeakStatistics, row: Row) -> Words:
     """Return ``2``, or ``2-4`` where the tests leave these ranks open."""
     if row.floor:
         return Words("floor")
@@ -194,13 +194,13 @@ def span(rank: tuple[int, int] | None) -> str:
     return "-".join(map(str, dict.fromkeys(rank or "–")))  # noqa: RUF001
 
 
-def is_first(comparison: Comparison, row: Row) -> bool:
+def is_first(comparison: LeakStatistics, row: Row) -> bool:
     """Whether the row is significantly the first of several."""
     pairwise = comparison.pairwise
     return pairwise.ranks.get(row.label) == (1, 1) and len(pairwise.ranked) > 1
 
 
-def worst_of(comparison: Comparison, row: Row) -> Content:
+def worst_of(comparison: LeakStatistics, row: Row) -> Content:
     """Return the worst case AUC with its attack, in bold where the row is the first."""
     worst = comparison.worst_cases.of(row.label).worst
     if worst is None:

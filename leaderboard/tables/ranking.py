@@ -27,7 +27,7 @@ from fedbench.leaderboard.columns import COLUMNS, RankingColumn
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.statistics.verdict import Comparison
+from fedbench.leaderboard.statistics.verdict import LeakStatistics
 from fedbench.leaderboard.tables.answer import MOST_NAMED, answer, sentences
 from fedbench.leaderboard.tables.common import (
     NAMED,
@@ -249,7 +249,7 @@ def canary_table(section: Section) -> list[Table]:
     if not section.scores("canary") or not all(kind.cells.parts for kind in kinds):
         return []
 
-    def mean(kind: Comparison, row: Row) -> Content:
+    def mean(kind: LeakStatistics, row: Row) -> Content:
         return value(bounded(kind.worst_cases.of(row.label).mean))
 
     columns = [NAMED]

@@ -1,6 +1,4 @@
-"""What the papers claim: comparisons of numbers that a board has, read from the YAML files of this
-folder, one a paper.
-"""
+"""Claims of the papers: comparisons of numbers that a board has, read from a YAML file each."""
 
 from __future__ import annotations
 
@@ -38,9 +36,9 @@ Sentence = Annotated[str, Field(min_length=1, max_length=400)]
 
 
 def _require_one(part: SpecModel, fields: tuple[str, ...]) -> None:
-    given = [name for name in fields if getattr(part, name) is not None]
-    if len(given) != 1:
-        raise mistake(f"takes one of {', '.join(fields)}; found {', '.join(given) or 'none'}")
+    present = [name for name in fields if getattr(part, name) is not None]
+    if len(present) != 1:
+        raise mistake(f"takes one of {', '.join(fields)}; found {', '.join(present) or 'none'}")
 
 
 class Elsewhere(SpecModel):
@@ -53,14 +51,14 @@ class Elsewhere(SpecModel):
 
     @property
     def name(self) -> str:
-        """What differs, in words."""
+        """Differences in words."""
         return ", ".join(
             f"{field} {value}" for field, value in self.model_dump(exclude_none=True).items()
         )
 
 
 class Other(SpecModel):
-    """What a row is compared with: the same quantity of other rows, attacks or groups, or in
+    """Other side of a comparison: the same quantity of other rows, attacks or groups, or in
     another section.
     """
 
@@ -114,7 +112,7 @@ class Contrast(Quantity):
 
 
 class Predicate(SpecModel):
-    """One of four comparisons."""
+    """Comparison of one of four kinds."""
 
     below: Bound | None = Field(None, description="the quantity is below a value")
     above: Bound | None = Field(None, description="the quantity is above a value")
@@ -132,7 +130,7 @@ class Predicate(SpecModel):
 
     @property
     def asked(self) -> Bound | Contrast:
-        """The one that is given."""
+        """Return the one that is given."""
         return next(q for q in (self.below, self.above, self.lower, self.higher) if q is not None)
 
     @property
@@ -179,7 +177,7 @@ class Names(SpecModel):
 
 
 class Claim(SpecModel):
-    """One sentence of a paper and what must hold on a board."""
+    """Sentence of a paper and what must hold on a board."""
 
     id: Name = Field(description="unique over all papers")
     text: Sentence = Field(description="the claim in our words, one sentence")
@@ -216,16 +214,16 @@ class Paper(SpecModel):
     claims: list[Claim] = Field(min_length=1, description="in the order of the paper")
 
     def places(self, claim: Claim) -> list[Place]:
-        """The sections that a claim names."""
+        """Return the sections that a claim names."""
         return [self.sections[name] for name in claim.where]
 
     @property
     def source(self) -> str:
-        """Its file in ``plugins/papers/reference``."""
+        """Name of the file in ``plugins/papers/reference``."""
         return self.paper.lower().replace("-", "_")
 
     def suites(self, claim: Claim) -> list[str]:
-        """The suites that a claim can be judged by, in the order of its sections."""
+        """Return the suites that a claim can be judged by, in the order of its sections."""
         return list(dict.fromkeys(p.suite for p in self.places(claim)))
 
 
@@ -237,7 +235,7 @@ def shipped_papers() -> dict[str, Paper]:
 
 
 def load_paper(path: Path) -> Paper:
-    """One file. Raises UserError with file, line and column of everything that is wrong with it."""
+    """Read a file. Raises UserError with file, line and column of everything wrong with it."""
     document = read(path)
     try:
         return Paper.model_validate(document.data)

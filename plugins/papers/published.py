@@ -10,6 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from numpy import ndarray
+
 from fedbench.core import UserError
 from fedbench.core.metrics import Interval
 from fedbench.leaderboard.statistics.rows import Entry, Row
@@ -60,8 +62,8 @@ _CELL = (*_WHERE, "case", "defense", "attack", "metric")
 
 @cache
 def published(source: str) -> tuple[dict[str, str], ...]:
-    """The rows of ``plugins/papers/reference/<source>.csv``. Raises UserError for a paper that is
-    not there.
+    """Return the rows of ``plugins/papers/reference/<source>.csv``. Raises UserError for a paper
+    that is not there.
     """
     folder = files("fedbench.plugins.papers") / "reference"
     names = sorted(f.name.removesuffix(".csv") for f in folder.iterdir() if f.name.endswith(".csv"))
@@ -73,45 +75,50 @@ def published(source: str) -> tuple[dict[str, str], ...]:
 
 
 def plain(name: str) -> str:
-    """A method's name without punctuation: ``fedmia-ii`` and ``fedmia_ii``, ``dp-sgd`` and
+    """Return a method's name without punctuation: ``fedmia-ii`` and ``fedmia_ii``, ``dp-sgd`` and
     ``dpsgd`` are the same.
     """
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def comparable(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The rows of a paper's table, those that only make sense together as one row: maxima of all
-    clients as their mean, with ``low`` and ``high``; seconds as a share of the undefended
+    """Return the rows of a paper's table, those that only make sense together as one row: maxima of
+    all clients as their mean, with ``low`` and ``high``; seconds as a share of the undefended
     federation's.
     """
-    found = [r for r in rows if r["metric"] not in (*MAXIMA, "runtime_s")]
-    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for row in (r for r in rows if r["metric"] in MAXIMA):
-        one = {**row, "attack": row["attack"].partition(":")[0]}
-        groups.setdefault(tuple(one[c] for c in _CELL), []).append(one)
-    for own in groups.values():
-        values = [float(r["mean"]) for r in own]
+    single: list[dict[str, str]] = []
+    maxima: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    times: dict[tuple[str, ...], dict[str, dict[str, str]]] = {}
+    for row in rows:
+        if row["metric"] in MAXIMA:
+            row = {**row, "attack": row["attack"].partition(":")[0]}
+            maxima.setdefault(tuple(row[c] for c in _CELL), []).append(row)
+        elif row["metric"] == "runtime_s":
+            place = tuple(row[c] for c in (*_WHERE, "case"))
+            times.setdefault(place, {})[row["defense"]] = row
+        else:
+            single.append(row)
+    for clients in maxima.values():
+        values = [float(row["mean"]) for row in clients]
         low, high, mean = min(values), max(values), sum(values) / len(values)
-        found.append({**own[0], "mean": repr(mean), "low": repr(low), "high": repr(high)})
-    times = {
-        (*(r[c] for c in (*_WHERE, "case")), r["defense"]): r
-        for r in rows
-        if r["metric"] == "runtime_s"
-    }
-    for (*place, defense), row in times.items():
-        if defense != "none" and (base := times.get((*place, "none"))) is not None:
-            found.append(
-                {**row, "metric": "runtime", "mean": repr(float(row["mean"]) / float(base["mean"]))}
-            )
-    return found
+        single.append({**clients[0], "mean": repr(mean), "low": repr(low), "high": repr(high)})
+    for defenses in times.values():
+        base = defenses.pop("none", None)
+        if base is None:
+            continue
+        for row in defenses.values():
+            ratio = float(row["mean"]) / float(base["mean"])
+            single.append({**row, "metric": "runtime", "mean": repr(ratio)})
+    return single
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ours:
-    """Our number for a published cell; ``half_width`` None: it has no interval."""
+    """Our number for a published cell."""
 
     value: float
     half_width: float | None = None
+    """None: it has no interval"""
     last: float | None = None
     """attack accuracy only: ours in the last round, chosen without labels"""
     null: float | None = None
@@ -119,8 +126,8 @@ class Ours:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
-    """One published number and ours, which is None where the cell was not run (or has no score)."""
+class PublishedCell:
+    """Published number, and ours, which is None where the cell was not run (or has no score)."""
 
     quantity: str
     """one of ``QUANTITIES``; attack accuracy: of the best of all rounds, picked with the labels, as
@@ -148,13 +155,13 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """One entry of a suite's ``published`` against our sections of one coalition."""
+    """Entry of a suite's ``published`` against our sections of one coalition."""
 
     source: str
     table: str
     setting: str
     coalition: str
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PublishedCell, ...]
     differs: str = ""
     """differences from the paper that the suite names"""
     unlike: tuple[str, ...] = ()
@@ -162,116 +169,100 @@ class Match:
     printed: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """(the paper's defense, quantity) -> its printed average over its attacks"""
 
-    def of(self, quantity: str) -> list[Pair]:
-        """The pairs of one quantity."""
+    def of(self, quantity: str) -> list[PublishedCell]:
+        """Return the cells of one quantity."""
         return [p for p in self.pairs if p.quantity == quantity]
 
 
 def match(entry: Mapping[str, Any], sections: Sequence[Section]) -> list[Match]:
-    """The cells of a suite's entry of published numbers and ours, for every coalition that the
-    paper has.
+    """Return the cells of a suite's entry of published numbers and ours, for every coalition that
+    the paper has.
 
     entry: ``source``, ``setting``, ``where`` (column -> value, of table, dataset, model,
     partition), ``case`` (our coalition -> the paper's case; by default the same names),
     ``defenses`` and ``attacks`` (our label -> the paper's), ``differs`` (further differences from
     the paper). Raises UserError when the paper has no such rows.
     """
-    where = {c: str(v) for c, v in entry.get("where", {}).items()}
-    known = comparable(published(entry["source"]))
-    rows = [
-        r for r in known if all(r[c] == v for c, v in where.items()) and r["metric"] in QUANTITIES
-    ]
+    source = entry["source"]
+    where = {column: str(value) for column, value in entry.get("where", {}).items()}
+    wanted = where.items()
+    rows = [r for r in comparable(published(source)) if wanted <= r.items()]
+    rows = [r for r in rows if r["metric"] in QUANTITIES]
     if not rows:
-        have = sorted({tuple(r[c] for c in _WHERE) for r in published(entry["source"])})
-        raise UserError(
-            f"reference {entry['source']} has no rows where {where}; it has "
-            f"{', '.join(map(str, have))}"
-        )
-    cases = (
-        entry.get("case")
-        or {r["case"]: r["case"] for r in rows if r["case"] != "none"}
-        or {"none": "none"}
-    )
-    here = [s for s in sections if s.setting == entry["setting"]]
-    found = []
-    for coalition, case in cases.items():
-        mine = [r for r in rows if r["case"] == case or r["defense"] == "none"]
-        own = [s for s in here if s.coalition == coalition]  # one for each view
-        single = [
-            r for r in mine if r["metric"] in _OF_THE_MODEL or r["attack"] not in ("", AVERAGE)
-        ]
-        found.append(
+        have = sorted({tuple(r[c] for c in _WHERE) for r in published(source)})
+        places = ", ".join(map(str, have))
+        raise UserError(f"reference {source} has no rows where {where}; it has {places}")
+    cases = entry.get("case") or {r["case"]: r["case"] for r in rows if r["case"] != "none"}
+    of_setting = [s for s in sections if s.setting == entry["setting"]]
+    matches = []
+    for coalition, case in (cases or {"none": "none"}).items():
+        views = [s for s in of_setting if s.coalition == coalition]
+        cells: list[PublishedCell] = []
+        printed: dict[tuple[str, str], float] = {}
+        for r in rows:
+            if r["case"] != case and r["defense"] != "none":
+                continue
+            if r["attack"] == AVERAGE:
+                printed[r["defense"], r["metric"]] = float(r["mean"])
+            if r["metric"] in _OF_THE_MODEL or r["attack"] not in ("", AVERAGE):
+                cells += _cells(r, views, entry)
+        matches.append(
             Match(
-                source=entry["source"],
+                source=source,
                 table=where.get("table", "all tables"),
                 setting=entry["setting"],
                 coalition=coalition,
-                pairs=tuple(pair for r in single for pair in _pairs(r, own, entry)),
+                pairs=tuple(cells),
                 differs=str(entry.get("differs") or ""),
-                printed={
-                    (r["defense"], r["metric"]): float(r["mean"])
-                    for r in mine
-                    if r["attack"] == AVERAGE
-                },
-                unlike=_unlike(rows, here),
+                printed=printed,
+                unlike=_unlike(rows, of_setting),
             )
         )
-    return found
+    return matches
 
 
 def _unlike(rows: Sequence[dict[str, str]], sections: Sequence[Section]) -> tuple[str, ...]:
     """Differences of data set and model from the setting's, where the paper and the records state
     them.
     """
-    found = []
-    for column, what in (("dataset", "data set"), ("model", "model")):
+    clauses = []
+    for column, title in (("dataset", "data set"), ("model", "model")):
         theirs = sorted({r[column] for r in rows} - {""})
-        ours = next(
-            (str(s.described[column]["name"]) for s in sections if column in s.described), None
-        )
-        if ours is not None and any(
-            plain(COMPONENT.get(name, name)) != plain(ours) for name in theirs
-        ):
-            found.append(f"the paper's {what} is {' and '.join(theirs)}, ours {ours}")
-    return tuple(found)
+        ours = [str(s.described[column]["name"]) for s in sections if column in s.described][:1]
+        networks = {plain(COMPONENT.get(name, name)) for name in theirs}
+        if ours and not networks <= {plain(ours[0])}:
+            clauses.append(f"the paper's {title} is {' and '.join(theirs)}, ours {ours[0]}")
+    return tuple(clauses)
 
 
-def _pairs(
+def _cells(
     row: dict[str, str], sections: Sequence[Section], entry: Mapping[str, Any]
-) -> list[Pair]:
-    """One; where the paper prints one row and we ran several strengths of that defense (``grid``),
-    one for each.
+) -> list[PublishedCell]:
+    """Return one cell; where the paper prints one row and we ran several strengths of that defense
+    (``grid``), one for each.
     """
-    # of one group of clients, or of one client's samples of one class: attack:group,
-    # attack:client:class
-    theirs, _, group = (
-        row["attack"].partition(":") if row["metric"] in _OF_A_GROUP else (row["attack"], "", "")
-    )
-    name, attack = (
-        _renamed(row["defense"], entry.get("defenses", {})),
-        _renamed(theirs, entry.get("attacks", {})),
-    )
-    return [
-        Pair(
-            quantity=row["metric"],
-            theirs=row["defense"],
-            defense=defense,
-            attack=attack,
-            group=group,
-            paper=float(row["mean"]),
-            paper_std=float(row["std"]) if row["std"] else None,
-            paper_range=(float(row["low"]), float(row["high"])) if "low" in row else None,
-            ours=next(
-                (
-                    o
-                    for s in sections
-                    if (o := _ours(s, row["metric"], plain(defense), plain(attack), group))
-                ),
-                None,
-            ),
+    metric, theirs, group = row["metric"], row["attack"], ""
+    if metric in _OF_A_GROUP:  # attack:group, or of one client's samples of one class
+        theirs, _, group = theirs.partition(":")
+    name = _renamed(row["defense"], entry.get("defenses", {}))
+    attack = _renamed(theirs, entry.get("attacks", {}))
+    cells = []
+    for defense in [name] if metric == "hypervolume" else _strengths(name, sections):
+        ours = (_ours(s, metric, plain(defense), plain(attack), group) for s in sections)
+        cells.append(
+            PublishedCell(
+                quantity=metric,
+                theirs=row["defense"],
+                defense=defense,
+                attack=attack,
+                group=group,
+                paper=float(row["mean"]),
+                paper_std=float(row["std"]) if row["std"] else None,
+                paper_range=(float(row["low"]), float(row["high"])) if "low" in row else None,
+                ours=next(filter(None, ours), None),
+            )
         )
-        for defense in ([name] if row["metric"] == "hypervolume" else _strengths(name, sections))
-    ]
+    return cells
 
 
 def _renamed(name: str, ours: dict[str, str]) -> str:
@@ -279,31 +270,30 @@ def _renamed(name: str, ours: dict[str, str]) -> str:
 
 
 def _strengths(name: str, sections: Sequence[Section]) -> list[str]:
-    """Our rows of that name: the one, or those of a grid over that defense."""
+    """Return our rows of that name: the one, or those of a grid over that defense."""
     labels = list(dict.fromkeys(row.label for s in sections for row in s.rows))
-    grid = [
-        label for label in labels if "[" in label and plain(label.partition("[")[0]) == plain(name)
-    ]
-    return grid if grid and not any(plain(label) == plain(name) for label in labels) else [name]
+    if any(plain(label) == plain(name) for label in labels):
+        return [name]
+    of_grid = [label.partition("[") for label in labels if "[" in label]
+    return ["".join(parts) for parts in of_grid if plain(parts[0]) == plain(name)] or [name]
 
 
 # -- our number of one quantity --------------------------------------------------------------------
 
 
 def _ours(section: Section, metric: str, defense: str, attack: str, group: str) -> Ours | None:
-    """``defense`` and ``attack``: as :func:`plain` gives them."""
+    """Return our number; ``defense`` and ``attack``: as :func:`plain` gives them."""
     if metric == "hypervolume":
         return _hypervolume(section, defense, attack)
     row = next((row for row in section.rows if plain(row.label) == defense), None)
     if row is None:
         return None
-    if metric in _OF_THE_MODEL:
-        costs = section.summaries[row.label]
-        return _number(
-            {"test_acc": row.accuracy, "delta_acc": costs.delta_accuracy, "runtime": costs.runtime}[
-                metric
-            ]
-        )
+    if metric == "test_acc":
+        return _number(row.accuracy)
+    if metric == "delta_acc":
+        return _number(section.summaries[row.label].delta_accuracy)
+    if metric == "runtime":
+        return _number(section.summaries[row.label].runtime)
     if metric in MAXIMA:
         return _maximum(row, metric) if section.view == VIEW_OF.get(attack) else None
     entry = next((e for label, e in row.entries.items() if plain(label) == attack), None)
@@ -311,73 +301,71 @@ def _ours(section: Section, metric: str, defense: str, attack: str, group: str) 
 
 
 def _of_entry(section: Section, entry: Entry, metric: str, group: str) -> Ours | None:
-    """As the papers count: of the mix, with the attack's own sign."""
+    """Count as the papers do: of the mix, with the attack's own sign."""
     if metric == "attack_accuracy":
         best, last = entry.attack_accuracy(best=True), entry.attack_accuracy()
+        if not best or not last:
+            return None
         null = entry.decision_mean("null_best_accuracy")
-        return (
-            Ours(value=best.mean, half_width=best.half_width, last=last.mean, null=null)
-            if best and last
-            else None
-        )
+        return Ours(value=best.mean, half_width=best.half_width, last=last.mean, null=null)
     # the attack's own decisions on one group of clients in the last round
     if metric == "mia_accuracy":
-        mine = next(
-            (i for i, g in enumerate(section.groups) if plain(g.name) == plain(group)), None
-        )
-        return (
-            None
-            if mine is None
-            else _number(entry.of_group(section.groups, mine).attack_accuracy())
-        )
+        names = [plain(g.name) for g in section.groups]
+        if plain(group) not in names:
+            return None
+        of_group = entry.of_group(section.groups, names.index(plain(group)))
+        return _number(of_group.attack_accuracy())
     if metric == "tf01_by_class":
         return _of_class(entry, group)
     return _number(entry.pooled_tf01() if metric == "tf01" else entry.interval(metric))
 
 
-def _number(found: Interval | None) -> Ours | None:
-    return Ours(value=found.mean, half_width=found.half_width) if found else None
+def _number(interval: Interval | None) -> Ours | None:
+    return Ours(value=interval.mean, half_width=interval.half_width) if interval else None
 
 
 def _maximum(row: Row, metric: str) -> Ours | None:
-    found = row_maximum(row)
-    if found is None:
+    maximum = row_maximum(row)
+    if maximum is None:
         return None
-    largest = found.auc if metric == "auc_max" else found.advantage
-    return Ours(
-        value=largest.found.mean, half_width=largest.found.half_width, null=largest.null_mean
-    )
+    largest = maximum.auc if metric == "auc_max" else maximum.advantage
+    interval = largest.found
+    return Ours(value=interval.mean, half_width=interval.half_width, null=largest.null_mean)
 
 
 def _hypervolume(section: Section, defense: str, attack: str) -> Ours | None:
-    """Over all strengths of the defense that were run; without an interval."""
+    """Return that over all strengths of the defense that were run; without an interval."""
     for sweep in section.sweeps(least=1):
-        for label in sweep.points if plain(sweep.family) == defense else ():
-            if plain(label) == attack:
-                return Ours(value=sweep.hypervolumes[label])
+        if plain(sweep.family) == defense:
+            for label, volume in sweep.hypervolumes.items():
+                if plain(label) == attack:
+                    return Ours(value=volume)
     return None
 
 
 def _of_class(entry: Entry, group: str) -> Ours | None:
-    """TF01 in percent of client0:class3, or client0:all, all seeds together; without an interval.
-    From the first analysis of each record that counted; None where nothing was counted, or one seed
-    could not be.
+    """Return TF01 in percent of client0:class3, or client0:all, all seeds together; without an
+    interval. From the first analysis of each record that counted; None where nothing was counted,
+    or one seed could not be.
     """
     client, _, label = group.partition(":")
     hits = members = 0.0
-    for loaded in filter(None, map(entry.ok, entry.targets)):
-        found = (
-            entry.findings(name, loaded.record.seed) for name in sorted(loaded.record.analyses)
-        )
-        arrays = next(
-            (f.arrays for f in found if f is not None and set(f.arrays) >= BY_CLASS), None
-        )
+    for seed in entry.targets:
+        arrays = _counted(entry, seed)
         if arrays is not None:
-            mine = arrays["client"] == int(client.removeprefix("client"))
+            of_class = arrays["client"] == int(client.removeprefix("client"))
             if label != "all":
-                mine &= arrays["class"] == int(label.removeprefix("class"))
-            hits, members = (
-                hits + float(arrays["found"][mine].sum()),
-                members + float(arrays["members"][mine].sum()),
-            )
+                of_class &= arrays["class"] == int(label.removeprefix("class"))
+            hits += float(arrays["found"][of_class].sum())
+            members += float(arrays["members"][of_class].sum())
     return Ours(value=100 * hits / members) if members and hits == hits else None
+
+
+def _counted(entry: Entry, seed: int) -> Mapping[str, ndarray] | None:
+    """Return arrays of the seed's first analysis that counted by class."""
+    loaded = entry.ok(seed)
+    for name in sorted(loaded.record.analyses) if loaded else ():
+        findings = entry.findings(name, seed)
+        if findings is not None and set(findings.arrays) >= BY_CLASS:
+            return findings.arrays
+    return None

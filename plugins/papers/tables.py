@@ -38,7 +38,7 @@ from fedbench.leaderboard.tables.common import (
 )
 from fedbench.leaderboard.tables.ranking import PLAIN
 from fedbench.plugins.papers.claim_files import Paper, Quantity, shipped_papers
-from fedbench.plugins.papers.published import QUANTITIES, Match, Pair, match
+from fedbench.plugins.papers.published import QUANTITIES, Match, PublishedCell, match
 from fedbench.plugins.papers.verdicts import ClaimTest, Judged, Lack, Verdict, judged
 
 
@@ -94,67 +94,59 @@ _MORE = {
 def published_blocks(
     entries: Sequence[Mapping[str, Any]], sections: Sequence[Section]
 ) -> list[Block]:
-    """All published numbers that a suite names, and which settings of it were not run; an entry
-    that fits no paper is a line.
+    """Return all published numbers that a suite names, and which settings of it were not run; an
+    entry that fits no paper is a line.
     """
-    matches: list[Match] = []
+    blocks: list[Block] = [Heading(2, Words("Published numbers"))]
     wrong: list[Text] = []
+    absent: dict[str, None] = {}
     run = {s.setting for s in sections}
     for entry in entries:
         try:
-            matches += match(entry, sections)
+            for m in match(entry, sections):
+                if m.setting in run:
+                    blocks += match_blocks(m)
+                else:
+                    absent[f"{m.source} {m.table}, {m.setting}"] = None
         except UserError as error:
             wrong.append(Quote(str(error), 400))
-    shown = [block for m in matches if m.setting in run for block in match_blocks(m)]
-    absent = [f"{m.source} {m.table}, {m.setting}" for m in matches if m.setting not in run]
-    wrong += [sentence("not run: {}", place) for place in dict.fromkeys(absent)]
-    return [
-        Heading(2, Words("Published numbers")),
-        *shown,
-        *([Bullets(tuple(wrong))] if wrong else []),
-    ]
+    wrong += [sentence("not run: {}", place) for place in absent]
+    return [*blocks, Bullets(tuple(wrong))] if wrong else blocks
 
 
 def match_blocks(found: Match) -> list[Block]:
-    """What differs, a summary of the reproduction, and per quantity a table of ours, the paper's
-    and the difference.
+    """Return what differs, a summary of the reproduction, and per quantity a table of ours, the
+    paper's and the difference.
     """
-    place = sentence(
-        "{}, {}, {}", f"{found.source} {found.table}", found.setting, f"coalition {found.coalition}"
-    )
-    blocks: list[Block] = [Heading(3, place)]
+    table, coalition = f"{found.source} {found.table}", f"coalition {found.coalition}"
+    blocks: list[Block] = [Heading(3, sentence("{}, {}, {}", table, found.setting, coalition))]
     if found.unlike:
-        blocks.append(
-            Note(
-                sentence(
-                    "Not the paper's setting: {}: the order of defenses and attacks there does not "
-                    "predict the order here, so no rank "
-                    "correlation is given.",
-                    Quote("; ".join(found.unlike), 400),
-                )
-            )
+        why = (
+            "Not the paper's setting: {}: the order of defenses and attacks there does not "
+            "predict the order here, so no rank correlation is given."
         )
+        blocks.append(Note(sentence(why, Quote("; ".join(found.unlike), 400))))
     if found.of("runtime"):
         blocks.append(Note(Words(f"{PLAIN} The paper's is over undefended training.")))
     if found.differs:
         blocks.append(Note(sentence("What differs: {}", Quote(found.differs, 1_000))))
-    quantities = [q for q in QUANTITIES if found.of(q)]
-    blocks.append(
-        Bullets(
-            tuple(Words(_agreement(q, found.of(q), ranks=not found.unlike)) for q in quantities)
-        )
-    )
-    for quantity in (q for q in quantities if any(p.ours for p in found.of(q))):
-        blocks.append(_quantity_table(quantity, found.of(quantity)))
-        blocks += _average_table(quantity, found) if quantity in _AVERAGED else []
+    quantities = {q: cells for q in QUANTITIES if (cells := found.of(q))}
+    ranks = not found.unlike
+    lines = [Words(_agreement(q, cells, ranks)) for q, cells in quantities.items()]
+    blocks.append(Bullets(tuple(lines)))
+    for quantity, cells in quantities.items():
+        if any(cell.ours for cell in cells):
+            blocks.append(_quantity_table(quantity, cells))
+            if quantity in _AVERAGED:
+                blocks += _average_table(quantity, found)
     return blocks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """Of the ``done`` of ``asked`` published cells that were run; None with fewer than three
-    numbers of ours. Where several strengths of a defense correspond to one published cell, each
-    counts as a number, and the cell once.
+    """Agreement of the ``done`` of ``asked`` published cells that were run; None with fewer than
+    three numbers of ours. Where several strengths of a defense correspond to one published cell,
+    each counts as a number, and the cell once.
     """
 
     asked: int
@@ -165,38 +157,33 @@ class Agreement:
     """absolute, in the quantity's unit"""
 
 
-def agreement(pairs: Sequence[Pair]) -> Agreement:
-    """Of the pairs of one quantity."""
-    done = [(p.ours.value, p.paper) for p in pairs if p.ours is not None]
-    asked, run = (
-        len({(p.theirs, p.attack, p.group) for p in some})
-        for some in (pairs, [p for p in pairs if p.ours])
-    )
-    if len(done) < 3:
-        return Agreement(asked=asked, done=run)
-    ours, paper = np.array(done, dtype=float).T
-    rank, apart = float(stats.spearmanr(ours, paper).statistic), float(np.abs(ours - paper).mean())
-    return Agreement(asked=asked, done=run, rank_correlation=rank, mean_difference=apart)
+def agreement(cells: Sequence[PublishedCell]) -> Agreement:
+    """Return the agreement of the cells of one quantity."""
+    numbers = [(c.ours.value, c.paper) for c in cells if c.ours is not None]
+    asked = len({(c.theirs, c.attack, c.group) for c in cells})
+    done = len({(c.theirs, c.attack, c.group) for c in cells if c.ours})
+    if len(numbers) < 3:
+        return Agreement(asked=asked, done=done)
+    ours, paper = np.array(numbers, dtype=float).T
+    rank = float(stats.spearmanr(ours, paper).statistic)
+    difference = float(np.abs(ours - paper).mean())
+    return Agreement(asked=asked, done=done, rank_correlation=rank, mean_difference=difference)
 
 
-def _agreement(quantity: str, pairs: Sequence[Pair], ranks: bool) -> str:
+def _agreement(quantity: str, cells: Sequence[PublishedCell], ranks: bool) -> str:
     """Number of cells not run; over the others the mean absolute difference and, with ``ranks``,
     the rank correlation.
     """
-    found = agreement(pairs)
-    said = (
-        f"{NAMES[quantity].removesuffix(' (%)')}: {found.done} of {found.asked} published cells run"
-    )
-    if found.rank_correlation is None or found.mean_difference is None:
-        return said
-    rank = (
-        "n/a"
-        if found.rank_correlation != found.rank_correlation
-        else f"{found.rank_correlation:.2f}"
-    )
-    unit = " percentage points" if quantity in ("tf01", "tf01_by_class") else ""
-    shown = f"rank correlation {rank}, " if ranks else ""
-    return f"{said}; {shown}mean absolute difference {found.mean_difference:.3f}{unit}"
+    of_cells = agreement(cells)
+    correlation, difference = of_cells.rank_correlation, of_cells.mean_difference
+    name = NAMES[quantity].removesuffix(" (%)")
+    text = f"{name}: {of_cells.done} of {of_cells.asked} published cells run"
+    if correlation is None or difference is None:
+        return text
+    rank = f"{correlation:.2f}" if correlation == correlation else "n/a"
+    text += f"; rank correlation {rank}, " if ranks else "; "
+    text += f"mean absolute difference {difference:.3f}"
+    return f"{text} percentage points" if quantity in ("tf01", "tf01_by_class") else text
 
 
 def _average_table(quantity: str, found: Match) -> list[Table]:
@@ -213,57 +200,59 @@ def _average_table(quantity: str, found: Match) -> list[Table]:
         numbers("difference", digits=digits, signed=True),
         numbers("paper, as printed", digits=2),
     )
-    by_row: dict[tuple[str, str], list[Pair]] = {}
-    for pair in found.of(quantity):
-        by_row.setdefault((pair.theirs, pair.defense), []).append(pair)
+    by_row: dict[tuple[str, str], list[PublishedCell]] = {}
+    for cell in found.of(quantity):
+        by_row.setdefault((cell.theirs, cell.defense), []).append(cell)
     rows: list[tuple[Content, ...]] = []
-    for (theirs, defense), pairs in by_row.items():
-        done = [(p.ours.value, p.paper) for p in pairs if p.ours is not None]
-        ours = float(np.mean([value for value, _ in done])) if done else None
-        paper = float(np.mean([p for _, p in done] or [p.paper for p in pairs]))
-        over = Words(f"{len(done) or len(pairs)} of {len(pairs)} attacks")
-        apart = "" if ours is None else Value(mean=ours - paper)
-        printed = Value(mean=found.printed.get((theirs, quantity)))
-        if len(pairs) > 1:
-            mean = Words("not run") if ours is None else Value(mean=ours)
-            rows.append((defense, over, mean, Value(mean=paper), apart, printed))
+    for (theirs, defense), cells in by_row.items():
+        run = [cell for cell in cells if cell.ours is not None]
+        counted = run or cells
+        paper = float(np.mean([cell.paper for cell in counted]))
+        mean: Content = Words("not run")
+        difference: Content = ""
+        if run:
+            ours = float(np.mean([cell.ours.value for cell in run if cell.ours]))
+            mean, difference = Value(mean=ours), Value(mean=ours - paper)
+        if len(cells) > 1:
+            over = Words(f"{len(counted)} of {len(cells)} attacks")
+            printed = Value(mean=found.printed.get((theirs, quantity)))
+            rows.append((defense, over, mean, Value(mean=paper), difference, printed))
     return [table_of("", "", columns, rows)] if rows else []
 
 
-def _quantity_table(quantity: str, pairs: Sequence[Pair]) -> Table:
-    names = (f"ours {NAMES[quantity]}", "paper", "difference", *_MORE.get(quantity, ()))
-    columns = (
-        numbers(name, digits=_DIGITS.get(quantity, 3), signed=name == "difference")
-        for name in names
-    )
-    rows = ((p.defense, _attack(p), *_numbers(p, len(names) - 3)) for p in pairs)
-    return table_of("", "", (DEFENSE, ATTACK, *columns), rows)
+def _quantity_table(quantity: str, cells: Sequence[PublishedCell]) -> Table:
+    more = _MORE.get(quantity, ())
+    columns = [DEFENSE, ATTACK]
+    for name in (f"ours {NAMES[quantity]}", "paper", "difference", *more):
+        digits = _DIGITS.get(quantity, 3)
+        columns.append(numbers(name, digits=digits, signed=name == "difference"))
+    rows = ((c.defense, _attack(c), *_numbers(c, len(more))) for c in cells)
+    return table_of("", "", columns, rows)
 
 
-def _attack(pair: Pair) -> Text:
-    if pair.quantity == "tf01_by_class":
-        return sentence("{}, {}", pair.attack, pair.group.replace(":", ", "))
-    return sentence("{}, group {}", pair.attack, pair.group) if pair.group else pair.attack
+def _attack(cell: PublishedCell) -> Text:
+    if cell.quantity == "tf01_by_class":
+        return sentence("{}, {}", cell.attack, cell.group.replace(":", ", "))
+    return sentence("{}, group {}", cell.attack, cell.group) if cell.group else cell.attack
 
 
-def _numbers(p: Pair, further: int) -> tuple[Content, ...]:
+def _numbers(cell: PublishedCell, further: int) -> tuple[Content, ...]:
     """Ours, the paper's (a mean over clients with their range), the difference, and what follows
     for some quantities.
     """
-    clients = (
-        () if p.paper_range is None else Words(f" ({p.paper_range[0]:g} to {p.paper_range[1]:g})")
-    )
-    paper = Value(mean=p.paper, half_width=p.paper_std, suffix=clients)
-    if p.ours is None:
+    clients: Text = ()
+    if cell.paper_range is not None:
+        low, high = cell.paper_range
+        clients = Words(f" ({low:g} to {high:g})")
+    paper = Value(mean=cell.paper, half_width=cell.paper_std, suffix=clients)
+    ours = cell.ours
+    if ours is None:
         return Words("not run"), paper, "", *("",) * further
-    null = p.ours.null
-    more = (
-        (p.ours.last, null)
-        if p.quantity == "attack_accuracy"
-        else (null, None if null is None else p.ours.value - null)
-    )
-    ours = Value(mean=p.ours.value, half_width=p.ours.half_width)
-    return ours, paper, Value(mean=p.difference), *(Value(mean=v) for v in more[:further])
+    more = ours.last, ours.null
+    if cell.quantity != "attack_accuracy":
+        more = ours.null, None if ours.null is None else ours.value - ours.null
+    rest = [Value(mean=number) for number in (cell.difference, *more[:further])]
+    return Value(mean=ours.value, half_width=ours.half_width), paper, *rest
 
 
 # ---------------------------------------------------------------- claims
@@ -290,85 +279,72 @@ _UNITS = {"delta-accuracy": " pp", "runtime": "x"} | dict.fromkeys(_PERCENT, " %
 def claims_blocks(
     sections: Sequence[Section], papers: Mapping[str, Paper] | None = None
 ) -> list[Block]:
-    """A table a paper; nothing where no claim names the board's suite. ``papers``: by default those
-    that come with fedbench.
+    """Return a table a paper; nothing where no claim names the board's suite. ``papers``: by
+    default those that come with fedbench.
     """
     tables: list[Block] = []
     for paper in (shipped_papers() if papers is None else papers).values():
         if claims := judged(paper, sections):
-            suites = sorted({s.suite for s in sections} & set(paper.differs))
-            columns = map(words, ("id", "claim", "place", "verdict", "found"))
-            rows = (
-                (
-                    j.claim.id,
-                    Quote(j.claim.text, _LONGEST),
-                    j.claim.place,
-                    Words(_verdict(j)),
-                    _found(j),
-                )
-                for j in claims
-            )
-            notes = [
-                sentence("Differs from the paper: {}", Quote(paper.differs[suite], _LONGEST))
-                for suite in suites
-            ]
-            others = [
-                sentence(f"{{}} {j.claim.nonmembers}", j.claim.id)
-                for j in claims
-                if j.claim.nonmembers
-            ]
-            notes.append(
-                sentence("Non-members: {}", joined([Words(paper.nonmembers), *others], "; "))
-            )
-            tables.append(
-                table_of(f"Claims of {paper.paper}", "", columns, rows, footnotes=tuple(notes))
-            )
+            tables.append(_claims_table(paper, claims, {s.suite for s in sections}))
     return [Heading(2, Words(TITLE)), Note(Words(_HOW)), *tables] if tables else []
 
 
-def _verdict(j: Judged) -> str:
-    """With the tables that speak against the claim, where the paper contradicts itself."""
-    return f"{j.verdict} ({j.own.tables})" if j.own.fails else j.verdict
+def _claims_table(paper: Paper, claims: Sequence[Judged], suites: set[str]) -> Table:
+    rows: list[tuple[Content, ...]] = []
+    others: list[Text] = [Words(paper.nonmembers)]
+    for j in claims:
+        claim = j.claim
+        text = Quote(claim.text, _LONGEST)
+        # with the tables that speak against the claim, where the paper contradicts itself
+        verdict = f"{j.verdict} ({j.own.tables})" if j.own.fails else j.verdict
+        rows.append((claim.id, text, claim.place, Words(verdict), _evidence(j)))
+        if claim.nonmembers:
+            others.append(sentence(f"{{}} {claim.nonmembers}", claim.id))
+    notes = [
+        sentence("Differs from the paper: {}", Quote(paper.differs[suite], _LONGEST))
+        for suite in sorted(suites & set(paper.differs))
+    ]
+    notes.append(sentence("Non-members: {}", joined(others, "; ")))
+    columns = map(words, ("id", "claim", "place", "verdict", "found"))
+    return table_of(f"Claims of {paper.paper}", "", columns, rows, footnotes=tuple(notes))
 
 
-def _found(j: Judged) -> Text:
+def _evidence(j: Judged) -> Text:
     """Section by section, each in what it differs from the others; or what the paper's own table
     has.
     """
     if j.own.fails:
         return sentence("the paper's {}", Quote(next(iter(j.own.against.values())), _LONGEST))
-    places = list(dict.fromkeys([*(c.place for c in j.comparisons), *(k.place for k in j.lacks)]))
-    several = len({p.view for p in places}) > 1
-    said: list[Text] = []
+    texts: list[Text] = []
     if j.own.against:
         holding = j.own.printed - len(j.own.against)
-        said.append(Words(f"{holding} of {j.own.printed} tables of the paper hold it"))
+        texts.append(Words(f"{holding} of {j.own.printed} tables of the paper hold it"))
+    places = dict.fromkeys([c.place for c in j.comparisons] + [k.place for k in j.lacks])
+    several = len({p.view for p in places}) > 1
     for place in places:
         name = joined([place.setting, place.coalition, *([place.view] if several else [])])
-        own, lacks = (
-            [c for c in j.comparisons if c.place == place],
-            [k for k in j.lacks if k.place == place],
-        )
-        parts = joined(
-            [*([_compared(own)] if own else []), *([_lacking(lacks)] if lacks else [])], "; "
-        )
-        said.append(sentence("{}: {}", name, parts))
-    return joined(said, ". ")
+        tests = [c for c in j.comparisons if c.place == place]
+        lacks = [k for k in j.lacks if k.place == place]
+        parts = [_compared(tests)] if tests else []
+        parts += [_lacking(lacks)] if lacks else []
+        texts.append(sentence("{}: {}", name, joined(parts, "; ")))
+    return joined(texts, ". ")
 
 
-def _compared(found: Sequence[ClaimTest]) -> tuple[Part, ...]:
+def _compared(tests: Sequence[ClaimTest]) -> tuple[Part, ...]:
     order = get_args(Verdict)
-    worst = max(found, key=lambda c: (-order.index(c.verdict), c.against))
-    said = joined([_said(worst), *([_why(worst)] if worst.verdict == "cannot decide here" else [])])
-    if len(found) == 1:
-        return said
-    counted = Counter(c.verdict for c in found)
-    counts = (
-        f"{counted['supported']} of {len(found)} as claimed, {counted['contradicted']} "
-        "the other way"
-    )
-    open_ = f", {n} cannot decide" if (n := counted["cannot decide here"]) else ""
-    return sentence(f"{counts}{open_}; most against it: {{}}", said)
+    worst = max(tests, key=lambda c: (-order.index(c.verdict), c.against))
+    text = _described(worst)
+    if worst.verdict == "cannot decide here":
+        text = joined([text, _why(worst)])
+    if len(tests) == 1:
+        return text
+    verdicts = Counter(c.verdict for c in tests)
+    counts = f"{verdicts['supported']} of {len(tests)} as claimed, "
+    counts += f"{verdicts['contradicted']} the other way"
+    if undecided := verdicts["cannot decide here"]:
+        counts += f", {undecided} cannot decide"
+    return sentence(f"{counts}; most against it: {{}}", text)
 
 
 def _why(c: ClaimTest) -> tuple[Part, ...]:
@@ -377,44 +353,47 @@ def _why(c: ClaimTest) -> tuple[Part, ...]:
         return sentence(f"which cannot decide: {{}} {c.bar}", c.other or "")
     if c.distance is None:
         return sentence("which cannot decide: nothing says how large a difference it must show")
-    unit = " pp" if c.quantity.measure in _PERCENT else _UNITS.get(c.quantity.measure, "")
-    return sentence(
-        f"which cannot decide: the power to show {c.distance:.2g}{unit} is {100 * c.power:.0f} %"
-    )
+    distance = f"{c.distance:.2g}{_unit(c.quantity, difference=True)}"
+    return sentence(f"which cannot decide: the power to show {distance} is {100 * c.power:.0f} %")
 
 
-def _said(c: ClaimTest) -> tuple[Part, ...]:
+def _described(c: ClaimTest) -> tuple[Part, ...]:
     """``cofedmid 0.600 ± 0.020, minus hamp +0.012 ± 0.008``; where a value is claimed, which."""
     q, side = c.quantity, "below" if c.claimed < 0 else "above"
     name = joined([part for part in (q.row, q.attack, q.group, q.name) if part is not None], " / ")
-    name = name if q.minus is None else sentence("{} minus {}", name, q.minus)
-    digits = 2 if q.measure in _UNITS else 3 if abs(c.value.mean) < 2 else 1
-    shown = sentence(f"{{}} {_number(c.value, q, digits)}", name)
+    if q.minus is not None:
+        name = sentence("{} minus {}", name, q.minus)
+    digits = 3 if abs(c.value.mean) < 2 else 1
+    if q.measure in _UNITS:
+        digits = 2
+    text = sentence(f"{{}} {_number(c.value, q, digits)}", name)
     if c.other is None:
-        return sentence(f"{{}} ({side} {c.bound:g} claimed)", shown)
-    allowed = f" ({side} {c.bound:+g} claimed)" if c.bound else ""
-    apart, beside = _number(c.found, q, digits, difference=True), ""
+        return sentence(f"{{}} ({side} {c.bound:g} claimed)", text)
+    difference = _number(c.found, q, digits, difference=True)
+    if c.bound:
+        difference += f" ({side} {c.bound:+g} claimed)"
     if c.outside:
-        beside = f"; beside outside non-members {_number(c.outside, q, digits, difference=True)}"
-    return sentence(f"{{}}, minus {{}} {apart}{allowed}{beside}", shown, c.other)
+        outside = _number(c.outside, q, digits, difference=True)
+        difference += f"; beside outside non-members {outside}"
+    return sentence(f"{{}}, minus {{}} {difference}", text, c.other)
 
 
-def _number(found: Interval, q: Quantity, digits: int, difference: bool = False) -> str:
-    unit = " pp" if difference and q.measure in _PERCENT else _UNITS.get(q.measure, "")
-    return (
-        amount(
-            found, numbers("", digits=digits, signed=difference or q.measure == "delta-accuracy")
-        )
-        + unit
-    )
+def _number(interval: Interval, q: Quantity, digits: int, difference: bool = False) -> str:
+    signed = difference or q.measure == "delta-accuracy"
+    return amount(interval, numbers("", digits=digits, signed=signed)) + _unit(q, difference)
+
+
+def _unit(q: Quantity, difference: bool) -> str:
+    return " pp" if difference and q.measure in _PERCENT else _UNITS.get(q.measure, "")
 
 
 def _lacking(lacks: Sequence[Lack]) -> tuple[Part, ...]:
     """Every reason once, with all names that it applies to."""
-    by_why: dict[str, dict[str, None]] = {}
+    names: dict[str, dict[str, None]] = {}
     for lack in lacks:
-        by_why.setdefault(lack.why, {})[lack.what] = None
-    named = [(why, [w for w in what if w]) for why, what in by_why.items()]
-    return joined(
-        [sentence(f"{why} {{}}", joined(what)) if what else Words(why) for why, what in named], "; "
-    )
+        names.setdefault(lack.why, {})[lack.what] = None
+    reasons: list[Text] = []
+    for why, of_reason in names.items():
+        missing = [name for name in of_reason if name]
+        reasons.append(sentence(f"{why} {{}}", joined(missing)) if missing else Words(why))
+    return joined(reasons, "; ")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal, get_args
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.intervals import POWER, holm
-from fedbench.leaderboard.statistics.scores import SectionScores
+from fedbench.leaderboard.statistics.scores import Population, SectionScores
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.statistics.verdict import Comparison
+from fedbench.leaderboard.statistics.verdict import LeakStatistics
 from fedbench.plugins.papers.claim_files import (
     Bound,
     Claim,
@@ -64,48 +65,59 @@ MINOR = dict.fromkeys(("auc", "worst-auc", "mean-auc"), 0.03) | dict.fromkeys(
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimTest:
-    """One number against a value or another number. ``value``: the number itself; ``found``: the
-    number or its difference from ``other``, which is tested against ``bound``; ``claimed``: -1
-    below, +1 above; ``p``: two-sided; ``distance``: how far beyond the bound the paper has it,
-    ``power`` to show that, 0 if not known; ``bar``: why it cannot be decided; ``absolute``: a value
-    that says nothing at other scales; ``outside``: the difference of two attacks beside outside
-    non-members, where the claim is about others.
-    """
+    """Test of one number against a value or another number."""
 
     place: Place
     quantity: Quantity
     value: Interval
+    """the number itself"""
     other: str | None
     bound: float
     found: Interval
+    """the number or its difference from ``other``, which is tested against ``bound``"""
     claimed: int
+    """-1 below, +1 above"""
     p: float
+    """two-sided"""
     distance: float | None = None
+    """how far beyond the bound the paper has it"""
     power: float = 1.0
+    """power to show that distance, 0 if not known"""
     bar: str = ""
+    """why it cannot be decided"""
     absolute: bool = False
+    """whether the value says nothing at other scales"""
     outside: Interval | None = None
+    """the difference of two attacks beside outside non-members, where the claim is about others"""
 
     @property
     def verdict(self) -> Verdict:
-        """Of this comparison alone; what is significant at 95 % is decided whatever its power."""
-        if self.absolute or self.bar:
-            return "not comparable at this scale" if self.absolute else "cannot decide here"
+        """Verdict of this comparison alone; what is significant at 95 % is decided whatever its
+        power.
+        """
+        if self.absolute:
+            return "not comparable at this scale"
+        if self.bar:
+            return "cannot decide here"
         if self.p > 1 - LEVEL or self.found.mean == self.bound:
             return "cannot decide here" if self.power < POWER else "not decided by these intervals"
-        return "supported" if (self.found.mean - self.bound) * self.claimed > 0 else "contradicted"
+        return "supported" if self._as_claimed else "contradicted"
+
+    @property
+    def _as_claimed(self) -> bool:
+        return (self.found.mean - self.bound) * self.claimed > 0
 
     @property
     def against(self) -> float:
         """One-sided p-value of the claimed sign: the larger, the more this comparison speaks
         against the claim.
         """
-        return self.p / 2 if (self.found.mean - self.bound) * self.claimed > 0 else 1 - self.p / 2
+        return self.p / 2 if self._as_claimed else 1 - self.p / 2
 
 
 @dataclass(frozen=True)
 class Lack:
-    """What the board does not have: ``why``, in our words, of ``what``, a name from the claim's
+    """Part that the board lacks: ``why``, in our words, of ``what``, a name from the claim's
     file.
     """
 
@@ -116,14 +128,14 @@ class Lack:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A claim with its verdict; ``comparisons``, their p-values adjusted for all of the claim
-    (Holm) on all boards, and ``lacks`` in the order of the claim's sections; none of both where its
-    ``own`` table speaks against it.
+    """Claim with its verdict; no comparisons and lacks where its ``own`` table speaks against
+    it.
     """
 
     claim: Claim
     own: OwnTable
     comparisons: tuple[ClaimTest, ...] = ()
+    """in the order of the claim's sections, p-values adjusted for all of it (Holm) on all boards"""
     lacks: tuple[Lack, ...] = ()
 
     @property
@@ -133,44 +145,44 @@ class Judged:
         weakest of the others is the claim's: not there, an absolute value, not decidable, not
         significant. All significant as claimed, and nothing lacking, support.
         """
-        found = {c.verdict for c in self.comparisons} | (
-            {"not tested at this scale"} if self.lacks else set()
-        )
         if self.own.fails:
-            found = {"the paper contradicts itself"}
-        return next((v for v in get_args(Verdict) if v in found), "not tested at this scale")
+            return "the paper contradicts itself"
+        verdicts = {test.verdict for test in self.comparisons}
+        if self.lacks or not verdicts:
+            verdicts.add("not tested at this scale")
+        return next(verdict for verdict in get_args(Verdict) if verdict in verdicts)
 
 
 def judged(paper: Paper, sections: Sequence[Section]) -> list[Judged]:
-    """The paper's claims that name the suite of a section; several suites on one board are judged
-    together.
+    """Judge the paper's claims that name the suite of a section; several suites on one board are
+    judged together.
     """
     suites = {s.suite for s in sections}
     sections = [_without(s, paper.ours) for s in sections]
-    named = [
-        (claim, [p for p in paper.places(claim) if p.suite in suites]) for claim in paper.claims
-    ]
-    asked = {claim.nonmembers or paper.nonmembers for claim, places in named if places}
-    held = {population: [s.held_against(population) for s in sections] for population in asked}
-    found = [
-        _judge(paper, claim, places, held[claim.nonmembers or paper.nonmembers], sections)
-        for claim, places in named
-        if places
-    ]
-    for section in (s for population, own in held.items() if population != "outside" for s in own):
-        section.comparison.scores.forget()
-    return found
+    of_population: dict[Population, list[Section]] = {}
+    claims = []
+    for claim in paper.claims:
+        places = [place for place in paper.places(claim) if place.suite in suites]
+        if places:
+            population = claim.nonmembers or paper.nonmembers
+            if population not in of_population:
+                of_population[population] = [s.held_against(population) for s in sections]
+            claims.append(_judge(paper, claim, places, of_population[population], sections))
+    for population, others in of_population.items():
+        for section in others if population != "outside" else ():
+            section.comparison.scores.forget()
+    return claims
 
 
 def _without(section: Section, attacks: Sequence[str]) -> Section:
-    """The section without these attacks."""
+    """Return the section without these attacks."""
     if not set(attacks) & set(section.attacks):
         return section
-    kept = tuple(a for a in section.attacks if a not in attacks)
-    rows = tuple(replace(row, entries={a: row.entries[a] for a in kept}) for row in section.found)
-    counted = [attack for attack in section.comparison.attacks if attack in kept]
-    comparison = Comparison(SectionScores(rows, section.units), counted)
-    return replace(section, attacks=kept, found=rows, comparison=comparison)
+    left = tuple(a for a in section.attacks if a not in attacks)
+    rows = tuple(replace(row, entries={a: row.entries[a] for a in left}) for row in section.found)
+    counted = [attack for attack in section.comparison.attacks if attack in left]
+    comparison = LeakStatistics(SectionScores(rows, section.units), counted)
+    return replace(section, attacks=left, found=rows, comparison=comparison)
 
 
 def _judge(
@@ -183,162 +195,142 @@ def _judge(
     own = own_table(paper, claim)
     if own.fails:
         return Judged(claim=claim, own=own)
-    level = (1 - LEVEL) / (boards := 1 + len(set(paper.suites(claim)) - {p.suite for p in places}))
-    found = [
-        one
-        if isinstance(one, Lack)
-        else _weighed(one, own.distance(i, one.other), paper, sections, level)
-        for place in places
-        for i, predicate in enumerate(claim.holds)
-        for one in _tests(place, predicate, sections)
-    ]
-    tests, lacks = (
-        [x for x in found if isinstance(x, ClaimTest)],
-        [x for x in found if isinstance(x, Lack)],
-    )
-    tests = [
-        replace(t, bar="less the slack is at chance") if not t.bar and _cannot_fail(t, tests) else t
-        for t in tests
-    ]
-    if sections[0] is not outside[0]:
-        tests = [replace(t, outside=_beside(t, outside)) for t in tests]
+    boards = 1 + len(set(paper.suites(claim)) - {place.suite for place in places})
+    tests: list[ClaimTest] = []
+    lacks: dict[Lack, None] = {}
+    for place, (i, predicate) in product(places, enumerate(claim.holds)):
+        for test in _tests(place, predicate, sections):
+            if isinstance(test, Lack):
+                lacks[test] = None
+            else:
+                distance = own.distance(i, test.other)
+                tests.append(_weighed(test, distance, paper, sections, (1 - LEVEL) / boards))
+    for i, test in enumerate(tests):
+        bar = test.bar
+        if not bar and _cannot_fail(test, tests):
+            bar = "less the slack is at chance"
+        beside = None if sections[0] is outside[0] else _beside(test, outside)
+        tests[i] = replace(test, bar=bar, outside=beside)
     adjusted = holm({i: test.p for i, test in enumerate(tests) if not (test.absolute or test.bar)})
     comparisons = tuple(
         replace(test, p=min(1.0, boards * adjusted.get(i, 1.0))) for i, test in enumerate(tests)
     )
-    return Judged(claim=claim, own=own, comparisons=comparisons, lacks=tuple(dict.fromkeys(lacks)))
+    return Judged(claim=claim, own=own, comparisons=comparisons, lacks=tuple(lacks))
 
 
 def _cannot_fail(test: ClaimTest, tests: Sequence[ClaimTest]) -> bool:
-    """Whether it claims only that a number lies no more than a slack below another, and chance does
-    not lie lower either. With a slack above the other number, too, the claim can fail.
+    """Tell whether it claims only that a number lies no more than a slack below another, and chance
+    does not lie lower either. With a slack above the other number, too, the claim can fail.
     """
-    lowest = test.value.mean - test.found.mean + test.bound
-    if (
-        test.other is None
-        or test.claimed < 0
-        or test.bound >= 0
-        or lowest > CHANCE.get(test.quantity.measure, -1.0)
-    ):
+    if test.other is None or test.claimed < 0 or test.bound >= 0:
         return False
-    at = test.place, test.quantity, test.other
-    return all(
-        other.claimed > 0 for other in tests if (other.place, other.quantity, other.other) == at
-    )
+    lowest = test.value.mean - test.found.mean + test.bound
+    if lowest > CHANCE.get(test.quantity.measure, -1.0):
+        return False
+    same = (t for t in tests if (t.place, t.other) == (test.place, test.other))
+    return all(t.claimed > 0 for t in same if t.quantity == test.quantity)
 
 
 def _beside(test: ClaimTest, sections: Sequence[Section]) -> Interval | None:
-    """The same difference of two attacks in other ``sections``, of other non-members; None of
-    anything else.
+    """Return the same difference of two attacks in other ``sections``, of other non-members; None
+    of anything else.
     """
-    section, own = _section(test.place, sections, ""), test.quantity
-    if (
-        own.measure != "auc"
-        or test.other not in section.attacks
-        or not section.comparison.cells.parts
-    ):
+    section, q = _section(test.place, sections, ""), test.quantity
+    attacks = q.measure == "auc" and test.other in section.attacks
+    if not attacks or not section.comparison.cells.parts:
         return None
-    theirs = own.model_copy(update={"attack": test.other})
-    return contrasted((section, own), (section, theirs)).interval
+    other = q.model_copy(update={"attack": test.other})
+    return contrasted((section, q), (section, other)).interval
 
 
 def _weighed(
     test: ClaimTest, distance: float | None, paper: Paper, sections: Sequence[Section], level: float
 ) -> ClaimTest:
-    """With the paper's distance or, where it is not printed, the slack or what is minor, and the
+    """Add the paper's distance or, where it is not printed, the slack or what is minor, and the
     power at that.
     """
-    q, seeds = test.quantity, len(_section(test.place, sections, "").seeds)
-    distance = distance or (abs(test.bound) if test.other else 0.0) or MINOR.get(q.measure)
-    null = NULLS.get(q.measure, 0.0 if q.measure in BY_SEED else None)
+    measure, seeds = test.quantity.measure, len(_section(test.place, sections, "").seeds)
+    slack = abs(test.bound) if test.other else 0.0
+    distance = distance or slack or MINOR.get(measure)
+    null = NULLS.get(measure, 0.0 if measure in BY_SEED else None)
     return replace(
         test,
         distance=distance,
         power=power(test.found, distance, test.claimed, seeds, level) if distance else 0.0,
-        absolute=test.other is None
-        and test.bound != null
-        and test.place.suite not in paper.at_scale,
+        absolute=not test.other and test.bound != null and test.place.suite not in paper.at_scale,
     )
 
 
 def _tests(
     place: Place, predicate: Predicate, sections: Sequence[Section]
 ) -> Iterator[ClaimTest | Lack]:
-    asked, direction = predicate.asked, predicate.direction
+    asked = predicate.asked
     try:
         section = _section(place, sections, "")
-        quantity = Quantity.model_validate(asked.model_dump(include=set(Quantity.model_fields)))
-        value = measured(section, quantity)
+        q = Quantity.model_validate(asked.model_dump(include=set(Quantity.model_fields)))
+        value = measured(section, q)
     except Missing as missing:
         yield Lack(place, missing.why, missing.what)
         return
     test = ClaimTest(
         place=place,
-        quantity=quantity,
+        quantity=q,
         value=value,
         other=None,
         bound=0.0,
         found=value,
-        claimed=direction,
+        claimed=predicate.direction,
         p=1.0,
     )
     if isinstance(asked, Bound):
-        found = compared_with_value(section, quantity, asked.value)
-        bar = mixed(section, quantity.row)
-        yield replace(test, bound=asked.value, found=found.interval, p=found.p, bar=bar)
+        p = compared_with_value(section, q, asked.value).p
+        yield replace(test, bound=asked.value, p=p, bar=mixed(section, q.row))
         return
-    unlearned = "" if learned(section) else UNLEARNED
-    for other in _others(place, quantity, asked):
+    for name, elsewhere, other in _others(place, q, asked):
         try:
-            found_against = _against(test, section, other, asked, sections)
-            bar = unlearned or mixed(section, quantity.row, other.quantity.row) or found_against.bar
-            yield replace(found_against, bar=bar)
+            yield _against(test, section, _section(elsewhere, sections, name), other, name, asked)
         except Missing as missing:
             yield Lack(place, missing.why, missing.what)
 
 
-@dataclass(frozen=True)
-class _Other:
-    """The other side of a comparison: its ``name``, its section's ``place`` and the ``quantity``
-    there.
-    """
-
-    name: str
-    place: Place
-    quantity: Quantity
-
-
 def _against(
-    test: ClaimTest, section: Section, other: _Other, asked: Contrast, sections: Sequence[Section]
+    test: ClaimTest,
+    section: Section,
+    elsewhere: Section,
+    other: Quantity,
+    name: str,
+    asked: Contrast,
 ) -> ClaimTest:
-    """The ``test`` of the other side. Raises :class:`Missing` where it cannot be made."""
-    own, theirs = test.quantity, other.quantity
+    """Return the ``test`` of the other side. Raises :class:`Missing` where it cannot be made."""
+    q = test.quantity
     margin = -test.claimed * asked.slack
-    found = contrasted(
-        (section, own), (_section(other.place, sections, other.name), theirs), margin
+    difference = contrasted((section, q), (elsewhere, other), margin)
+    bar = mixed(section, q.row, other.row)
+    if not learned(section):
+        bar = UNLEARNED
+    elif not bar and test.claimed < 0 and q.row != other.row:
+        bar = "is at the floor" if at_floor(section, other, asked.slack) else ""
+    return replace(
+        test, other=name, bound=margin, found=difference.interval, p=difference.p, bar=bar
     )
-    unfair = test.claimed < 0 and own.row != theirs.row and at_floor(section, theirs, asked.slack)
-    bar = "is at the floor" if unfair else ""
-    return replace(test, other=other.name, bound=margin, found=found.interval, p=found.p, bar=bar)
 
 
-def _others(place: Place, own: Quantity, asked: Contrast) -> Iterator[_Other]:
-    """Everything that a quantity is compared with."""
+def _others(place: Place, q: Quantity, asked: Contrast) -> Iterator[tuple[str, Place, Quantity]]:
+    """Yield (name, place, quantity) of everything that a quantity is compared with."""
     than = asked.than
     for field, labels in (("row", than.rows), ("attack", than.attacks), ("group", than.groups)):
         for label in labels or ():
-            yield _Other(label, place, own.model_copy(update={field: label}))
+            yield label, place, q.model_copy(update={field: label})
     if than.section is not None:
-        given = than.section.model_dump(exclude_none=True)
-        attack = {field: given.pop(field) for field in ("attack",) if field in given}
-        yield _Other(
-            than.section.name, place.model_copy(update=given), own.model_copy(update=attack)
-        )
+        differs = than.section.model_dump(exclude_none=True)
+        attack = {"attack": differs.pop("attack", q.attack)}
+        elsewhere = place.model_copy(update=differs)
+        yield than.section.name, elsewhere, q.model_copy(update=attack)
 
 
 def _section(place: Place, sections: Sequence[Section], name: str) -> Section:
-    wanted = (place.suite, place.setting, place.coalition, place.view)
-    found = next((s for s in sections if (s.suite, s.setting, s.coalition, s.view) == wanted), None)
-    if found is None:
-        raise Missing("no such section on this board", name)
-    return found
+    for section in sections:
+        at = section.suite, section.setting, section.coalition, section.view
+        if at == (place.suite, place.setting, place.coalition, place.view):
+            return section
+    raise Missing("no such section on this board", name)

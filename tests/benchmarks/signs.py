@@ -17,7 +17,7 @@ from fedbench.core import MEMBER, OFL
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates
 from fedbench.leaderboard.statistics.scores import Part, SectionScores, part_of
-from fedbench.leaderboard.statistics.verdict import Comparison
+from fedbench.leaderboard.statistics.verdict import LeakStatistics
 
 KIND, REPETITIONS = np.repeat([MEMBER, OFL], [90, 500]), 2000
 CASES = (
@@ -36,7 +36,7 @@ CASES = (
 AUCS = (0.5, 0.48, 0.45, 0.4, 0.2)
 
 
-def compared(seeds: int, deviation: float, auc: float, rng: np.random.Generator) -> Comparison:
+def compared(seeds: int, deviation: float, auc: float, rng: np.random.Generator) -> LeakStatistics:
     """One row and attack; of a single seed the two halves of the candidates."""
     parts: list[Part] = []
     for seed in range(seeds):
@@ -48,10 +48,11 @@ def compared(seeds: int, deviation: float, auc: float, rng: np.random.Generator)
         candidates = Candidates(scores, KIND, np.arange(len(KIND)), ~nothing, nothing)
         even = np.arange(len(KIND)) % 2 == 0
         for fold, where in {0: even, 1: ~even}.items() if seeds == 1 else [(seed, ~nothing)]:
-            parts += part_of(fold, (seed, 0), {("row", "attack"): candidates}, where)
+            part = part_of(fold, (seed, 0), {("row", "attack"): candidates}, where)
+            parts += [part] if part else []
     scores_of_parts = SectionScores([], [(seed, 0) for seed in range(seeds)])
     scores_of_parts._parts = {"all": parts}
-    return Comparison(scores_of_parts, ["attack"])
+    return LeakStatistics(scores_of_parts, ["attack"])
 
 
 def row(seeds: int, deviation: float, auc: float, repetitions: int) -> str:

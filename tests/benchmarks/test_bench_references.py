@@ -12,7 +12,7 @@ import pytest
 from running import invoke, suite
 
 from fedbench.core.store.reading import load_records
-from fedbench.leaderboard.statistics.intervals import Measured, over_units
+from fedbench.leaderboard.statistics.intervals import UnitValue, over_units
 from fedbench.leaderboard.statistics.sections import build_sections
 
 pytestmark = pytest.mark.benchmark
@@ -45,7 +45,7 @@ def test_auc_by_number_of_references(tmp_path):
             entry = rows[f"of-{n}"].entries[attack]
             mine = entry.units("ofl")
             less = {
-                u: Measured(mine[u].value("auc") - every[u].value("auc"), float("nan"))
+                u: UnitValue(mine[u].value("auc") - every[u].value("auc"), float("nan"))
                 for u in every
             }
             shown = (
