@@ -18,12 +18,12 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.metrics import auc
 from fedbench.core.store.integrity import digest_of
 from fedbench.core.store.reading import load_records
-from fedbench.leaderboard.gate.file import read_baseline, write_baseline
-from fedbench.leaderboard.gate.measures import ACCURACY, Value
-from fedbench.leaderboard.gate.noise import Pairing, half_widths
+from fedbench.leaderboard.comparison.cells import Cell, Key, Snapshot
+from fedbench.leaderboard.comparison.compare import FALSE_ALARMS, compare
+from fedbench.leaderboard.comparison.intervals import Pairing, half_widths
+from fedbench.leaderboard.comparison.measures import ACCURACY, Value
+from fedbench.leaderboard.gate.file import read_baseline, snapshot_in, write_baseline
 from fedbench.leaderboard.gate.report import Gate, markdown
-from fedbench.leaderboard.gate.snapshot import Cell, Key, Snapshot, snapshot_of
-from fedbench.leaderboard.gate.verdict import FALSE_ALARMS, compare
 
 DEFENSES, SEEDS = ("mixup", "none"), (0, 1, 2, 3, 4)
 SIGNAL_OF = {"fta": "confidence", "yeom": "loss"}  # the attacks
@@ -376,7 +376,7 @@ def baseline(finished, tmp_path, call):
 
 
 def test_the_values_are_those_of_the_scores(finished):
-    cells = snapshot_of(finished).cells
+    cells = snapshot_in(finished).cells
     assert len(cells) == 2 * (2 + 1)
     for loaded in load_records(finished):
         record = loaded.record

@@ -1,0 +1,263 @@
+"""Compare the cells of two snapshots: one verdict a number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from fedbench.core import UserError
+from fedbench.leaderboard.comparison.cells import Cell, Key, Snapshot, changes
+from fedbench.leaderboard.comparison.intervals import Pairing, half_widths
+from fedbench.leaderboard.comparison.measures import MEASURES, Measure
+
+Verdict = Literal[
+    "worse", "better", "missing", "not-comparable", "moved", "new", "same", "identical"
+]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+Side = Literal["defense", "attack"]
+FALSE_ALARMS = 0.01
+"""the chance that a comparison of two unchanged trees has any cell that is better or worse"""
+_MOST_REASONS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One measure of one cell or, without a ``measure``, why a cell has none to compare."""
+
+    key: Key
+    verdict: Verdict
+    measure: Measure | None = None
+    pairing: Pairing | None = None
+    """the values; None where they cannot be compared"""
+    half_width: float | None = None
+    """of the change's interval, corrected for the number of comparisons"""
+    tolerance: float | None = None
+    """the larger of half-width and floor"""
+    changed: tuple[str, ...] = ()
+    """components with changed code"""
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def change(self) -> float | None:
+        """Return new minus old."""
+        return None if self.pairing is None else self.pairing.change
+
+    @property
+    def seeds(self) -> tuple[int, int]:
+        """Return the number of seeds (old, new)."""
+        return (0, 0) if self.pairing is None else (len(self.pairing.old), len(self.pairing.new))
+
+    @property
+    def paired(self) -> bool:
+        """Return whether both sides have the same seeds."""
+        return self.pairing is None or self.pairing.paired
+
+    @property
+    def excess(self) -> float:
+        """Return the size of the change over its tolerance."""
+        return abs(self.change or 0.0) / (self.tolerance or 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Rows by verdict, in the order of ``VERDICTS``, then by cell."""
+
+    suite: str
+    side: Side
+    rows: tuple[Row, ...]
+    compared: int
+    """numbers with an interval"""
+    level: float
+    """of one interval"""
+    floors: Mapping[str, float]
+    machines: tuple[str, ...]
+    """differences in machine and versions, in words"""
+    by_bits: bool
+    """whether machine and versions let the same code compute the same bits"""
+
+    @property
+    def counts(self) -> Counter[Verdict]:
+        """Return the number of rows by verdict."""
+        return Counter(row.verdict for row in self.rows)
+
+    def failing(self, verdicts: Sequence[str]) -> bool:
+        """Return whether a row has one of these verdicts, or no number could be compared."""
+        return self.compared == 0 or any(row.verdict in verdicts for row in self.rows)
+
+
+def compare(
+    new: Snapshot,
+    old: Snapshot,
+    *,
+    side: Side = "defense",
+    floors: Mapping[str, float] | None = None,
+    refuse_changed_code: bool = False,
+    false_alarms: float = FALSE_ALARMS,
+) -> Comparison:
+    """Compare two snapshots of one suite.
+
+    A number is ``identical`` where the scores of every seed are the same bits, ``moved`` where they
+    are not and the change does not count. Another machine or library may round differently: there
+    nothing is ``moved``, it is the ``same``.
+
+    Args:
+        side: who reads it.
+        floors: the smallest change that counts, by metric, in its unit.
+        refuse_changed_code: cells with changed code are not comparable.
+        false_alarms: the chance that any number of unchanged cells counts as changed (Bonferroni).
+
+    Raises:
+        UserError: the two are of different suites.
+    """
+    if new.suite != old.suite:
+        raise UserError(
+            f"the results are of suite '{new.suite}', the baseline is of '{old.suite}'; name the "
+            f"results of '{old.suite}', or "
+            "make a baseline of these"
+        )
+    by_bits = _same_machine(new, old)
+    rows: list[Row] = []
+    for key in sorted(old.cells.keys() | new.cells.keys()):
+        rows += _rows(new, old, key, refuse_changed_code)
+    compared = sum(row.pairing is not None for row in rows)
+    level = false_alarms / max(compared, 1)
+    all_floors = {m.metric: m.floor for m in MEASURES.values()} | dict(floors or {})
+    rows = [_verdict(row, all_floors, side, by_bits) for row in _with_intervals(rows, level)]
+    return Comparison(
+        suite=old.suite,
+        side=side,
+        rows=tuple(sorted(rows, key=_order)),
+        compared=compared,
+        level=level,
+        floors=all_floors,
+        machines=_machines(new, old),
+        by_bits=by_bits,
+    )
+
+
+def _order(row: Row) -> tuple[int, Key, str]:
+    return VERDICTS.index(row.verdict), row.key, row.measure.name if row.measure else ""
+
+
+def _machines(new: Snapshot, old: Snapshot) -> tuple[str, ...]:
+    lines = []
+    for name in sorted(old.made.keys() | new.made.keys()):
+        before, now = (", ".join(s.made.get(name, ["none"])) for s in (old, new))
+        if before != now:
+            lines.append(f"{name} {before} -> {now}")
+    return tuple(lines)
+
+
+def _same_machine(new: Snapshot, old: Snapshot) -> bool:
+    """Return whether both sides have one type of machine and one version of each library."""
+    before, now = (
+        {name: values for name, values in s.made.items() if name != "fedbench"} for s in (old, new)
+    )
+    return before == now and all(len(values) == 1 for values in now.values())
+
+
+# -- rows of a cell, not judged yet ----------------------------------------------------------------
+
+
+def _rows(new: Snapshot, old: Snapshot, key: Key, refuse_changed_code: bool) -> Iterator[Row]:
+    before, now = old.cells.get(key), new.cells.get(key)
+    why = new.unscored.get(key, {})
+    if before is None:
+        yield Row(key=key, verdict="new")
+    elif now is None:
+        # the attack's own reason, or that of another one on the same run
+        run = (reasons for other, reasons in new.unscored.items() if other[:4] == key[:4])
+        reasons = [f"seed {seed} {reason}" for seed, reason in (why or next(run, {})).items()]
+        yield Row(key=key, verdict="missing", reasons=_few(reasons or ["no record"]))
+    else:
+        gone = before.identities.keys() & set(new.seeds) - now.identities.keys()
+        if gone:
+            reasons = [f"seed {seed} {why.get(seed, 'has no record')}" for seed in sorted(gone)]
+            yield Row(key=key, verdict="missing", reasons=_few(reasons))
+        yield from _of_cell(before, now, refuse_changed_code)
+
+
+def _few(reasons: Sequence[str]) -> tuple[str, ...]:
+    if len(reasons) <= _MOST_REASONS:
+        return tuple(reasons)
+    return (*reasons[:_MOST_REASONS], f"and {len(reasons) - _MOST_REASONS} more")
+
+
+def _of_cell(before: Cell, now: Cell, refuse_changed_code: bool) -> Iterator[Row]:
+    common = [seed for seed in before.identities if seed in now.identities]
+    paired = len(common) > 1 or (len(common) == len(before.identities) == len(now.identities))
+    protocol, code = _changes(before, now, common)
+    reasons = protocol + (code if refuse_changed_code else [])
+    plain = Row(key=now.key, verdict="not-comparable", changed=_few(code))
+    if reasons:
+        yield replace(plain, reasons=_few(reasons))
+        return
+    for name, measure in MEASURES.items():
+        a, b = before.values.get(name, {}), now.values.get(name, {})
+        if not a and not b:
+            continue
+        seeds = [seed for seed in common if seed in a and seed in b]
+        of_old, of_new = (seeds, seeds) if paired else (sorted(a), sorted(b))
+        row = replace(plain, measure=measure)
+        if not of_old or not of_new:
+            yield replace(row, reasons=(f"{measure.title} is not defined on both sides",))
+            continue
+        same = paired and all((before.digests[s], a[s]) == (now.digests[s], b[s]) for s in seeds)
+        values = {"old": [a[s] for s in of_old], "new": [b[s] for s in of_new]}
+        pairing = Pairing(**values, paired=paired)
+        yield replace(row, verdict="identical" if same else "moved", pairing=pairing)
+
+
+def _changes(before: Cell, now: Cell, common: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Return (protocol and data, code) that differ in any common seed; without one, between the
+    first of either side.
+    """
+    protocol: list[str] = []
+    code: list[str] = []
+    if common:
+        pairs = [(before.identities[s], now.identities[s]) for s in common]
+    else:
+        pairs = [(next(iter(cell.identities.values())) for cell in (before, now))]
+    for old, new in pairs:
+        more_protocol, more_code = changes(old, new, same_seed=bool(common))
+        protocol += more_protocol
+        code += more_code
+    return list(dict.fromkeys(protocol)), list(dict.fromkeys(code))
+
+
+# -- verdicts --------------------------------------------------------------------------------------
+
+
+def _with_intervals(rows: Sequence[Row], level: float) -> Iterator[Row]:
+    """Yield the rows with the half-widths of their intervals, family by family."""
+    families: dict[object, list[tuple[Row, Pairing]]] = {}
+    for row in rows:
+        if row.pairing is None or row.measure is None:
+            yield row
+            continue
+        key = row.key
+        family = key.setting, key.attack, key.view, row.measure.name, row.paired, row.seeds
+        families.setdefault(family, []).append((row, row.pairing))
+    for items in families.values():
+        widths = half_widths([pairing for _, pairing in items], level)
+        for (row, _), width in zip(items, widths, strict=True):
+            yield replace(row, half_width=width)
+
+
+def _verdict(row: Row, floors: Mapping[str, float], side: Side, by_bits: bool) -> Row:
+    m, change = row.measure, row.change
+    if m is None or change is None:
+        return row
+    if row.half_width is None and change != 0:
+        reason = f"{m.title} has no interval with one seed a side"
+        return replace(row, verdict="not-comparable", pairing=None, reasons=(reason,))
+    tolerance = max(floors[m.metric], row.half_width or 0.0)
+    verdict = row.verdict
+    if abs(change) > tolerance:
+        rise_is_worse = (m.direction == "lower") != (side == "attack" and m.flips)
+        verdict = "worse" if (change > 0) == rise_is_worse else "better"
+    elif verdict == "moved" and not (by_bits and row.paired):
+        verdict = "same"
+    return replace(row, verdict=verdict, tolerance=tolerance)
