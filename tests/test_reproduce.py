@@ -212,7 +212,7 @@ def test_ties_at_the_top_are_outside_the_tolerance_of_tf01():
             values_of({0: [Candidates(s, kind, np.arange(3500), ~flags, flags)]}, ["tf01:ofl"])
             for s in (scores, again)
         )
-        pairing = Pairing(old=[old["tf01:ofl"][0]], new=[new["tf01:ofl"][0]], paired=True)
+        pairing = Pairing(old=[old["tf01:ofl"][0]], new=[new["tf01:ofl"][0]])
         (width,) = half_widths([pairing], 0.003)
         return abs(pairing.change) <= max(0.5, width)
 

@@ -539,14 +539,6 @@ def test_a_merged_folder_keeps_reproductions(finished, part, bundle, tmp_path, c
     assert Results.create(tmp_path / "all" / "reproduced", "tiny").marker()["suite"] == "tiny"
 
 
-@pytest.mark.slow
-def test_a_board_of_several_sources_names_their_trust(part, bundle, tmp_path, call):
-    assert call("merge", part, bundle, "-o", tmp_path / "all")[0] == 0
-    assert call("leaderboard", tmp_path / "all", "--no-plots")[0] == 0
-    board = (tmp_path / "all" / "leaderboard" / "board.md").read_text()
-    assert "| claimed " in board and "| measured here |" in board
-
-
 def test_a_cell_of_two_suites_stands_in_both(finished, bundle, tmp_path, call):
     files = files_of(bundle)
     for name in [n for n in files if n.startswith("records/") and n.endswith(".json")]:

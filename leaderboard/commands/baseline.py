@@ -1,5 +1,5 @@
-"""`fedbench baseline`: keep what a results folder says in a small file, to compare later results
-with.
+"""The command `fedbench baseline`: keep what a results folder says in a small file, to compare
+later results with.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import click
 from fedbench.core import UserError
 from fedbench.core.cli.options import examples, results_argument
 from fedbench.core.cli.output import opened, say
-from fedbench.core.words import did_you_mean
 
 if TYPE_CHECKING:
     from fedbench.leaderboard.comparison.compare import Side
@@ -42,8 +41,7 @@ def _floors(ctx: click.Context, param: click.Parameter, value: Sequence[str]) ->
     for text in value:
         name, _, number = text.partition("=")
         if name not in _METRICS:
-            near = did_you_mean(name, _METRICS) or f"; it has {', '.join(_METRICS)}"
-            raise click.BadParameter(f"{name}: the gate has no such metric{near}")
+            raise click.BadParameter(f"'{name}' is none of {', '.join(_METRICS)}")
         try:
             floors[name] = float(number)
         except ValueError:
@@ -106,11 +104,6 @@ def _require_other_files(results: Path, baseline: Path, *written: Path | None) -
     "given several times.",
 )
 @click.option(
-    "--refuse-changed-code",
-    is_flag=True,
-    help="Cells with changed code are not comparable; by default they are compared.",
-)
-@click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the table to this file.",
@@ -130,7 +123,6 @@ def command(
     side: Side,
     fail_on: tuple[str, ...],
     floors: dict[str, float],
-    refuse_changed_code: bool,
     output: Path | None,
     as_json: Path | None,
 ) -> None:
@@ -156,7 +148,6 @@ def command(
         old,
         side=side,
         floors=floors,
-        refuse_changed_code=refuse_changed_code,
     )
     gate = Gate(comparison=comparison, fail_on=fail_on)
     table, document = markdown(gate), json_of(gate)

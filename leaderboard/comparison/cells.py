@@ -178,24 +178,18 @@ _PROTOCOL = ("params", "setting")
 _NO_ATTACK = {"name": "", "params": {}, "digest": "", "target": "", "distribution": ""}
 
 
-def changes(old: Identity, new: Identity, same_seed: bool) -> tuple[list[str], list[str]]:
-    """Return (protocol and data, code) that differ, in words. The machine is not compared.
-
-    Args:
-        same_seed: False leaves out what a seed decides.
-    """
-    before, now = _comparable(old, same_seed), _comparable(new, same_seed)
+def changes(old: Identity, new: Identity) -> tuple[list[str], list[str]]:
+    """Return (protocol and data, code) that differ, in words. The machine is not compared."""
+    before, now = _comparable(old), _comparable(new)
     if before == now:
         return [], []
     protocol = differences(_without_code(before), _without_code(now))
     return protocol, [text for text in differences(before, now) if text not in protocol]
 
 
-def _comparable(identity: Identity, same_seed: bool) -> Identity:
+def _comparable(identity: Identity) -> Identity:
     run = {**identity["run"], "device": ""}
     run["provenance"] = {"dtype": run["provenance"]["dtype"]}
-    if not same_seed:
-        run |= {"seed": 0, "digests": {"engine": run["digests"]["engine"]}}
     return {"attack": _NO_ATTACK, "signals": {}, **identity, "run": run, "analyses": {}}
 
 

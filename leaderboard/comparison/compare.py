@@ -45,14 +45,9 @@ class Row:
         return None if self.pairing is None else self.pairing.change
 
     @property
-    def seeds(self) -> tuple[int, int]:
-        """Return the number of seeds (old, new)."""
-        return (0, 0) if self.pairing is None else (len(self.pairing.old), len(self.pairing.new))
-
-    @property
-    def paired(self) -> bool:
-        """Return whether both sides have the same seeds."""
-        return self.pairing is None or self.pairing.paired
+    def seeds(self) -> int:
+        """Return the number of seeds that are compared."""
+        return 0 if self.pairing is None else len(self.pairing.old)
 
     @property
     def excess(self) -> float:
@@ -93,7 +88,6 @@ def compare(
     *,
     side: Side = "defense",
     floors: Mapping[str, float] | None = None,
-    refuse_changed_code: bool = False,
     false_alarms: float = FALSE_ALARMS,
 ) -> Comparison:
     """Compare two snapshots of one suite.
@@ -105,7 +99,6 @@ def compare(
     Args:
         side: who reads it.
         floors: the smallest change that counts, by metric, in its unit.
-        refuse_changed_code: cells with changed code are not comparable.
         false_alarms: the chance that any number of unchanged cells counts as changed (Bonferroni).
 
     Raises:
@@ -120,7 +113,7 @@ def compare(
     by_bits = _same_machine(new, old)
     rows: list[Row] = []
     for key in sorted(old.cells.keys() | new.cells.keys()):
-        rows += _rows(new, old, key, refuse_changed_code)
+        rows += _rows(new, old, key)
     compared = sum(row.pairing is not None for row in rows)
     level = false_alarms / max(compared, 1)
     all_floors = {m.metric: m.floor for m in MEASURES.values()} | dict(floors or {})
@@ -161,14 +154,14 @@ def _same_machine(new: Snapshot, old: Snapshot) -> bool:
 # -- rows of a cell, not judged yet ----------------------------------------------------------------
 
 
-def _rows(new: Snapshot, old: Snapshot, key: Key, refuse_changed_code: bool) -> Iterator[Row]:
+def _rows(new: Snapshot, old: Snapshot, key: Key) -> Iterator[Row]:
     before, now = old.cells.get(key), new.cells.get(key)
     why = new.unscored.get(key, {})
     if before is None:
         yield Row(key=key, verdict="new")
     elif now is None:
         # the attack's own reason, or that of another one on the same run
-        run = (reasons for other, reasons in new.unscored.items() if other[:4] == key[:4])
+        run = (lines for cell, lines in new.unscored.items() if cell[:4] == key[:4])
         reasons = [f"seed {seed} {reason}" for seed, reason in (why or next(run, {})).items()]
         yield Row(key=key, verdict="missing", reasons=_few(reasons or ["no record"]))
     else:
@@ -176,7 +169,7 @@ def _rows(new: Snapshot, old: Snapshot, key: Key, refuse_changed_code: bool) -> 
         if gone:
             reasons = [f"seed {seed} {why.get(seed, 'has no record')}" for seed in sorted(gone)]
             yield Row(key=key, verdict="missing", reasons=_few(reasons))
-        yield from _of_cell(before, now, refuse_changed_code)
+        yield from _of_cell(before, now)
 
 
 def _few(reasons: Sequence[str]) -> tuple[str, ...]:
@@ -185,46 +178,42 @@ def _few(reasons: Sequence[str]) -> tuple[str, ...]:
     return (*reasons[:_MOST_REASONS], f"and {len(reasons) - _MOST_REASONS} more")
 
 
-def _of_cell(before: Cell, now: Cell, refuse_changed_code: bool) -> Iterator[Row]:
-    common = [seed for seed in before.identities if seed in now.identities]
-    paired = len(common) > 1 or (len(common) == len(before.identities) == len(now.identities))
-    protocol, code = _changes(before, now, common)
-    reasons = protocol + (code if refuse_changed_code else [])
-    plain = Row(key=now.key, verdict="not-comparable", changed=_few(code))
-    if reasons:
-        yield replace(plain, reasons=_few(reasons))
+def _of_cell(before: Cell, now: Cell) -> Iterator[Row]:
+    row = Row(key=now.key, verdict="not-comparable")
+    seeds = [seed for seed in before.identities if seed in now.identities]
+    if not seeds:
+        yield replace(row, reasons=("no seed in common",))
         return
-    for name, measure in MEASURES.items():
-        a, b = before.values.get(name, {}), now.values.get(name, {})
-        if not a and not b:
-            continue
-        seeds = [seed for seed in common if seed in a and seed in b]
-        of_old, of_new = (seeds, seeds) if paired else (sorted(a), sorted(b))
-        row = replace(plain, measure=measure)
-        if not of_old or not of_new:
-            yield replace(row, reasons=(f"{measure.title} is not defined on both sides",))
-            continue
-        same = paired and all((before.digests[s], a[s]) == (now.digests[s], b[s]) for s in seeds)
-        values = {"old": [a[s] for s in of_old], "new": [b[s] for s in of_new]}
-        pairing = Pairing(**values, paired=paired)
-        yield replace(row, verdict="identical" if same else "moved", pairing=pairing)
+    protocol, code = _changes(before, now, seeds)
+    row = replace(row, changed=_few(code))
+    if protocol:
+        yield replace(row, reasons=_few(protocol))
+        return
+    for name in sorted(before.values.keys() | now.values.keys()):
+        yield _of_measure(before, now, replace(row, measure=MEASURES[name]))
 
 
-def _changes(before: Cell, now: Cell, common: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return (protocol and data, code) that differ in any common seed; without one, between the
-    first of either side.
-    """
-    protocol: list[str] = []
-    code: list[str] = []
-    if common:
-        pairs = [(before.identities[s], now.identities[s]) for s in common]
-    else:
-        pairs = [(next(iter(cell.identities.values())) for cell in (before, now))]
-    for old, new in pairs:
-        more_protocol, more_code = changes(old, new, same_seed=bool(common))
-        protocol += more_protocol
-        code += more_code
-    return list(dict.fromkeys(protocol)), list(dict.fromkeys(code))
+def _of_measure(before: Cell, now: Cell, row: Row) -> Row:
+    assert row.measure is not None
+    old, new = (cell.values.get(row.measure.name, {}) for cell in (before, now))
+    seeds = [seed for seed in old if seed in new]
+    if not seeds:
+        return replace(row, reasons=(f"{row.measure.title} is not defined on both sides",))
+    same_scores = all(before.digests[seed] == now.digests[seed] for seed in seeds)
+    pairing = Pairing(old=[old[seed] for seed in seeds], new=[new[seed] for seed in seeds])
+    same = same_scores and pairing.old == pairing.new
+    return replace(row, verdict="identical" if same else "moved", pairing=pairing)
+
+
+def _changes(before: Cell, now: Cell, seeds: Sequence[int]) -> tuple[list[str], list[str]]:
+    """Return (protocol and data, code) that differ in any of the seeds."""
+    protocol: dict[str, None] = {}
+    code: dict[str, None] = {}
+    for seed in seeds:
+        of_protocol, of_code = changes(before.identities[seed], now.identities[seed])
+        protocol |= dict.fromkeys(of_protocol)
+        code |= dict.fromkeys(of_code)
+    return list(protocol), list(code)
 
 
 # -- verdicts --------------------------------------------------------------------------------------
@@ -238,7 +227,7 @@ def _with_intervals(rows: Sequence[Row], level: float) -> Iterator[Row]:
             yield row
             continue
         key = row.key
-        family = key.setting, key.attack, key.view, row.measure.name, row.paired, row.seeds
+        family = key.setting, key.attack, key.view, row.measure.name, row.seeds
         families.setdefault(family, []).append((row, row.pairing))
     for items in families.values():
         widths = half_widths([pairing for _, pairing in items], level)
@@ -251,13 +240,13 @@ def _verdict(row: Row, floors: Mapping[str, float], side: Side, by_bits: bool) -
     if m is None or change is None:
         return row
     if row.half_width is None and change != 0:
-        reason = f"{m.title} has no interval with one seed a side"
+        reason = f"{m.title} has no interval with one seed"
         return replace(row, verdict="not-comparable", pairing=None, reasons=(reason,))
     tolerance = max(floors[m.metric], row.half_width or 0.0)
     verdict = row.verdict
     if abs(change) > tolerance:
         rise_is_worse = (m.direction == "lower") != (side == "attack" and m.flips)
         verdict = "worse" if (change > 0) == rise_is_worse else "better"
-    elif verdict == "moved" and not (by_bits and row.paired):
+    elif verdict == "moved" and not by_bits:
         verdict = "same"
     return replace(row, verdict=verdict, tolerance=tolerance)

@@ -25,7 +25,7 @@ from fedbench.leaderboard.comparison.measures import MEASURES, Measure
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.tables.common import joined, number, numbers, words
 
-JSON_SCHEMA = 2
+JSON_SCHEMA = 3
 _FOLDED = ("new", "same", "identical")
 _TEXTS = ("verdict", "setting", "coalition", "defense", "attack", "measure")
 _COLUMNS = (
@@ -80,8 +80,7 @@ def _fields(row: Row) -> dict[str, Any]:
         "change": row.change,
         "half_width": row.half_width,
         "tolerance": row.tolerance,
-        "paired": row.paired,
-        "seeds": list(row.seeds),
+        "seeds": row.seeds,
         "changed": list(row.changed),
         "reasons": list(row.reasons),
     }
@@ -136,8 +135,6 @@ def _cells(row: Row) -> tuple[Content, ...]:
     m, pairing = row.measure, row.pairing
     if m is None or pairing is None:
         return (*names, Words(m.title if m else ""), *[Words("")] * 4, joined(reasons, "; "))
-    if not row.paired:
-        reasons.append(Words(f"{row.seeds[0]} and {row.seeds[1]} other seeds"))
     unit = f" ({m.unit})" if m.unit else ""
     old, new = pairing.means
     change = _amount(m, pairing.change, signed=True)
@@ -157,13 +154,11 @@ def _method(c: Comparison) -> Block:
         m.metric: f"{m.metric} {c.floors[m.metric] * m.scale:g} {m.unit}".strip()
         for m in MEASURES.values()
     }
-    pairs = sorted({row.seeds[1] for row in c.rows if row.pairing and row.paired})
-    seeds = "no seed in common, so that intervals are unpaired"
-    if pairs:
-        seeds = f"{' or '.join(map(str, pairs))} paired seeds"
+    seeds = sorted({row.seeds for row in c.rows if row.pairing})
     lines: list[Text] = [
         Words(
-            f"{c.compared} numbers compared on {seeds}. Tolerance: the larger of the floor "
+            f"{c.compared} numbers compared on {' or '.join(map(str, seeds)) or 'no'} paired "
+            "seeds. Tolerance: the larger of the floor "
             f"({', '.join(floors.values())}) and the half-width of the interval of the change, at "
             f"a level of {FALSE_ALARMS:.0%} for all of them together (Bonferroni)."
         )

@@ -476,8 +476,8 @@ def number(value: float | None, digits: int = 4) -> float | int | None:
     if value is None or not math.isfinite(value):
         return None
     rounded = round(float(value), digits) or float(f"{value:.{digits - 1}e}")
-    whole = rounded == int(rounded) and abs(rounded) < 1e15
-    return int(rounded) if whole else rounded
+    is_whole = rounded == int(rounded) and abs(rounded) < 1e15
+    return int(rounded) if is_whole else rounded
 
 
 def interval(estimate: Interval | None) -> list[float | int | None] | None:
@@ -492,8 +492,8 @@ def interval(estimate: Interval | None) -> list[float | int | None] | None:
 
 def packed(values: np.ndarray, width: int = 2) -> str:
     """Return [n] whole numbers in ``width`` characters each; larger ones as the largest."""
-    whole = np.clip(values, 0, 64**width - 1).astype(np.int64)
-    return "".join(_DIGITS[(whole[:, None] >> 6 * np.arange(width)[::-1]) & 63].ravel())
+    numbers = np.clip(values, 0, 64**width - 1).astype(np.int64)
+    return "".join(_DIGITS[(numbers[:, None] >> 6 * np.arange(width)[::-1]) & 63].ravel())
 
 
 def packed_numbers(values: Sequence[float | None], scale: int, width: int) -> str:

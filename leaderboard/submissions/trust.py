@@ -105,13 +105,8 @@ class Marks:
         reasons = Counter(text for r in records for text in self.stale(r))
         if reasons:
             n = sum(bool(self.stale(r)) for r in records)
-            texts: list[Text] = [
-                Quote(f"{text} ({times})", 160)
-                for text, times in reasons.most_common(_MOST_REASONS)
-            ]
-            if len(reasons) > _MOST_REASONS:
-                texts.append(Words(f"and {len(reasons) - _MOST_REASONS} more"))
             start = Words(f"stale, made by other code than is installed here: {n}: ")
+            texts = [Quote(f"{text} ({k})", 160) for text, k in reasons.most_common(_MOST_REASONS)]
             lines.append((start, *joined(texts, "; ")))
         return lines
 
@@ -181,11 +176,11 @@ def _versions(run: Mapping[str, Any]) -> Iterator[str]:
 
 def _changed(kind: str, use: _Use) -> Iterator[str]:
     name, version = _package_of(use)
-    here = _installed(name)
-    if here is None:
+    installed = _installed(name)
+    if installed is None:
         return
-    if here != version:
-        yield f"{kind} '{use['name']}' is of {name} {version}, here {here}"
+    if installed != version:
+        yield f"{kind} '{use['name']}' is of {name} {version}, here {installed}"
     elif _digest(str(use["target"]), name) != use["digest"]:
         yield f"the code of {kind} '{use['name']}' changed ({name} {version})"
 
