@@ -16,242 +16,237 @@ from fedbench.core.contract.samples import Batch, MemberData, Selection
 
 
 class Misfit(NamedTuple):
-    """A wrong return value: what was found, and what was expected."""
+    """Wrong return value, and what was expected."""
 
-    found: str
+    actual: str
     expected: str
 
 
-Fits = Misfit | None  # None: the value is accepted
+Fit = Misfit | None  # None: the value is accepted
+_FACTS = "a mapping from short names to finite numbers, short texts, or short lists of one of these"
 
 
-def found(answer: Any) -> str:
-    """A returned value in a few words."""
-    if isinstance(answer, torch.Tensor):
-        return f"a tensor of shape {list(answer.shape)}"
-    return repr(answer) if isinstance(answer, int | float) else type(answer).__name__
+def describe(value: Any) -> str:
+    """Return a value in a few words."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    return repr(value) if isinstance(value, int | float) else type(value).__name__
 
 
-def vector(answer: Any, shape: torch.Size, like: torch.Tensor) -> Fits:
-    """Floats of this shape where ``like`` is; of any width, since they are copied into place."""
+def vector(answer: Any, shape: torch.Size, like: torch.Tensor) -> Fit:
+    """Accept floats of this shape on the device of ``like``, of any width: they are copied."""
     return _tensor(answer, list(shape), like, "floats")
 
 
-def _tensor(answer: Any, shape: list[Any], like: torch.Tensor, of: str, who: str = "") -> Fits:
-    """``shape``: None where any length will do. ``of``: floats, int64 or bool. ``who``: the field
-    of a larger answer.
+def _tensor(
+    answer: Any,
+    shape: list[Any],
+    like: torch.Tensor,
+    dtype: str,
+    field: str = "",
+) -> Fit:
+    """Accept a dense tensor.
+
+    Args:
+        shape: its lengths, None where any will do.
+        like: a tensor on the expected device.
+        dtype: ``floats``, or a name of torch's.
+        field: the field of a larger answer, for the message.
     """
-    lead = f"{who} that is " if who else ""
-    words = f"a tensor of shape [{', '.join('n' if n is None else str(n) for n in shape)}]"
+    lead = f"{field} that is " if field else ""
+    expected = f"a tensor of shape [{', '.join('n' if n is None else str(n) for n in shape)}]"
     if not isinstance(answer, torch.Tensor) or answer.dim() != len(shape):
-        return Misfit(lead + found(answer), words)
+        return Misfit(lead + describe(answer), expected)
     if any(n not in (None, m) for n, m in zip(shape, answer.shape, strict=True)):
-        return Misfit(lead + found(answer), words)
+        return Misfit(lead + describe(answer), expected)
     if answer.layout != torch.strided:
         return Misfit(f"{lead}a sparse tensor", "a dense one")
-    if not (answer.is_floating_point() if of == "floats" else answer.dtype == getattr(torch, of)):
-        return Misfit(
-            f"{lead}a tensor of {str(answer.dtype).removeprefix('torch.')}", f"{words} of {of}"
-        )
-    return (
-        None
-        if answer.device == like.device
-        else Misfit(f"{lead}a tensor on {answer.device}", f"one on {like.device}")
-    )
+    name = _dtype_name(answer)
+    if name != dtype and not (dtype == "floats" and answer.is_floating_point()):
+        return Misfit(f"{lead}a tensor of {name}", f"{expected} of {dtype}")
+    if answer.device != like.device:
+        return Misfit(f"{lead}a tensor on {answer.device}", f"one on {like.device}")
+    return None
 
 
-def _first(checks: list[Fits]) -> Fits:
-    return next((misfit for misfit in checks if misfit is not None), None)
+def _dtype_name(t: torch.Tensor) -> str:
+    return str(t.dtype).removeprefix("torch.")
 
 
-def _nothing(answer: Any, *args: Any) -> Fits:
-    return (
-        None
-        if answer is None
-        else Misfit(found(answer), "None: what this phase returns is used nowhere")
-    )
+def _optional(
+    answer: Any,
+    shape: list[Any],
+    like: torch.Tensor,
+    dtype: str,
+    field: str,
+) -> Fit:
+    return None if answer is None else _tensor(answer, shape, like, dtype, field)
 
 
-def _scalar(answer: Any, *args: Any) -> Fits:
+def _nothing(answer: Any, *args: Any) -> Fit:
+    if answer is None:
+        return None
+    return Misfit(describe(answer), "None: what this phase returns is used nowhere")
+
+
+def _scalar(answer: Any, logits: torch.Tensor, *args: Any) -> Fit:
     if not isinstance(answer, torch.Tensor) or answer.numel() != 1:
-        return Misfit(found(answer), "a tensor with one element")
-    if misfit := _tensor(answer, list(answer.shape), args[0], "floats"):
-        return misfit
-    return (
-        None
-        if answer.requires_grad
-        else Misfit("a loss without a gradient", "one that is computed from the logits")
+        return Misfit(describe(answer), "a tensor with one element")
+    misfit = _tensor(answer, list(answer.shape), logits, "floats")
+    if misfit is None and not answer.requires_grad:
+        return Misfit("a loss without a gradient", "one that is computed from the logits")
+    return misfit
+
+
+def _index(answer: Any, models: Any, *args: Any) -> Fit:
+    if type(answer) is int and 0 <= answer < len(models):
+        return None
+    return Misfit(describe(answer), f"0..{len(models) - 1}")
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+def _data(answer: Any, data: MemberData, ctx: Any) -> Fit:
+    """Accept data of any number of samples, which the loop checks, with values to train on."""
+    if not isinstance(answer, MemberData):
+        return Misfit(describe(answer), "MemberData")
+    n = None
+    classes = ctx.federation.n_classes
+    if isinstance(answer.y, torch.Tensor) and answer.y.dim() == 1:
+        n = len(answer.y)
+    dtype = "floats"
+    if isinstance(answer.x, torch.Tensor) and answer.x.dtype == data.x.dtype:
+        dtype = "floats" if answer.x.is_floating_point() else _dtype_name(data.x)
+    misfit = (
+        _tensor(answer.y, [None], data.y, "int64", "data.y")
+        or _tensor(answer.x, [None, *data.x.shape[1:]], data.x, dtype, "data.x")
+        or _optional(answer.soft, [n, classes], data.x, "floats", "data.soft")
+        or _optional(answer.held_out, [n], data.x, "bool", "data.held_out")
     )
+    return misfit or _values(answer, data, classes)
 
 
-def _index(answer: Any, models: Any, *args: Any) -> Fits:
-    fits = type(answer) is int and 0 <= answer < len(models)
-    return None if fits else Misfit(found(answer), f"0..{len(models) - 1}")
-
-
-def _data(answer: Any, data: MemberData, ctx: Any) -> Fits:
-    """The loop checks the number of samples."""
-    return _kinds(answer, data, ctx) or _values(answer, data, ctx.federation.n_classes)
-
-
-def _values(answer: MemberData, data: MemberData, classes: int) -> Fits:
-    """Values that no model can be trained on; called once a client."""
+def _values(answer: MemberData, data: MemberData, classes: int) -> Fit:
+    """Accept values that a model can be trained on; called once a client."""
     for name in ("x", "soft"):
         part = getattr(answer, name)
-        if (
-            part is not None
-            and part is not getattr(data, name)
-            and not bool(torch.isfinite(part).all())
-        ):
+        if part is None or part is getattr(data, name):
+            continue
+        if not bool(torch.isfinite(part).all()):
             return Misfit(f"data.{name} with values that are not finite", "finite ones")
     if answer.y is data.y or not len(answer.y):
         return None
-    low, high = (int(end) for end in answer.y.aminmax())
-    return (
-        None
-        if low >= 0 and high < classes
-        else Misfit(f"data.y from {low} to {high}", f"labels in 0..{classes - 1}")
-    )
+    return _classes(answer.y, classes, "data.y")
 
 
-def _kinds(answer: Any, data: MemberData, ctx: Any) -> Fits:
-    if not isinstance(answer, MemberData):
-        return Misfit(found(answer), "MemberData")
-    n = len(answer.y) if isinstance(answer.y, torch.Tensor) and answer.y.dim() == 1 else None
-    return _first(
-        [
-            _tensor(answer.y, [None], data.y, "int64", "data.y"),
-            _tensor(answer.x, [None, *data.x.shape[1:]], data.x, _kind(answer.x, data.x), "data.x"),
-            None
-            if answer.soft is None
-            else _tensor(answer.soft, [n, ctx.federation.n_classes], data.x, "floats", "data.soft"),
-            None
-            if answer.held_out is None
-            else _tensor(answer.held_out, [n], data.x, "bool", "data.held_out"),
-        ]
-    )
+def _classes(y: torch.Tensor, classes: int, field: str) -> Fit:
+    low, high = (int(end) for end in y.aminmax())
+    if low >= 0 and high < classes:
+        return None
+    return Misfit(f"{field} from {low} to {high}", f"labels in 0..{classes - 1}")
 
 
-def _kind(x: Any, before: torch.Tensor) -> str:
-    """What samples are made of: floats, or what they were (bytes)."""
-    same = isinstance(x, torch.Tensor) and x.dtype == before.dtype and not x.is_floating_point()
-    return str(before.dtype).removeprefix("torch.") if same else "floats"
-
-
-def _selection(answer: Any, ctx: Any) -> Fits:
+def _selection(answer: Any, ctx: Any) -> Fit:
     if answer is None:
         return None
     if not isinstance(answer, Selection):
-        return Misfit(found(answer), "Selection or None")
-    like, n = ctx.data.y, len(ctx.data.y)
-    if misfit := _tensor(answer.index, [None], like, "int64", "an index"):
+        return Misfit(describe(answer), "Selection or None")
+    n = len(ctx.data.y)
+    if misfit := _tensor(answer.index, [None], ctx.data.y, "int64", "an index"):
         return misfit
-    if len(answer.index) and not (int(answer.index.min()) >= 0 and int(answer.index.max()) < n):
-        return Misfit(
-            f"an index from {int(answer.index.min())} to {int(answer.index.max())}",
-            f"positions in 0..{n - 1}",
-        )
+    if len(answer.index):
+        low, high = (int(end) for end in answer.index.aminmax())
+        if low < 0 or high >= n:
+            return Misfit(f"an index from {low} to {high}", f"positions in 0..{n - 1}")
     if misfit := _flag(answer.flag, len(answer.index)):
         return misfit
-    if answer.batches is not None and not (type(answer.batches) is int and answer.batches >= 0):
-        return Misfit(f"batches that are {found(answer.batches)}", "None, or an integer >= 0")
-    return (
-        None
-        if type(answer.poisson) is bool
-        else Misfit(f"poisson that is {found(answer.poisson)}", "True or False")
-    )
+    batches = answer.batches
+    if batches is not None and not (type(batches) is int and batches >= 0):
+        return Misfit(f"batches that are {describe(batches)}", "None, or an integer >= 0")
+    if type(answer.poisson) is not bool:
+        return Misfit(f"poisson that is {describe(answer.poisson)}", "True or False")
+    return None
 
 
-def _batch(answer: Any, batch: Batch, ctx: Any) -> Fits:
+def _flag(flag: Any, n: int) -> Fit:
+    """Accept flags of any type, one a sample."""
+    if flag is None or (isinstance(flag, torch.Tensor) and flag.dim() > 0 and len(flag) == n):
+        return None
+    return Misfit(f"a flag that is {describe(flag)}", f"None, or one of each of the {n} samples")
+
+
+def _batch(answer: Any, batch: Batch, ctx: Any) -> Fit:
     if not isinstance(answer, Batch):
-        return Misfit(found(answer), "Batch")
+        return Misfit(describe(answer), "Batch")
     if misfit := _tensor(answer.x, [None, *batch.x.shape[1:]], batch.x, "floats", "batch.x"):
         return misfit
-    if answer.x.dtype != batch.x.dtype or not len(answer.x):
-        what = str(answer.x.dtype).removeprefix("torch.") if len(answer.x) else "an empty tensor"
-        return Misfit(
-            f"batch.x that is {what}", f"samples of {str(batch.x.dtype).removeprefix('torch.')}"
-        )
-    n, classes = len(answer.x), ctx.federation.n_classes
-    return _first(
-        [
-            _labels(answer.y, n, batch.y, classes),
-            None
-            if answer.index is batch.index
-            else _tensor(answer.index, [n], batch.y, "int64", "batch.index"),
-            None
-            if answer.soft is None
-            else _tensor(answer.soft, [n, classes], batch.x, "floats", "batch.soft"),
-            _flag(answer.flag, n),
-        ]
-    )
-
-
-def _labels(y: Any, n: int, before: torch.Tensor, classes: int) -> Fits:
-    if y is before and len(y) == n:
-        return None
-    if misfit := _tensor(y, [n], before, "int64", "batch.y"):
-        return misfit
-    low, high = (int(end) for end in y.aminmax())
+    n = len(answer.x)
+    classes = ctx.federation.n_classes
+    if answer.x.dtype != batch.x.dtype or not n:
+        content = _dtype_name(answer.x) if n else "an empty tensor"
+        return Misfit(f"batch.x that is {content}", f"samples of {_dtype_name(batch.x)}")
+    if answer.y is not batch.y or len(answer.y) != n:
+        misfit = _tensor(answer.y, [n], batch.y, "int64", "batch.y")
+        misfit = misfit or _classes(answer.y, classes, "batch.y")
+    if not misfit and answer.index is not batch.index:
+        misfit = _tensor(answer.index, [n], batch.y, "int64", "batch.index")
     return (
-        None
-        if low >= 0 and high < classes
-        else Misfit(f"batch.y from {low} to {high}", f"labels in 0..{classes - 1}")
+        misfit
+        or _optional(answer.soft, [n, classes], batch.x, "floats", "batch.soft")
+        or _flag(answer.flag, n)
     )
 
 
-def _flag(flag: Any, n: int) -> Fits:
-    """Flags of any type, one a sample."""
-    fits = flag is None or (isinstance(flag, torch.Tensor) and flag.dim() > 0 and len(flag) == n)
-    return (
-        None
-        if fits
-        else Misfit(f"a flag that is {found(flag)}", f"None, or one of each of the {n} samples")
-    )
+# --- facts and rows -------------------------------------------------------------------------------
 
 
-def _facts(answer: Any, *args: Any) -> Fits:
-    expected = (
-        "a mapping from short names to finite numbers, short texts, or short lists of one of these"
-    )
+def _facts(answer: Any, *args: Any) -> Fit:
     if not isinstance(answer, Mapping):
-        return Misfit(found(answer), expected)
-    wrong = [
-        (k, v) for k, v in answer.items() if not (type(k) is str and is_fact(k) and is_fact(v))
-    ]
-    bad = [f"{k!r:.60} is {type(v).__name__} {v!r:.60}" for k, v in wrong]
-    if bad:
-        return Misfit(found(answer), f"{expected}, of Python's own types; {bad[0]}")
+        return Misfit(describe(answer), _FACTS)
+    for name, value in answer.items():
+        if not (type(name) is str and is_fact(name) and is_fact(value)):
+            wrong = f"{name!r:.60} is {type(value).__name__} {value!r:.60}"
+            return Misfit(describe(answer), f"{_FACTS}, of Python's own types; {wrong}")
     remarks = answer.get(REMARKS, [])
-    fits = isinstance(remarks, list) and all(isinstance(text, str) for text in remarks)
-    return None if fits else Misfit(f"'{REMARKS}' that are {found(remarks)}", "a list of sentences")
+    if isinstance(remarks, list) and all(isinstance(text, str) for text in remarks):
+        return None
+    return Misfit(f"'{REMARKS}' that are {describe(remarks)}", "a list of sentences")
 
 
-def _same_shape(answer: Any, rows: torch.Tensor, ctx: Any) -> Fits:
-    """Non-finite rows are a divergence, handled by the loop; a non-finite answer is refused
-    here.
-    """
+def _same_shape(answer: Any, rows: torch.Tensor, ctx: Any) -> Fit:
+    """Accept rows that are not finite, a divergence that the loop handles, but no such answers."""
     if misfit := vector(answer, rows.shape, rows):
         return misfit
-    non_finite = isinstance(ctx, AnswerContext) and bool(
-        (torch.isfinite(rows) & ~torch.isfinite(answer.to(rows))).any()
-    )
-    return (
-        Misfit("logits that are not finite", "finite ones, as it was given") if non_finite else None
-    )
+    if isinstance(ctx, AnswerContext):
+        spoilt = torch.isfinite(rows) & ~torch.isfinite(answer.to(rows))
+        if bool(spoilt.any()):
+            return Misfit("logits that are not finite", "finite ones, as it was given")
+    return None
 
 
-CHECKS: dict[Returns, Callable[..., Fits]] = {
+def _gradient(answer: Any, batch: Batch, ctx: Any) -> Fit:
+    return None if answer is None else vector(answer, ctx.params.shape, ctx.params)
+
+
+def _step(
+    answer: Any,
+    rows: torch.Tensor,
+    weights: torch.Tensor,
+    ctx: Any,
+) -> Fit:
+    return vector(answer, rows.shape[1:], rows)
+
+
+CHECKS: dict[Returns, Callable[..., Fit]] = {
     "nothing": _nothing,
     "data": _data,
     "batch": _batch,
     "selection": _selection,
     "index": _index,
     "scalar": _scalar,
-    "vector or nothing": lambda answer, batch, ctx: (
-        None if answer is None else vector(answer, ctx.params.shape, ctx.params)
-    ),
+    "vector or nothing": _gradient,
     "same shape": _same_shape,
-    "step": lambda answer, rows, weights, ctx: vector(answer, rows.shape[1:], rows),
+    "step": _step,
     "facts": _facts,
 }
