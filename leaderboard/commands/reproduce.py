@@ -139,11 +139,7 @@ def _show(again: Sample) -> None:
 
 def _run(folder: Path, again: Sample, executor: Executor, rerun: str) -> None:
     """Compute the cells of the sample that ``rerun`` asks for, in a results folder of its own."""
-    from rich.console import Console
-
-    from fedbench.core.cli.output import quiet
-    from fedbench.core.cli.progress import Display
-    from fedbench.core.cli.run import without_main
+    from fedbench.core.cli.run import execute
     from fedbench.core.run.resume import pending, recorded
     from fedbench.core.store.reading import REPRODUCED
     from fedbench.core.store.results import Results
@@ -151,13 +147,9 @@ def _run(folder: Path, again: Sample, executor: Executor, rerun: str) -> None:
     store = Results.create(folder / REPRODUCED, Results.open(folder).marker()["suite"])
     with store.lock():
         store.sweep()
-        jobs = pending(again.jobs, recorded(again.jobs, store), rerun)
+        states = recorded(again.jobs, store)
         store.set_manifest([cell.stem for job in again.jobs for cell in job.cells])
-        with (
-            Display(Console(soft_wrap=True, quiet=quiet()), jobs, "reproduce") as display,
-            without_main(),
-        ):
-            executor.execute(jobs, display.watcher())
+        execute(pending(again.jobs, states, rerun), executor, "reproduce", store.root, states)
 
 
 def _report(folder: Path, again: Sample) -> int:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fedbench.core.run.resume import differences
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.run_file import digest_of_arrays
@@ -82,7 +84,7 @@ class Snapshot:
     @property
     def seeds(self) -> list[int]:
         """Return the seeds of all cells."""
-        return sorted({seed for cell in self.cells.values() for seed in cell.identities})
+        return sorted(set().union(*(cell.identities for cell in self.cells.values())))
 
 
 Seeds = dict[int, LoadedRecord]
@@ -121,12 +123,11 @@ def failures(snapshot: Snapshot) -> list[str]:
     """Return the cells that ought to have scores: not those that an attack does not apply to, nor
     those that diverged.
     """
-    return [
-        f"{key} seed {seed} {reason}"
-        for key, seeds in snapshot.unscored.items()
-        for seed, reason in seeds.items()
-        if reason.startswith(("failed", "timeout"))
-    ]
+    lines = []
+    for key, seeds in snapshot.unscored.items():
+        failed = (item for item in seeds.items() if item[1].startswith(("failed", "timeout")))
+        lines += [f"{key} seed {seed} {reason}" for seed, reason in failed]
+    return lines
 
 
 def key_of(loaded: LoadedRecord) -> Key:
@@ -147,7 +148,7 @@ def scored_cell(
     for seed, loaded in seeds.items():
         candidates = loaded.candidates_of([t.target for t in loaded.record.targets])
         # neither analyses nor test answers are part of the scores
-        arrays = {}
+        arrays: dict[str, np.ndarray] = {}
         for target, c in candidates.items():
             arrays |= {f"{target}/{name}": array for name, array in vars(c).items()}
         digests[seed] = digest_of_arrays(arrays)[:16]

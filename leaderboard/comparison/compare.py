@@ -145,10 +145,8 @@ def _machines(new: Snapshot, old: Snapshot) -> tuple[str, ...]:
 
 def _same_machine(new: Snapshot, old: Snapshot) -> bool:
     """Return whether both sides have one type of machine and one version of each library."""
-    before, now = (
-        {name: values for name, values in s.made.items() if name != "fedbench"} for s in (old, new)
-    )
-    return before == now and all(len(values) == 1 for values in now.values())
+    names = (old.made.keys() | new.made.keys()) - {"fedbench"}
+    return all(old.made.get(n) == new.made.get(n) and len(new.made[n]) == 1 for n in names)
 
 
 # -- rows of a cell, not judged yet ----------------------------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -123,8 +124,10 @@ def values_of(seeds: Mapping[int, Sequence[Candidates]], measures: Iterable[str]
         group = MEASURES[name].group
         if group is None:
             continue
-        in_group = {seed: [_in_group(c, group) for c in seeds[seed]] for seed in sorted(seeds)}
-        if any(not len(c.ids) for targets in in_group.values() for c in targets):
+        in_group = {}
+        for seed, targets in sorted(seeds.items()):
+            in_group[seed] = [_in_group(c, group) for c in targets]
+        if min((len(c.ids) for c in chain(*in_group.values())), default=0) == 0:
             continue
         if MEASURES[name].metric == "auc":
             values[name] = {seed: _auc(seed, targets) for seed, targets in in_group.items()}
@@ -161,18 +164,16 @@ def _auc(seed: int, targets: Sequence[Candidates]) -> Value:
 
 
 def _tf01(seeds: Mapping[int, Sequence[Candidates]]) -> dict[int, Value]:
-    sizes = [int((c.kind != MEMBER).sum()) for targets in seeds.values() for c in targets]
-    if enough(sizes):
-        rate = pooled_value
-    elif alignable(sizes, len(seeds)):
-        rate = aligned_rate
-    else:
+    sizes = [int((c.kind != MEMBER).sum()) for c in chain(*seeds.values())]
+    together = enough(sizes)
+    if not together and not alignable(sizes, len(seeds)):
         return {}
     values = {}
     for seed, targets in seeds.items():
         samples = [_sample(seed, c) for c in targets]
         pulls = [100 * _pulls(_called(s)) for s in samples]
-        values[seed] = _value([100 * rate(samples)], None, pulls)
+        rate = pooled_value(samples) if together else aligned_rate(samples)
+        values[seed] = _value([100 * rate], None, pulls)
     return values
 
 

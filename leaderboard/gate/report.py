@@ -5,6 +5,7 @@ folded away; and as JSON.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,9 +102,9 @@ def markdown(gate: Gate) -> str:
         if rows:
             blocks.append(_table(title, rows))
     if folded:
-        verdicts = [v for v in _FOLDED if any(row.verdict == v for row in folded)]
-        counts = ", ".join(f"{c.counts[v]} {v}" for v in verdicts)
-        blocks.append(Fold(Words(counts), (_table("", folded),)))
+        counts = Counter(row.verdict for row in folded)
+        summary = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+        blocks.append(Fold(Words(summary), (_table("", folded),)))
     return render([*blocks, _method(c)])
 
 

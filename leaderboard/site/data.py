@@ -451,9 +451,9 @@ def plain(content: Text) -> str:
 
 
 def _part(part: str | Words | Quote) -> str:
-    raw, limit = part, LONGEST
-    if not isinstance(part, str):
-        raw, limit = part.text, getattr(part, "limit", PARAGRAPH)
+    if isinstance(part, str):
+        part = Quote(part, LONGEST)
+    raw, limit = part.text, getattr(part, "limit", PARAGRAPH)
     before, after = " " * raw[:1].isspace(), " " * (len(raw) > 1 and raw[-1:].isspace())
     return before + text(raw, limit) + after
 

@@ -129,7 +129,7 @@ def _static() -> dict[str, bytes]:
 def _documents() -> str:
     """Return the address of the documents that the package gives; "" without one."""
     urls = metadata.metadata(DISTRIBUTION).get_all("Project-URL") or []
-    return dict(url.split(", ", 1) for url in urls).get("Documentation", "")
+    return str(dict(url.split(", ", 1) for url in urls).get("Documentation", ""))
 
 
 def _csv(board: Board) -> bytes:

@@ -68,11 +68,9 @@ def export(
     if out.exists():
         raise UserError(f"{out}: exists; nothing was overwritten - name another file with -o")
     source = _Source.of_folder(root, root)
-    records = [
-        r
-        for r in source.records
-        if all(_names(r.record, kind) & names for kind, names in (only or {}).items())
-    ]
+    records = source.records
+    for kind, names in (only or {}).items():
+        records = [r for r in records if _names(r.record, kind) & names]
     if not records:
         raise UserError(f"{root}: --only leaves no record; `fedbench show {root}` lists them")
     if mistakes := disagreeing(records):
