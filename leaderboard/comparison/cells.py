@@ -90,33 +90,35 @@ class Snapshot:
 Seeds = dict[int, LoadedRecord]
 
 
-def snapshot_of(records: Iterable[LoadedRecord]) -> Snapshot:
+def snapshot_of(records: Sequence[LoadedRecord]) -> Snapshot:
     """Return the cells of the records of one suite, with the measures of the gate."""
     scored: dict[Key, Seeds] = {}
     runs: dict[Key, Seeds] = {}
     unscored: dict[Key, dict[int, str]] = {}
-    made: dict[str, set[str]] = {name: set() for name in _MADE}
-    suite = ""
     for loaded in records:
-        record, key = loaded.record, key_of(loaded)
-        suite = record.suite
-        for name in _MADE:
-            made[name].add(str(getattr(record.provenance, name)))
-        if record.outcome == "ok":
-            scored.setdefault(key, {}).setdefault(record.seed, loaded)
-            run = key._replace(attack="", view="")
-            runs.setdefault(run, {}).setdefault(record.seed, loaded)
+        r, key = loaded.record, key_of(loaded)
+        if r.outcome == "ok":
+            scored.setdefault(key, {}).setdefault(r.seed, loaded)
+            runs.setdefault(_run_of(key), {}).setdefault(r.seed, loaded)
         else:
-            reason = f"{record.outcome}: {record.reason or 'no reason given'}"
-            unscored.setdefault(key, {}).setdefault(record.seed, reason)
+            reason = f"{r.outcome}: {r.reason or 'no reason given'}"
+            unscored.setdefault(key, {}).setdefault(r.seed, reason)
     cells = [scored_cell(key, seeds) for key, seeds in scored.items()]
     cells += [run_cell(key, seeds) for key, seeds in runs.items()]
     return Snapshot(
-        suite=suite,
-        made={name: sorted(values) for name, values in made.items()},
-        cells={cell.key: cell for cell in sorted(cells, key=lambda cell: cell.key)},
+        suite=records[0].record.suite,
+        made={name: _versions(records, name) for name in _MADE},
+        cells={cell.key: cell for cell in cells},
         unscored=unscored,
     )
+
+
+def _versions(records: Sequence[LoadedRecord], name: str) -> list[str]:
+    return sorted({str(getattr(loaded.record.provenance, name)) for loaded in records})
+
+
+def _run_of(key: Key) -> Key:
+    return key._replace(attack="", view="")
 
 
 def failures(snapshot: Snapshot) -> list[str]:
@@ -164,7 +166,7 @@ def run_cell(key: Key, seeds: Seeds) -> Cell:
         identities[seed] = {"run": _identity(loaded)["run"]}
         digests[seed] = digest_of_arrays({"test_correct": loaded.test_correct()})[:16]
         accuracies[seed] = accuracy_of(loaded)
-    return Cell(key, identities, digests, {ACCURACY: accuracies})
+    return Cell(_run_of(key), identities, digests, {ACCURACY: accuracies})
 
 
 def _identity(loaded: LoadedRecord) -> Identity:

@@ -24,7 +24,7 @@ _MOST_REASONS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One measure of one cell or, without a ``measure``, why a cell has none to compare."""
+    """A measure of one cell or, without a ``measure``, why a cell has none to compare."""
 
     key: Key
     verdict: Verdict

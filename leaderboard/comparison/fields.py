@@ -86,16 +86,20 @@ def _near(path: str, old: list[Any], new: list[Any]) -> bool:
     types = {type(value) for value in [*old, *new]} - {type(None)}
     if not types <= {int, float}:
         return _texts(old) == _texts(new)
-    counts = {type(value) for value in [*old, *new]} == {int}
-    if path.startswith("facts."):
-        slack = 2.0 if counts else 0.0
-    else:
-        slack = len(old) * (1.0 if counts or "tf01" in path else _SLACK)
     a, b = np.array(old, float), np.array(new, float)  # NaN where there is none
     difference = np.nansum(abs(a - b))
     largest = max(np.nansum(abs(a)), np.nansum(abs(b)))
     same_gaps = (np.isnan(a) == np.isnan(b)).all()
+    slack = _slack(path, len(old), types == {int})
     return bool(same_gaps and difference <= _SHARE * largest + slack)
+
+
+def _slack(path: str, n: int, counts: bool) -> float:
+    if path.startswith("facts."):
+        return 2.0 * counts
+    if counts or "tf01" in path:
+        return n
+    return n * _SLACK
 
 
 def _texts(values: list[Any]) -> list[Any]:

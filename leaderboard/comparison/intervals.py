@@ -27,7 +27,7 @@ from fedbench.leaderboard.comparison.measures import Value
 
 @dataclass(frozen=True, kw_only=True)
 class Pairing:
-    """One measure of one cell, on the same seeds in the same order."""
+    """A measure of one cell, on the same seeds in the same order."""
 
     old: Sequence[Value]
     new: Sequence[Value]

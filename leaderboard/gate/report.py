@@ -102,10 +102,14 @@ def markdown(gate: Gate) -> str:
         if rows:
             blocks.append(_table(title, rows))
     if folded:
-        counts = Counter(row.verdict for row in folded)
-        summary = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
-        blocks.append(Fold(Words(summary), (_table("", folded),)))
+        blocks.append(_fold(folded))
     return render([*blocks, _method(c)])
+
+
+def _fold(rows: Sequence[Row]) -> Fold:
+    counts = Counter(row.verdict for row in rows)
+    summary = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+    return Fold(Words(summary), (_table("", rows),))
 
 
 def _summary(gate: Gate) -> Text:

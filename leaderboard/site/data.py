@@ -281,6 +281,10 @@ class Cells:
         positions = self.shared[table]
         return positions.setdefault(json.dumps(value), len(positions))
 
+    def list_at(self, table: str, values: list[int]) -> int:
+        """Return the position of a list in a shared table; -1 of an empty one."""
+        return self.at(table, values) if values else -1
+
     def use(self, use: ComponentUse) -> int:
         """Return the position of a component with its parameters; of several defenses in one,
         parameters are led by the defense's name.
@@ -329,7 +333,7 @@ class Cells:
             "outcome": self.at("outcomes", outcome_of(loaded)),
             "reason": self.at("reasons", text(r.reason, 400)),
             "sample": self.at("samples", [group, *sizes]),
-            "targets": self.at("targets", codes) if codes else -1,
+            "targets": self.list_at("targets", codes),
             "auc": packed_numbers([s.value("auc") for s in scores], 100_000, width=3),
             "error": packed_numbers([s.error("auc") for s in scores], 10_000, width=2),
             "tf01": rates if any(rate is not None for rate in rates) else [],
@@ -370,8 +374,8 @@ class Cells:
             "machine": self.at("machines", [[name, text(value)] for name, value in origin(loaded)]),
             "started": text(m.started, 40),
             "times": [number(seconds, 2) for seconds in times],
-            "accuracy": None if r.utility is None else number(r.accuracy),
-            "rounds": self.at("rounds", [row.round for row in r.history]) if r.history else -1,
+            "accuracy": r.utility and number(r.accuracy),
+            "rounds": self.list_at("rounds", [row.round for row in r.history]),
             "history": [
                 [number(row.accuracy) for row in r.history],
                 [number(row.train_loss) for row in r.history],

@@ -117,7 +117,7 @@ def _of_scores(claimed: LoadedRecord, again: LoadedRecord) -> Compared:
 def _snapshot(loaded: LoadedRecord) -> Snapshot:
     """Return one cell for each target, and one for the run."""
     key, seeds = key_of(loaded), {loaded.record.seed: loaded}
-    cells = [run_cell(key._replace(attack="", view=""), seeds)]
+    cells = [run_cell(key, seeds)]
     for t in loaded.record.targets:
         of_target = key._replace(attack=f"{key.attack}, target {t.target}")
         cells.append(scored_cell(of_target, seeds, MEASURES, t.target))
