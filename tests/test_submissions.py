@@ -311,30 +311,12 @@ def bundle_of_rounds(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("attack", "path", "value", "said"),
-    [
-        (
-            "blackbox-loss",
-            "targets/0/rounds/last_auc",
-            0.5,
-            "rounds.last_auc is 0.5, its scores give",
-        ),
-        (
-            "blackbox-loss",
-            "targets/0/rounds/last_tf01",
-            0.5,
-            "rounds.last_tf01 is 0.5, its scores give",
-        ),
-    ],
-)
-def test_a_forged_number_of_single_rounds_is_refused(
-    bundle_of_rounds, tmp_path, attack, path, value, said, call
-):
+@pytest.mark.parametrize("number", ["last_auc", "last_tf01"])
+def test_a_forged_number_of_single_rounds_is_refused(bundle_of_rounds, tmp_path, number, call):
     files = files_of(bundle_of_rounds)
-    refused(
-        tmp_path / "b.zip", packed(edited(files, pick(files, attack), (path, value))), said, call
-    )
+    forged = edited(files, pick(files, "blackbox-loss"), (f"targets/0/rounds/{number}", 0.5))
+    said = f"rounds.{number} is 0.5, its scores give"
+    refused(tmp_path / "b.zip", packed(forged), said, call)
 
 
 # --- hostile files --------------------------------------------------------------------------------
