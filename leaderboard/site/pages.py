@@ -30,8 +30,7 @@ from fedbench.leaderboard.site.schema import (
     document_file,
     not_a_board,
 )
-from fedbench.leaderboard.tables import ranking
-from fedbench.leaderboard.tables.common import number, plain_text, span
+from fedbench.leaderboard.tables.common import named, number, plain_text, span
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -266,7 +265,7 @@ def _standing(board: Board, at: int) -> str:
             relation = "tied with"
         groups[relation].append(rival.label)
     return "; ".join(
-        f"{relation} {plain_text(ranking.named(labels, MOST_NAMED))}"
+        f"{relation} {plain_text(named(labels, MOST_NAMED))}"
         for relation, labels in groups.items()
         if labels
     )
