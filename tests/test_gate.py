@@ -18,12 +18,12 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.metrics import auc
 from fedbench.core.store.integrity import digest_of
 from fedbench.core.store.reading import load_records
-from fedbench.leaderboard.gate.file import read_baseline, write_baseline
-from fedbench.leaderboard.gate.measures import ACCURACY, Value
-from fedbench.leaderboard.gate.noise import Pairing, half_widths
+from fedbench.leaderboard.comparison.cells import Cell, Key, Snapshot
+from fedbench.leaderboard.comparison.compare import FALSE_ALARMS, compare
+from fedbench.leaderboard.comparison.intervals import Pairing, half_widths
+from fedbench.leaderboard.comparison.measures import ACCURACY, Value
+from fedbench.leaderboard.gate.file import read_baseline, snapshot_in, write_baseline
 from fedbench.leaderboard.gate.report import Gate, markdown
-from fedbench.leaderboard.gate.snapshot import Cell, Key, Snapshot, snapshot_of
-from fedbench.leaderboard.gate.verdict import FALSE_ALARMS, compare
 
 DEFENSES, SEEDS = ("mixup", "none"), (0, 1, 2, 3, 4)
 SIGNAL_OF = {"fta": "confidence", "yeom": "loss"}  # the attacks
@@ -205,17 +205,15 @@ def test_cells_and_seeds_that_are_gone_or_new_are_named():
     found = compare(new, old)
     assert verdicts(found) == {("missing", "fta", None)}
     assert found.rows[0].reasons == ("seed 3 diverged: loss is not finite",)
-    assert row(found).seeds == (4, 4)
+    assert row(found).seeds == 4
 
 
-@pytest.mark.parametrize(
-    ("seeds", "paired", "counted"), [((1, 3), True, (2, 2)), ((10, 11, 12), False, (5, 3))]
-)
-def test_shared_seeds_are_compared_in_pairs_and_others_unpaired(seeds, paired, counted):
-    found = compare(snapshot(seeds), snapshot())
-    assert found.counts == {"identical" if paired else "same": NUMBERS}
-    assert (row(found).paired, row(found).seeds) == (paired, counted)
-    assert compare(made_of("run/model/params/hidden", 9, seeds), snapshot()).compared == 0
+def test_shared_seeds_are_compared_in_pairs_and_others_not_at_all():
+    found = compare(snapshot((1, 3)), snapshot())
+    assert (found.counts, row(found).seeds) == ({"identical": NUMBERS}, 2)
+    found = compare(snapshot((10, 11)), snapshot())
+    assert {r.reasons for r in found.rows} == {("no seed in common",)}
+    assert found.compared == 0
 
 
 @pytest.mark.parametrize(
@@ -244,13 +242,11 @@ def test_another_protocol_is_not_comparable_and_fails_the_gate(path, value, reas
         ("signals/loss/digest", "the code of signals.loss changed", 2),
     ],
 )
-def test_changed_code_is_compared_and_named_unless_it_must_be_the_same(path, said, cells):
+def test_changed_code_is_compared_and_named(path, said, cells):
     found = compare(made_of(path, "new"), snapshot())
     touched = {r.key for r in found.rows if any(said in what for what in r.changed)}
     assert found.counts == {"identical": NUMBERS}
     assert len(touched) == cells
-    strict = compare(made_of(path, "new"), snapshot(), refuse_changed_code=True)
-    assert {r.key for r in strict.rows if r.verdict == "not-comparable"} == touched
 
 
 def test_another_machine_is_compared_and_another_suite_is_not():
@@ -274,41 +270,33 @@ def test_another_machine_is_compared_and_another_suite_is_not():
 # --- intervals ------------------------------------------------------------------------------------
 
 
-def width_of(old, new, paired, level=0.01):
-    (width,) = half_widths([Pairing(old=old, new=new, paired=paired)], level)
-    return width
-
-
 def test_the_interval_of_one_cell_is_students():
     rng = np.random.default_rng(0)
     old, new = rng.normal(size=5), rng.normal(size=5)
-    low, high = stats.ttest_ind(new[:4], old).confidence_interval(0.99)
-    assert width_of(values(old), values(new[:4]), paired=False) == pytest.approx((high - low) / 2)
     for change in (0.01 * new, 9 * new):  # the narrower of two intervals, each at half the level
         either = stats.ttest_rel(old + change, old), stats.ttest_ind(old + change, old)
         ends = [test.confidence_interval(0.995) for test in either]
-        assert width_of(values(old), values(old + change), True) == pytest.approx(
-            min((e.high - e.low) / 2 for e in ends)
-        )
+        (width,) = half_widths([Pairing(old=values(old), new=values(old + change))], 0.01)
+        assert width == pytest.approx(min((e.high - e.low) / 2 for e in ends))
 
 
 def test_a_family_shares_its_variance_and_the_degrees_of_freedom_of_its_independent_residuals():
-    a, b, old = np.array([1.0, -1, 0, 0]), np.array([0.0, 0, 1, -1]), np.array([0.5, 0.6, 0.7, 0.8])
+    a, b = np.array([1.0, -1, 0, 0]), np.array([0.0, 0, 1, -1])
 
-    def widths(*residuals, paired=False):
-        family = [
-            Pairing(old=values(old * paired), new=values(old * paired + x), paired=paired)
-            for x in residuals
-        ]
-        return half_widths(family, 0.01)
+    def widths(*changes):
+        pairs = [Pairing(old=values(-x / 2), new=values(x / 2)) for x in changes]
+        return half_widths(pairs, 0.02)
 
-    pooled = np.sqrt(2 / 6 / 2)
+    pooled = np.sqrt(1 / 6 / 2)
     assert widths(a, b) == pytest.approx([stats.t(12).ppf(0.995) * pooled] * 2)
     assert widths(a, a) == pytest.approx([stats.t(6).ppf(0.995) * pooled] * 2)
     # a cell that varies more keeps its own variance
-    t = stats.t(6 * 2.02**2 / (2**2 + 0.02**2)).ppf(0.995)
-    assert widths(a, 0.1 * b) == pytest.approx([t * pooled, t * np.sqrt(2.02 / 2 / 6 / 2)])
-    quiet, loud = widths(0.001 * a, 0.01 * b, paired=True)
+    t = stats.t(6 * 1.01**2 / (1 + 0.01**2)).ppf(0.995)
+    assert widths(a, 0.1 * b)[0] == pytest.approx(t * pooled)
+    old = np.array([0.5, 0.6, 0.7, 0.8])
+    quiet, loud = half_widths(
+        [Pairing(old=values(old), new=values(old + x)) for x in (0.001 * a, 0.01 * b)], 0.01
+    )
     assert loud == pytest.approx(10 * quiet)  # pairs of one defense say nothing of another
 
 
@@ -376,7 +364,7 @@ def baseline(finished, tmp_path, call):
 
 
 def test_the_values_are_those_of_the_scores(finished):
-    cells = snapshot_of(finished).cells
+    cells = snapshot_in(finished).cells
     assert len(cells) == 2 * (2 + 1)
     for loaded in load_records(finished):
         record = loaded.record

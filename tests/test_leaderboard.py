@@ -39,8 +39,9 @@ from fedbench.core.store.record import Costs, RoundRow, remark_note
 from fedbench.core.store.results import write_marker
 from fedbench.core.store.scores import TargetScores
 from fedbench.leaderboard.board import FullBoard, MarkdownBoard
+from fedbench.leaderboard.comparison.cells import Key
 from fedbench.leaderboard.document import MOST_LINES, document, source_of
-from fedbench.leaderboard.gate.snapshot import Key, snapshot_of
+from fedbench.leaderboard.gate.file import snapshot_in
 from fedbench.leaderboard.markdown import inline, render
 from fedbench.leaderboard.site.data import board_of
 from fedbench.leaderboard.statistics.intervals import accuracy_error, smallest_shown
@@ -184,7 +185,7 @@ def test_accuracy_is_the_mean_over_the_last_three_audited_rounds_everywhere(
     for cells in (loaded.cells, loaded.board()["runs"]["accuracy"]):
         found = cells if isinstance(cells, list) else cells.query("defense == 'mixup'").accuracy
         assert min(found) == pytest.approx(min(luck(0.75)) - below, abs=5e-5)
-    gate = snapshot_of(folder.root).cells[Key("iid", "pair", "mixup", "", "")].values["accuracy"]
+    gate = snapshot_in(folder.root).cells[Key("iid", "pair", "mixup", "", "")].values["accuracy"]
     assert [value.mean for value in gate.values()] == pytest.approx(
         np.subtract(luck(0.75), below), abs=1e-5
     )

@@ -1,5 +1,5 @@
-"""`fedbench baseline`: keep what a results folder says in a small file, to compare later results
-with.
+"""The command `fedbench baseline`: keep what a results folder says in a small file, to compare
+later results with.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def command(results: Path, file: Path, force: bool) -> None:
     that diverged, are left out; with cells that failed nothing is written.
     """
     from fedbench.core.words import bounded
-    from fedbench.leaderboard.gate.file import write_baseline
-    from fedbench.leaderboard.gate.snapshot import failures, snapshot_of
+    from fedbench.leaderboard.comparison.cells import failures
+    from fedbench.leaderboard.gate.file import snapshot_in, write_baseline
 
     root = opened(results).root
-    snapshot = snapshot_of(root)
+    snapshot = snapshot_in(root)
     if failed := failures(snapshot):
         remedy = "a baseline needs its scores: `fedbench run SUITE --rerun failed`"
-        raise UserError(*bounded(f"{root}: {what}; {remedy}" for what in failed))
+        raise UserError(*bounded(f"{root}: {cell}; {remedy}" for cell in failed))
     if not snapshot.cells:
         raise UserError(
             f"{root}: no cell has scores, so there is nothing to compare with later; nothing was "

@@ -1,21 +1,25 @@
-"""`fedbench compare`: what changed since a baseline, as an exit status and a table for a pull
-request.
+"""The command `fedbench compare`: what changed since a baseline, as an exit status and a table for
+a pull request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fedbench.core import UserError
 from fedbench.core.cli.options import examples, results_argument
 from fedbench.core.cli.output import opened, say
-from fedbench.core.words import did_you_mean
+
+if TYPE_CHECKING:
+    from fedbench.leaderboard.comparison.compare import Side
 
 _CHANGES = ("worse", "better", "missing", "not-comparable", "moved", "new")
 _ANY = "any-change"
+_METRICS = ("accuracy", "auc", "tf01")
 
 
 def _verdicts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
@@ -33,28 +37,30 @@ def _verdicts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[s
 
 
 def _floors(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    floors = {}
     for text in value:
         name, _, number = text.partition("=")
+        if name not in _METRICS:
+            raise click.BadParameter(f"'{name}' is none of {', '.join(_METRICS)}")
         try:
-            found[name] = float(number)
+            floors[name] = float(number)
         except ValueError:
             raise click.BadParameter(f"'{text}' is not NAME=NUMBER, like auc=0.02") from None
-        if not 0 <= found[name] < float("inf"):
+        if not 0 <= floors[name] < float("inf"):
             raise click.BadParameter(f"'{text}': a floor is 0 or more")
-    return found
+    return floors
 
 
 def _require_other_files(results: Path, baseline: Path, *written: Path | None) -> None:
-    """What is written replaces nothing that is compared."""
-    taken = [baseline.resolve()]
+    """Refuse to write over what is compared."""
+    used = [baseline.resolve()]
     for path in (p for p in written if p is not None):
-        if path.resolve() in taken or path.resolve().is_relative_to(results.resolve() / "records"):
+        if path.resolve() in used or path.resolve().is_relative_to(results.resolve() / "records"):
             raise UserError(
                 f"{path}: is what is compared, or is written twice; nothing was written - name "
                 "another file"
             )
-        taken.append(path.resolve())
+        used.append(path.resolve())
 
 
 @click.command(
@@ -98,11 +104,6 @@ def _require_other_files(results: Path, baseline: Path, *written: Path | None) -
     "given several times.",
 )
 @click.option(
-    "--refuse-changed-code",
-    is_flag=True,
-    help="Cells with changed code are not comparable; by default they are compared.",
-)
-@click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the table to this file.",
@@ -119,10 +120,9 @@ def _require_other_files(results: Path, baseline: Path, *written: Path | None) -
 def command(
     results: Path,
     baseline: Path,
-    side: str,
+    side: Side,
     fail_on: tuple[str, ...],
     floors: dict[str, float],
-    refuse_changed_code: bool,
     output: Path | None,
     as_json: Path | None,
 ) -> None:
@@ -136,31 +136,26 @@ def command(
     stays green.
     """
     from fedbench.core.store.files import write_atomically
-    from fedbench.leaderboard.gate.file import read_baseline
-    from fedbench.leaderboard.gate.measures import MEASURES
+    from fedbench.leaderboard.comparison.compare import compare
+    from fedbench.leaderboard.gate.file import read_baseline, snapshot_in
     from fedbench.leaderboard.gate.report import Gate, markdown
     from fedbench.leaderboard.gate.report import as_json as json_of
-    from fedbench.leaderboard.gate.snapshot import snapshot_of
-    from fedbench.leaderboard.gate.verdict import Side, compare
 
-    known = {m.metric for m in MEASURES.values()}
-    if unknown := [name for name in floors if name not in known]:
-        near = did_you_mean(unknown[0], known) or f"; it has {', '.join(sorted(known))}"
-        raise UserError(f"--floor {unknown[0]}: the gate has no such metric{near}")
     _require_other_files(results, baseline, output, as_json)
     old = read_baseline(baseline)
-    chosen: Side = "attack" if side == "attack" else "defense"
-    new = snapshot_of(opened(results).root)
-    found = compare(new, old, side=chosen, floors=floors, refuse_changed_code=refuse_changed_code)
-    gate = Gate(comparison=found, fail_on=fail_on)
-    text = markdown(gate)
+    comparison = compare(
+        snapshot_in(opened(results).root),
+        old,
+        side=side,
+        floors=floors,
+    )
+    gate = Gate(comparison=comparison, fail_on=fail_on)
+    table, document = markdown(gate), json_of(gate)
     printed = as_json is not None and str(as_json) == "-"
-    say((json_of(gate) if printed else text).rstrip("\n"))
-    for path, content in (
-        (output, text),
-        (None if printed else as_json, json_of(gate) if as_json else ""),
-    ):
-        if path is not None:
-            write_atomically(path.absolute(), content.encode())
+    say((document if printed else table).rstrip("\n"))
+    if output is not None:
+        write_atomically(output.absolute(), table.encode())
+    if as_json is not None and not printed:
+        write_atomically(as_json.absolute(), document.encode())
     if gate.failed:
         raise click.exceptions.Exit(1)

@@ -1,4 +1,4 @@
-"""`fedbench export`: a results folder as one file that others can check."""
+"""The command `fedbench export`: a results folder as one file that others can check."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def command(results: Path, output: Path, only: tuple[str, ...], observations: bo
     """
     from fedbench.leaderboard.submissions.transfer import export
 
-    done = export(
+    bundle = export(
         results.absolute(), output.absolute(), parse_only(only), say if observations else None
     )
-    say(f"{output}: {done.records} records, {done.size / 2**20:.1f} MiB, sha256 {done.sha256}")
+    say(
+        f"{output}: {bundle.records} records, {bundle.size / 2**20:.1f} MiB, sha256 {bundle.sha256}"
+    )

@@ -1,4 +1,4 @@
-"""`fedbench import`: check a bundle, recompute its metrics, unpack it."""
+"""The command `fedbench import`: check a bundle, recompute its metrics, unpack it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def command(bundle: Path, output: Path) -> None:
 
     if bundle.is_dir():
         raise UserError(f"{bundle}: is a folder; `fedbench merge` takes folders")
-    found = merge([bundle], output.absolute())
-    say(f"{output}: {found.records} records, claimed; every metric is what their scores give.")
+    merged = merge([bundle], output.absolute())
+    say(f"{output}: {merged.records} records, claimed; every metric is what their scores give.")
     say("Only claimed, since no scores decide it:")
-    for what in NOT_RECOMPUTED:
-        say(f"  {what}")
-    if found.other_draws:
+    for item in NOT_RECOMPUTED:
+        say(f"  {item}")
+    if merged.other_draws:
         say(
-            f"  standard errors of {found.other_draws} records, drawn with another numpy than is "
+            f"  standard errors of {merged.other_draws} records, drawn with another numpy than is "
             "installed here"
         )
     say(f"board: fedbench leaderboard {output}; run a part again: fedbench reproduce {output}")

@@ -1,4 +1,4 @@
-"""`fedbench merge`: several folders and bundles as one results folder."""
+"""The command `fedbench merge`: several folders and bundles as one results folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def command(sources: tuple[Path, ...], output: Path) -> None:
     """
     from fedbench.leaderboard.submissions.transfer import merge
 
-    found = merge(sources, output.absolute())
-    for note in found.notes:
+    merged = merge(sources, output.absolute())
+    for note in merged.notes:
         say(f"note: {note}")
-    say(f"{output}: {found.records} records of {len(sources)} sources")
+    say(f"{output}: {merged.records} records of {len(sources)} sources")

@@ -1,4 +1,4 @@
-"""`fedbench reproduce`: run a sample of the claimed records again and compare."""
+"""The command `fedbench reproduce`: run a sample of the claimed records again and compare."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def command(
 
 def verify(folder: Path, jobs: Sequence[Job], n: int, executor: Executor) -> bool:
     """Train ``n`` of the jobs a second time, those with the smallest keys, and compare with the
-    records of the folder. Returns whether they agree; prints the cells that do not.
+    records of the folder. Return whether they agree; print the cells that do not.
     """
     from fedbench.core.store.reading import REPRODUCED
     from fedbench.core.store.results import Results
@@ -114,13 +114,14 @@ def verify(folder: Path, jobs: Sequence[Job], n: int, executor: Executor) -> boo
     # keys are hashes: a random choice, the same each time
     chosen = sorted(jobs, key=lambda job: job.run_key)[:n]
     keys = {cell.key for job in chosen for cell in job.cells}
-    records = [
-        r for stem in dict.fromkeys(job.stem for job in chosen) for r in Results(folder).cells(stem)
-    ]
-    mine = [r for r in records if r.record.key in keys and r.record.outcome in CLAIMS]
     # closely watched: what plugins write to that is not theirs fails the second training
-    jobs = [replace(job, results=str(folder / REPRODUCED), debug=True) for job in chosen]
-    again = Sample(mine, jobs)
+    again = Sample(
+        jobs=[replace(job, results=str(folder / REPRODUCED), debug=True) for job in chosen]
+    )
+    for stem in dict.fromkeys(job.stem for job in chosen):
+        for r in Results(folder).cells(stem):
+            if r.record.key in keys and r.record.outcome in CLAIMS:
+                again.records.append(r)
     # a training of an earlier time would be taken from it
     shutil.rmtree(folder / REPRODUCED / "cache", ignore_errors=True)
     _run(folder, again, executor, "always")
@@ -130,22 +131,15 @@ def verify(folder: Path, jobs: Sequence[Job], n: int, executor: Executor) -> boo
 def _show(again: Sample) -> None:
     from fedbench.core.cli.output import show_table
 
-    show_table(
-        ["run", "rounds", "cells"],
-        [(job.title, job.setting.federation.rounds, len(job.cells)) for job in again.jobs],
-    )
+    rows = [(job.title, job.setting.federation.rounds, len(job.cells)) for job in again.jobs]
+    show_table(["run", "rounds", "cells"], rows)
     for stem, why in again.stale.items():
         say(f"stale: {stem}: {why}")
-    _advise(again)
 
 
 def _run(folder: Path, again: Sample, executor: Executor, rerun: str) -> None:
-    """The cells of the sample that ``rerun`` asks for, in a results folder of its own."""
-    from rich.console import Console
-
-    from fedbench.core.cli.output import quiet
-    from fedbench.core.cli.progress import Display
-    from fedbench.core.cli.run import without_main
+    """Compute the cells of the sample that ``rerun`` asks for, in a results folder of its own."""
+    from fedbench.core.cli.run import execute
     from fedbench.core.run.resume import pending, recorded
     from fedbench.core.store.reading import REPRODUCED
     from fedbench.core.store.results import Results
@@ -153,48 +147,24 @@ def _run(folder: Path, again: Sample, executor: Executor, rerun: str) -> None:
     store = Results.create(folder / REPRODUCED, Results.open(folder).marker()["suite"])
     with store.lock():
         store.sweep()
-        jobs = pending(again.jobs, recorded(again.jobs, store), rerun)
+        states = recorded(again.jobs, store)
         store.set_manifest([cell.stem for job in again.jobs for cell in job.cells])
-        with (
-            Display(Console(soft_wrap=True, quiet=quiet()), jobs, "reproduce") as display,
-            without_main(),
-        ):
-            executor.execute(jobs, display.watcher())
-
-
-def _advise(again: Sample) -> None:
-    """Say what to install where cells are stale because of other versions of libraries."""
-    from fedbench.leaderboard.submissions.trust import other_versions, pip_command
-
-    stale = [loaded.record for loaded in again.records if loaded.stem in again.stale]
-    versions = {
-        name: version
-        for record in stale
-        for name, version in other_versions(record.identity.run).items()
-    }
-    if versions:
-        pythons = ", ".join(sorted({record.provenance.python for record in stale}))
-        say(
-            f"to compare the stale cells, in an environment with Python {pythons}: "
-            f"{pip_command(versions)}",
-            failure=True,
-        )
+        execute(pending(again.jobs, states, rerun), executor, "reproduce", store.root, states)
 
 
 def _report(folder: Path, again: Sample) -> int:
-    """A table of what is not the same, a count of what is; the exit status."""
+    """Print a table of what is not the same and a count of what is; return the exit status."""
     from fedbench.core.cli.output import show_table
     from fedbench.core.words import one_line
     from fedbench.leaderboard.submissions.reproducing import results
 
-    found = results(folder, again)
-    rows = [(r.verdict, r.stem, one_line(r.how, 400)) for r in found if r.verdict != "bit for bit"]
-    counts = Counter(r.verdict for r in found)
-    same = set(counts) <= {"bit for bit", "within tolerance"}
+    cells = results(folder, again)
+    counts = Counter(r.verdict for r in cells)
+    agree = set(counts) <= {"bit for bit", "within tolerance"}
+    rows = [(r.verdict, r.stem, one_line(r.how, 400)) for r in cells if r.verdict != "bit for bit"]
     if rows:
-        show_table(["verdict", "cell", "how"], rows, failure=not same)
-    said = "; ".join(f"{n} cells {verdict}" for verdict, n in sorted(counts.items()))
-    say(said or "no cell with a result to compare", failure=not same)
+        show_table(["verdict", "cell", "how"], rows, failure=not agree)
+    summary = "; ".join(f"{n} cells {verdict}" for verdict, n in sorted(counts.items()))
+    say(summary or "no cell with a result to compare", failure=not agree)
     say("not compared: times, memory, machine and versions")
-    _advise(again)
-    return 0 if same else 1
+    return int(not agree)

@@ -1,1 +1,1 @@
-"""The regression gate: what a results folder says, kept in a small file, and what changed since."""
+"""The regression gate: baseline files, and the table of what changed since one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,8 +19,9 @@ from fedbench.core.store.files import write_atomically
 from fedbench.core.store.integrity import digest_mistake, digest_of, key_of
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.words import one_line
-from fedbench.leaderboard.gate.measures import MEASURES, Value
-from fedbench.leaderboard.gate.snapshot import Cell, Identity, Key, Snapshot
+from fedbench.leaderboard.comparison.cells import Cell, Identity, Key, Snapshot, snapshot_of
+from fedbench.leaderboard.comparison.measures import MEASURES, Value
+from fedbench.leaderboard.document import source_of
 
 SCHEMA = 4
 KIND = "fedbench baseline"
@@ -61,8 +63,24 @@ class _File(_Part):
     cells: list[_Cell]
 
 
+def snapshot_in(results: Path) -> Snapshot:
+    """Return the cells of the folder's last plan. Raises ``UserError`` for records that cannot be
+    used, or of several suites.
+    """
+    records = source_of(results).newest[0]
+    suites = sorted({r.record.suite for r in records})
+    if len(suites) > 1:
+        raise UserError(
+            f"{results}: holds records of the suites {', '.join(suites)}; a baseline is of one"
+        )
+    return snapshot_of(records)
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
 def write_baseline(path: Path, snapshot: Snapshot, force: bool = False) -> None:
-    """Write the file in one step. ``UserError`` where there is one already, unless ``force``."""
+    """Write the file in one step. Raises ``UserError`` where there is one, unless ``force``."""
     if path.exists() and not force:
         raise UserError(
             f"{path}: exists already; nothing was written - give --force to replace it, or another "
@@ -78,61 +96,69 @@ def write_baseline(path: Path, snapshot: Snapshot, force: bool = False) -> None:
     write_atomically(path.absolute(), text)
 
 
+@dataclass
+class _Shared:
+    """Parts of identities under their hashes."""
+
+    parts: dict[str, Any] = field(default_factory=dict)
+    runs: dict[str, Any] = field(default_factory=dict)
+
+    def names_of(self, identity: Identity) -> list[str]:
+        """Store an identity; return the hashes of its run, attack and signals."""
+        run = {name: _stored(value, self.parts) for name, value in identity["run"].items()}
+        beside = [_stored(identity[n], self.parts) for n in _BESIDE_RUN if n in identity]
+        return [_stored(run, self.runs), *beside]
+
+
+def _stored(value: Any, table: dict[str, Any]) -> str:
+    name = key_of(value)[:12]
+    table[name] = value
+    return name
+
+
 def _content(snapshot: Snapshot) -> dict[str, Any]:
-    """The file without its digest."""
-    parts: dict[str, Any] = {}
-    runs: dict[str, dict[str, str]] = {}
-
-    def stored(value: Any, table: dict[str, Any]) -> str:
-        name = key_of(value)[:12]
-        table[name] = value
-        return name
-
-    def identity(of: Identity) -> list[str]:
-        run = stored({name: stored(value, parts) for name, value in of["run"].items()}, runs)
-        return [run, *(stored(of[name], parts) for name in _BESIDE_RUN if name in of)]
-
-    cells = [
-        {
-            **cell.key._asdict(),
-            "seeds": {str(seed): identity(of) for seed, of in sorted(cell.identities.items())},
-            "digests": {str(seed): digest for seed, digest in sorted(cell.digests.items())},
-            "values": {
-                measure: {str(seed): [list(v.parts), v.error] for seed, v in sorted(found.items())}
-                for measure, found in cell.values.items()
-            },
-        }
-        for _, cell in sorted(snapshot.cells.items())
-    ]
-    made = {name: list(values) for name, values in snapshot.made.items()}
+    """Return the file without its digest."""
+    shared = _Shared()
+    cells = [_cell(cell, shared) for _, cell in sorted(snapshot.cells.items())]
     return {
         "kind": KIND,
         "schema": SCHEMA,
         "suite": snapshot.suite,
-        "made": made,
-        "parts": parts,
-        "runs": runs,
+        "made": {name: list(values) for name, values in snapshot.made.items()},
+        "parts": shared.parts,
+        "runs": shared.runs,
         "cells": cells,
     }
 
 
-def _lines(content: Mapping[str, Any]) -> str:
-    def line(value: Any) -> str:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+def _cell(cell: Cell, shared: _Shared) -> dict[str, Any]:
+    seeds = {str(s): shared.names_of(i) for s, i in sorted(cell.identities.items())}
+    values: dict[str, dict[str, Any]] = {}
+    for measure, by_seed in cell.values.items():
+        values[measure] = {str(s): [list(v.parts), v.error] for s, v in sorted(by_seed.items())}
+    digests = {str(seed): digest for seed, digest in sorted(cell.digests.items())}
+    return {**cell.key._asdict(), "seeds": seeds, "digests": digests, "values": values}
 
-    head = [
-        f"{line(name)}: {line(content[name])}" for name in ("kind", "schema", "digest", "suite")
-    ]
+
+def _lines(content: Mapping[str, Any]) -> str:
+    fields = [f'"{name}": {_json(content[name])}' for name in ("kind", "schema", "digest", "suite")]
     for name in ("made", "parts", "runs"):
-        own = [f"{line(key)}: {line(value)}" for key, value in sorted(content[name].items())]
-        head.append(f"{line(name)}: {{\n" + ",\n".join(own) + "\n}")
-    cells = ",\n".join(line(cell) for cell in content["cells"])
-    return "{\n" + ",\n".join(head) + ',\n"cells": [\n' + cells + "\n]\n}\n"
+        lines = [f"{_json(key)}: {_json(value)}" for key, value in sorted(content[name].items())]
+        fields.append(f'"{name}": {{\n' + ",\n".join(lines) + "\n}")
+    fields.append('"cells": [\n' + ",\n".join(map(_json, content["cells"])) + "\n]")
+    return "{\n" + ",\n".join(fields) + "\n}\n"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+# -- reading ---------------------------------------------------------------------------------------
 
 
 def read_baseline(path: Path) -> Snapshot:
-    """The snapshot in a file. ``UserError`` with the file, the place, the reason and the remedy for
-    one that cannot be used.
+    """Return the snapshot in a file. Raises ``UserError`` with the file, the place, the reason and
+    the remedy for one that cannot be used.
     """
     if not path.exists():
         raise UserError(f"{path}: no such file; `fedbench baseline RESULTS -o FILE` writes one")
@@ -143,40 +169,39 @@ def read_baseline(path: Path) -> Snapshot:
         )
     version = content.get("schema")
     if type(version) is not int or version != SCHEMA:
-        remedy = "upgrade fedbench" if type(version) is int and version > SCHEMA else ANEW
+        newer = type(version) is int and version > SCHEMA
         raise UserError(
             f"{path}: a baseline of schema {one_line(repr(version), 40)}, this fedbench reads "
-            f"{SCHEMA}; {remedy}"
+            f"{SCHEMA}; {'upgrade fedbench' if newer else ANEW}"
         )
-    if (what := digest_mistake(content)) is not None:
-        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({what}); {ANEW}")
+    if mistake := digest_mistake(content):
+        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({mistake}); {ANEW}")
     try:
         return _snapshot(_File.model_validate(content))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where, what = one_line(".".join(map(str, first["loc"])), 120), one_line(first["msg"], 120)
-        raise UserError(f"{path}: not a valid baseline ({where}: {what}); {ANEW}") from error
+        place = one_line(".".join(map(str, first["loc"])), 120)
+        mistake = f"{place}: {one_line(first['msg'], 120)}"
     except (KeyError, ValueError) as error:
-        raise UserError(
-            f"{path}: not a valid baseline (a part is missing: {one_line(str(error), 120)}); {ANEW}"
-        ) from error
+        mistake = f"a part is missing: {one_line(str(error), 120)}"
+    raise UserError(f"{path}: not a valid baseline ({mistake}); {ANEW}")
 
 
 def _snapshot(file: _File) -> Snapshot:
-    def identity(run: str, *beside: str) -> Identity:
-        fields = {name: file.parts[part] for name, part in file.runs[run].items()}
-        return {"run": fields} | dict(
-            zip(_BESIDE_RUN, (file.parts[part] for part in beside), strict=len(beside) > 0)
-        )
-
     cells = {}
     for cell in file.cells:
         key = Key(*(getattr(cell, name) for name in Key._fields))
-        identities = {seed: identity(*names) for seed, names in cell.seeds.items()}
-        values = {
-            name: {seed: Value(tuple(parts), error) for seed, (parts, error) in found.items()}
-            for name, found in cell.values.items()
-            if name in MEASURES
-        }
+        identities = {seed: _identity(file, *names) for seed, names in cell.seeds.items()}
+        values = {}
+        for name in MEASURES.keys() & cell.values.keys():
+            by_seed = cell.values[name].items()
+            values[name] = {seed: Value(tuple(parts), error) for seed, (parts, error) in by_seed}
         cells[key] = Cell(key, identities, cell.digests, values)
     return Snapshot(suite=file.suite, made=file.made, cells=cells)
+
+
+def _identity(file: _File, run: str, *beside: str) -> Identity:
+    identity: Identity = {"run": {n: file.parts[part] for n, part in file.runs[run].items()}}
+    if beside:
+        identity |= zip(_BESIDE_RUN, (file.parts[part] for part in beside), strict=True)
+    return identity

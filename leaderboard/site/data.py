@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedbench.core import MEMBER, OFL
+from fedbench.core import MEMBER
 from fedbench.core.cli.options import parse_only
 from fedbench.core.contract.board import (
     Block,
@@ -20,13 +20,16 @@ from fedbench.core.contract.board import (
     Fold,
     Heading,
     Note,
+    Quote,
     Table,
     Text,
     Value,
+    Words,
     opened,
 )
 from fedbench.core.contract.defense import REMARKS, FactValue
-from fedbench.core.metrics import Group, Interval
+from fedbench.core.metrics import Group, Interval, Score
+from fedbench.core.metrics.registry import group_masks
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.core.words import one_line, printable
@@ -50,47 +53,49 @@ FPR = np.geomspace(10.0**-DECADES, 1, 8 * DECADES + 1)  # 0.1 % among them
 LONGEST, PARAGRAPH = 200, 2_000  # characters of a name or a value, of a sentence
 _KEY = 12  # hex digits of a key or a digest
 _MOST_FACTS, _MOST_PARAMS, _MOST_VALUES, _MOST_REMARKS = 40, 60, 4, 4
+_NO_SCORE = Score({}, 0, 0)
 _DIGITS = np.array(list("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"))
 
 
 def board_of(source: Source, name: str, command: str) -> schema.Board:
-    """The document; the same records give the same one. ``command``: what runs its suite again.
+    """Return the document of a board; the same records give the same one.
+
+    Args:
+        command: what runs its suite again.
 
     Raises UserError if two records of one target have different candidates.
     """
     (current, old), folds = source.newest, _folds(source)
-    settings = list({(s.suite, s.setting): s for s in reversed(source.sections)}.values())[::-1]
-    cells = Cells({(s.suite, s.setting): i for i, s in enumerate(settings)})
+    settings = list(dict.fromkeys((s.suite, s.setting) for s in source.sections))
+    cells = Cells({setting: i for i, setting in enumerate(settings)})
     sections: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     for i, section in enumerate(source.sections):
         sections.append(_section(section, len(rows), cells))
         rows += _rows(section, i, len(rows), cells, source.trust)
         section.comparison.scores.forget()
-    shared = {name: list(map(json.loads, known)) for name, known in cells.shared.items()}
-    return schema.validated(
-        {
-            "fedbench_board": schema.VERSION,
-            "id": board_id(current),
-            "name": name,
-            "title": text(source.title, 300),
-            "records": len(current),
-            "left_out": source.superseded + len(old),
-            "tuning": sum(map(of_tuning, current)),
-            "notes": _notes(source),
-            "command": command,
-            "columns": [column.described for column in COLUMNS],
-            "fpr": [float(f"{rate:.4g}") for rate in FPR],
-            "settings": [{"suite": text(s.suite), "name": text(s.setting)} for s in settings],
-            **shared,
-            "runs": cells.runs,
-            "cells": cells.cells,
-            "sections": sections,
-            "rows": rows,
-            "folds": folds,
-        },
-        name,
-    )
+    content = {
+        "fedbench_board": schema.VERSION,
+        "id": board_id(current),
+        "name": name,
+        "title": text(source.title, 300),
+        "records": len(current),
+        "left_out": source.superseded + len(old),
+        "tuning": sum(map(of_tuning, current)),
+        "notes": _notes(source),
+        "command": command,
+        "columns": [column.described for column in COLUMNS],
+        "fpr": [float(f"{rate:.4g}") for rate in FPR],
+        "settings": [{"suite": text(suite), "name": text(setting)} for suite, setting in settings],
+        "runs": cells.runs,
+        "cells": cells.cells,
+        "sections": sections,
+        "rows": rows,
+        "folds": folds,
+    }
+    for table, values in cells.shared.items():
+        content[table] = list(map(json.loads, values))
+    return schema.validated(content, name)
 
 
 def _notes(source: Source) -> list[str]:
@@ -104,139 +109,132 @@ def _notes(source: Source) -> list[str]:
     return notes
 
 
-# -- the tables of the Markdown board --------------------------------------------------------------
+# -- the tables of the full board ------------------------------------------------------------------
 
 
 def _folds(source: Source) -> list[dict[str, Any]]:
-    """The folds of the Markdown board, without figures, each with the headings above it."""
+    """Return the folds of the full board, without figures, each with the headings above it."""
     place: list[str] = []
-    found: list[dict[str, Any]] = []
+    folds: list[dict[str, Any]] = []
     for block in document(source, plots=False):
         if isinstance(block, Heading):
             place = [*place[: block.level - 2], plain(block.text)] if block.level > 1 else []
         elif isinstance(block, Fold):
-            found.append(
-                {
-                    "place": place,
-                    "summary": plain(block.summary),
-                    "blocks": list(map(_block, opened(block.blocks))),
-                }
-            )
-    return found
+            blocks = list(map(_block, opened(block.blocks)))
+            folds.append({"place": place, "summary": plain(block.summary), "blocks": blocks})
+    return folds
 
 
 def _block(block: Block) -> str | list[str] | dict[str, Any]:
-    """A paragraph, a list, or a table with the positions of its best numbers."""
-    if isinstance(block, Table):
-        headers, *rows = places(block, plain)
-        best = [
-            [i, j]
-            for i, row in enumerate(block.rows)
-            for j, c in enumerate(row)
-            if isinstance(c, Value) and c.best
-        ]
-        return {
-            "title": block.title,
-            "caption": plain(block.caption),
-            "columns": headers,
-            "rows": rows,
-            "best": best,
-            "footnotes": list(map(plain, block.footnotes)),
-        }
-    return plain(block.text) if isinstance(block, Heading | Note) else lines([block])
+    """Return a paragraph, a list, or a table with the positions of its best numbers."""
+    if isinstance(block, Heading | Note):
+        return plain(block.text)
+    if not isinstance(block, Table):
+        return lines([block])
+    headers, *rows = places(block, plain)
+    best: list[list[int]] = []
+    for i, row in enumerate(block.rows):
+        best += [[i, j] for j, cell in enumerate(row) if isinstance(cell, Value) and cell.best]
+    return {
+        "title": block.title,
+        "caption": plain(block.caption),
+        "columns": headers,
+        "rows": rows,
+        "best": best,
+        "footnotes": list(map(plain, block.footnotes)),
+    }
 
 
 # -- sections and rows -----------------------------------------------------------------------------
 
 
 def _section(section: Section, first: int, cells: Cells) -> dict[str, Any]:
-    """One section, with rows that are numbered from ``first``."""
-    attacks = [
-        next(r for row in section.rows for r in row.entries[a].records.values())
-        for a in section.attacks
-    ]
+    """Return one section, with rows that are numbered from ``first``."""
     return {
         "setting": cells.settings[section.suite, section.setting],
         "coalition": text(section.coalition),
         "view": text(section.view),
         "seeds": list(section.seeds),
-        "attacks": [cells.use(loaded.record.attack) for loaded in attacks],
-        "fpr_from": _from(section),
+        "attacks": [cells.use(_use_of(section, attack)) for attack in section.attacks],
+        "fpr_from": _first_rate(section),
         "sentence": " ".join(map(plain, sentences(section))),
         "rows": list(range(first, first + len(section.rows))),
     }
 
 
-def _from(section: Section) -> int:
-    """Where the curves begin: no lower than one outside non-member of the largest audit set."""
+def _use_of(section: Section, attack: str) -> ComponentUse:
+    records = (r for row in section.rows for r in row.entries[attack].records.values())
+    return next(records).record.attack
+
+
+def _first_rate(section: Section) -> int:
+    """Return where curves begin: no lower than one outside non-member of the largest audit set."""
     return int(np.searchsorted(FPR, float(fpr_grid(section)[0]) * (1 - 1e-9)))
 
 
 def _rows(
     section: Section, at: int, first_row: int, cells: Cells, trust: Trust
 ) -> list[dict[str, Any]]:
-    """The rows of the section at position ``at``, in the board's order, numbered from
+    """Return the rows of the section at position ``at``, in the board's order, numbered from
     ``first_row``.
     """
-    front, start, found = trade_off(section), _from(section), answer(section)
+    front, best = trade_off(section), answer(section)
+    winner = best.defense.label if best.outcome == "found" and best.defense else None
     place = {row.label: first_row + i for i, row in enumerate(section.rows)}
-    first = found.defense if found.outcome == "found" else None
-    return [
-        {
+    better: dict[str, list[int]] = {label: [] for label in place}
+    for lower, higher in sorted(section.comparison.pairwise.better):
+        better[lower].append(place[higher])
+    rows = []
+    for row in section.rows:
+        use = row.records[0].record.defense
+        outcomes = [(outcome, n) for outcome, n in sorted(row.outcomes.items()) if n]
+        fields = {
             "section": at,
             "label": text(row.label),
             "floor": row.floor,
             "undefended": row.undefended,
             "complete": row.complete,
-            "remarks": [text(said, 400) for said in row.remarks[:_MOST_REMARKS]],
+            "remarks": [text(remark, 400) for remark in row.remarks[:_MOST_REMARKS]],
             "claims": text(plain(claimed(row))),
             "trust": trust(row).text if trust else "",
             "front": front.on_front.get(row.label) if front else None,
-            "within": row.label in found.within,
-            "winner": first is not None and row.label == first.label,
-            "defense": cells.use(use := row.records[0].record.defense),
+            "within": row.label in best.within,
+            "winner": row.label == winner,
+            "defense": cells.use(use),
             "packages": packages(use),
-            "outcomes": [
-                [cells.at("outcomes", what), n] for what, n in sorted(row.outcomes.items()) if n
-            ],
-            "better": [
-                place[higher]
-                for lower, higher in sorted(section.comparison.pairwise.better)
-                if lower == row.label
-            ],
-            **_numbers(section, row),
-            "entries": [_entry(section, row, attack, start, cells) for attack in section.attacks],
+            "outcomes": [[cells.at("outcomes", outcome), n] for outcome, n in outcomes],
+            "better": better[row.label],
+            "entries": [_entry(section, row, attack, cells) for attack in section.attacks],
         }
-        for row in section.rows
-    ]
+        rows.append(fields | _numbers(section, row))
+    return rows
 
 
 def _numbers(section: Section, row: Row) -> dict[str, Any]:
-    summary, place = (
-        section.summaries[row.label],
-        {attack: i for i, attack in enumerate(section.attacks)},
-    )
-    rank = section.comparison.pairwise.ranks.get(row.label)
+    summary = section.summaries[row.label]
+    place = {attack: i for i, attack in enumerate(section.attacks)}
+    numbers = {column.key: interval(column.number(summary)) for column in COLUMNS}
+    numbers |= {key: [number] * 3 for key, number in references(section, row).items()}
     return {
-        "rank": None if rank is None else list(rank),
+        "rank": section.comparison.pairwise.ranks.get(row.label),
         "worst_attack": place.get(summary.attack, -1),
         "tf01_attack": place.get(summary.tf01_attack, -1),
-        "numbers": {column.key: interval(column.number(summary)) for column in COLUMNS}
-        | {key: [number] * 3 for key, number in references(section, row).items()},
+        "numbers": numbers,
     }
 
 
-def _entry(section: Section, row: Row, attack: str, start: int, cells: Cells) -> dict[str, Any]:
-    comparison, records = section.comparison, row.entries[attack].records
-    band = roc_band(section, row.label, attack, FPR[start:])
+def _entry(section: Section, row: Row, attack: str, cells: Cells) -> dict[str, Any]:
+    cell, records = section.comparison.cells.of(row.label, attack), row.entries[attack].records
+    band = roc_band(section, row.label, attack, FPR[_first_rate(section) :])
+    curve = ""
+    if band is not None:
+        curve = packed_rates(np.concatenate([band.mean, band.low, band.high]))
     return {
-        "auc": interval(bounded(comparison.cells.of(row.label, attack).auc)),
-        "tf01": interval(comparison.cells.of(row.label, attack).tf01),
-        "turned": comparison.cells.of(row.label, attack).turned,
-        "roc": ""
-        if band is None
-        else packed_rates(np.concatenate([band.mean, band.low, band.high])),
-        "cells": [cells.cell(records[seed]) if seed in records else -1 for seed in section.seeds],
+        "auc": interval(bounded(cell.auc)),
+        "tf01": interval(cell.tf01),
+        "turned": cell.turned,
+        "roc": curve,
+        "cells": [cells.cell(records.get(seed)) for seed in section.seeds],
     }
 
 
@@ -259,14 +257,12 @@ SHARED = (
 class Cells:
     """Everything that is collected while sections are written; a record that several sections show
     is one cell.
-
-    ``shared``: the values that many places share, each once as JSON with its position, in the order
-    in which they came.
     """
 
     def __init__(self, settings: Mapping[tuple[str, str], int]) -> None:
         self.settings = settings
         self.shared: dict[str, dict[str, int]] = {name: {} for name in SHARED}
+        """values that many places share: each once as JSON with its position"""
         self.at("reasons", "")
         self.at("outcomes", "ok")
         self.runs: dict[str, list[Any]] = {name: [] for name in schema.Runs.model_fields}
@@ -275,77 +271,75 @@ class Cells:
         self._cell_at: dict[int, int] = {}
 
     def at(self, table: str, value: Any) -> int:
-        """Position of a value in a shared table."""
-        known = self.shared[table]
-        return known.setdefault(json.dumps(value), len(known))
+        """Return the position of a value in a shared table."""
+        positions = self.shared[table]
+        return positions.setdefault(json.dumps(value), len(positions))
+
+    def list_at(self, table: str, values: list[int]) -> int:
+        """Return the position of a list in a shared table; -1 of an empty one."""
+        return self.at(table, values) if values else -1
 
     def use(self, use: ComponentUse) -> int:
-        """Position of a component with its parameters; of several defenses in one, parameters are
-        led by the defense's name.
+        """Return the position of a component with its parameters; of several defenses in one,
+        parameters are led by the defense's name.
         """
-        several = len(use.chain) > 1
-        params = [
-            [text(f"{part.name}: {name}" if several else name, 80), text(value, 120)]
-            for part in use.chain
-            for name, value in part.params.items()
-        ]
-        return self.at(
-            "uses",
-            {
-                "label": text(use.label),
-                "name": text(use.full_name),
-                "package": text(", ".join(packages(use))),
-                "digest": text(use.digest[:_KEY]),
-                "params": params[:_MOST_PARAMS],
-                "only": only_of({"attack": use.label}),
-            },
-        )
+        params = []
+        for part in use.chain:
+            lead = f"{part.name}: " if len(use.chain) > 1 else ""
+            params += [
+                [text(lead + name, 80), text(value, 120)] for name, value in part.params.items()
+            ]
+        fields = {
+            "label": text(use.label),
+            "name": text(use.full_name),
+            "package": text(", ".join(packages(use))),
+            "digest": text(use.digest[:_KEY]),
+            "params": params[:_MOST_PARAMS],
+            "only": only_of({"attack": use.label}),
+        }
+        return self.at("uses", fields)
 
-    def cell(self, loaded: LoadedRecord) -> int:
-        """Position of a record's cell; added on first access."""
+    def cell(self, loaded: LoadedRecord | None) -> int:
+        """Return the position of a record's cell, which is added on first access; -1 of none."""
+        if loaded is None:
+            return -1
         if id(loaded) not in self._cell_at:
             self._cell_at[id(loaded)] = len(self.cells["key"])
-            for name, value in self._cell(loaded).items():
+            for name, value in self._fields(loaded).items():
                 self.cells[name].append(value)
         return self._cell_at[id(loaded)]
 
-    def _cell(self, loaded: LoadedRecord) -> dict[str, Any]:
+    def _fields(self, loaded: LoadedRecord) -> dict[str, Any]:
         r = loaded.record
+        codes = [t.target for t in r.targets]
         group: Group = "ofl" if all("ofl" in t.groups for t in r.targets) else "mix"
-        scores = [t.groups.get(group) for t in r.targets]
-        known = [s for s in scores if s is not None]
-        rates = [number(s.value("tf01"), 2) if s else None for s in scores]
-        judged = (
-            list(loaded.candidates_of([t.target for t in r.targets]).values())
-            if r.outcome == "ok"
-            else []
-        )
-        low_high, counts = histogram(judged, group)
+        scores = [t.groups.get(group, _NO_SCORE) for t in r.targets]
+        rates = [number(s.value("tf01"), 2) for s in scores]
+        sizes = [sum(s.n_members for s in scores), sum(s.n_nonmembers for s in scores)]
+        candidates: dict[int, Candidates] = {}
+        if r.outcome == "ok":
+            candidates = loaded.candidates_of(codes)
+        ends, counts = histogram(candidates.values(), group)
         return {
             "key": text(r.key[:_KEY]),
             "run": self._run(loaded),
             "attack": self.use(r.attack),
             "outcome": self.at("outcomes", outcome_of(loaded)),
             "reason": self.at("reasons", text(r.reason, 400)),
-            "sample": self.at(
-                "samples",
-                [group, sum(s.n_members for s in known), sum(s.n_nonmembers for s in known)],
-            ),
-            "targets": self.at("targets", [t.target for t in r.targets]) if r.targets else -1,
-            "auc": packed_numbers(
-                [s.value("auc") if s else None for s in scores], 100_000, width=3
-            ),
-            "error": packed_numbers(
-                [s.error("auc") if s else None for s in scores], 10_000, width=2
-            ),
-            "tf01": [] if all(rate is None for rate in rates) else rates,
-            "range": low_high,
+            "sample": self.at("samples", [group, *sizes]),
+            "targets": self.list_at("targets", codes),
+            "auc": packed_numbers([s.value("auc") for s in scores], 100_000, width=3),
+            "error": packed_numbers([s.error("auc") for s in scores], 10_000, width=2),
+            "tf01": rates if any(rate is not None for rate in rates) else [],
+            "range": ends,
             "scores": counts,
             "cpu_s": number(r.measured.attack_cpu_s, 2),
         }
 
     def _run(self, loaded: LoadedRecord) -> int:
-        """Described by its first cell with a model: the others have the same."""
+        """Return the position of a run, described by its first cell with a model: the others have
+        the same.
+        """
         r = loaded.record
         at = self._run_at.setdefault(r.run_key, len(self.runs["key"]))
         if at == len(self.runs["key"]):
@@ -359,9 +353,9 @@ class Cells:
 
     def _described(self, loaded: LoadedRecord) -> dict[str, Any]:
         r, m = loaded.record, loaded.record.measured
-        facts = [
-            [text(name, 80), _fact(value)] for name, value in r.facts.items() if name != REMARKS
-        ][:_MOST_FACTS]
+        facts = [[text(n, 80), _fact(value)] for n, value in r.facts.items() if n != REMARKS]
+        part = {"setting": r.setting, "coalition": r.coalition, "defense": r.defense.label}
+        times = m.train_cpu_s, m.train_wall_s, m.wall_s, m.signals_cpu_s, m.peak_memory_mb
         return {
             "key": text(r.run_key[:_KEY]),
             "setting": self.settings[r.suite, r.setting],
@@ -370,177 +364,148 @@ class Cells:
             "defense": self.use(r.defense),
             "adversary": text(adversary_of(loaded) or ""),
             "seed": r.seed,
-            "only": self.at(
-                "onlys",
-                only_of(
-                    {"setting": r.setting, "coalition": r.coalition, "defense": r.defense.label}
-                ),
-            ),
+            "only": self.at("onlys", only_of(part)),
             "machine": self.at("machines", [[name, text(value)] for name, value in origin(loaded)]),
             "started": text(m.started, 40),
-            "times": [
-                number(x, 2)
-                for x in (
-                    m.train_cpu_s,
-                    m.train_wall_s,
-                    m.wall_s,
-                    m.signals_cpu_s,
-                    m.peak_memory_mb,
-                )
-            ],
-            "accuracy": None if r.utility is None else number(r.accuracy),
-            "rounds": self.at("rounds", [row.round for row in r.history]) if r.history else -1,
+            "times": [number(seconds, 2) for seconds in times],
+            "accuracy": r.utility and number(r.accuracy),
+            "rounds": self.list_at("rounds", [row.round for row in r.history]),
             "history": [
                 [number(row.accuracy) for row in r.history],
                 [number(row.train_loss) for row in r.history],
             ],
-            "facts": [self.at("facts", fact) for fact in facts],
+            "facts": [self.at("facts", fact) for fact in facts[:_MOST_FACTS]],
         }
 
 
 def packages(use: ComponentUse) -> list[str]:
-    """Every package, with its version, that has a part of it."""
+    """Return every package, with its version, that has a part of it."""
     return list(dict.fromkeys(text(part.distribution) for part in use.chain))
 
 
 def _fact(value: FactValue) -> str:
     if isinstance(value, list):
         few = ", ".join(map(_fact, value[:_MOST_VALUES]))
-        return text(few if len(value) <= _MOST_VALUES else f"{few}, … ({len(value)} values)")
+        more = f", … ({len(value)} values)" if len(value) > _MOST_VALUES else ""
+        return text(few + more)
     return f"{value:.4g}" if isinstance(value, float) else text(value)
 
 
 def histogram(
-    judged: Iterable[Candidates], group: Group
+    targets: Iterable[Candidates], group: Group
 ) -> tuple[list[float | int | None] | None, str]:
-    """([low, high], packed counts of members, then of non-members) of all targets together, those
-    of ``group``; (None, "") of nothing. Inner bins are of one width; the outer ones take in what
-    lies beyond.
+    """Return ([low, high], packed counts of members, then of non-members) of all targets together,
+    those of ``group``; (None, "") of nothing. Inner bins are of one width; the outer ones take in
+    what lies beyond.
     """
-    members, others = [], []
-    for c in judged:
-        member = c.kind == MEMBER
-        members.append(c.scores[member if group == "ofl" else member & c.in_mix])
-        others.append(
-            c.scores[(c.kind == OFL) if group == "ofl" else (c.kind >= 0) & ~member & c.in_mix]
-        )
-    every = np.concatenate([*members, *others]) if members else np.empty(0)
-    if not every.size:
+    members, others = [np.empty(0)], [np.empty(0)]
+    for c in targets:
+        mask = group_masks(c.kind, c.canary, c.in_mix).get(group, np.zeros(len(c.kind), bool))
+        members.append(c.scores[mask & (c.kind == MEMBER)])
+        others.append(c.scores[mask & (c.kind != MEMBER)])
+    classes = np.concatenate(members), np.concatenate(others)
+    scores = np.concatenate(classes)
+    if not scores.size:
         return None, ""
-    low, high = np.quantile(every, [BEYOND, 1 - BEYOND])
-    counts = [_counts(np.concatenate(part), low, high) for part in (members, others)]
-    return [number(float(f"{low:.4g}")), number(float(f"{high:.4g}"))], packed(
-        np.concatenate(counts)
-    )
+    low, high = np.quantile(scores, [BEYOND, 1 - BEYOND])
+    counts = np.concatenate([_counts(part, low, high) for part in classes])
+    return [number(float(f"{end:.4g}")) for end in (low, high)], packed(counts)
 
 
 def _counts(scores: np.ndarray, low: float, high: float) -> np.ndarray:
-    at = np.floor(BINS * ((scores - low) / (high - low))) if high > low else np.zeros(len(scores))
-    return np.asarray(np.bincount(np.clip(at, 0, BINS - 1).astype(np.int64), minlength=BINS))
+    bins = np.zeros(len(scores))
+    if high > low:
+        bins = np.clip(np.floor(BINS * ((scores - low) / (high - low))), 0, BINS - 1)
+    return np.asarray(np.bincount(bins.astype(np.int64), minlength=BINS))
 
 
-def only_of(wanted: Mapping[str, str]) -> str:
-    """``setting=digits,coalition=pair``, quoted for a shell; "" where the command line would read
-    something else.
+def only_of(names: Mapping[str, str]) -> str:
+    """Return ``setting=digits,coalition=pair``, quoted for a shell; "" where the command line would
+    read something else.
     """
-    said = ",".join(f"{kind}={name}" for kind, name in wanted.items())
-    return (
-        safe(shlex.quote(said))
-        if parse_only((said,)) == {kind: {name} for kind, name in wanted.items()}
-        else ""
-    )
+    option = ",".join(f"{kind}={name}" for kind, name in names.items())
+    if parse_only((option,)) != {kind: {name} for kind, name in names.items()}:
+        return ""
+    return safe(shlex.quote(option))
 
 
 def safe(quoted: str) -> str:
-    """The same; "" where it holds what a terminal acts on or hides."""
-    return (
-        quoted
-        if printable(quoted) == quoted and "\n" not in quoted and len(quoted) <= 2_000
-        else ""
-    )
+    """Return the command; "" where it holds what a terminal acts on or hides."""
+    good = printable(quoted) == quoted and "\n" not in quoted and len(quoted) <= 2_000
+    return quoted if good else ""
 
 
 # -- texts and numbers, rounded and bounded --------------------------------------------------------
 
 
-def text(given: object, limit: int = LONGEST) -> str:
-    """Text of any origin on one line of printable characters."""
-    return one_line(str(given), limit)
+def text(value: object, limit: int = LONGEST) -> str:
+    """Return text of any origin on one line of printable characters."""
+    return one_line(str(value), limit)
 
 
-def plain(given: Text) -> str:
-    """A board's text on one line, with the blanks between its parts: the pages escape it."""
+def plain(content: Text) -> str:
+    """Return a board's text on one line, with the blanks between its parts: pages escape it."""
+    return "".join(map(_part, content if isinstance(content, tuple) else (content,)))
 
-    def part(one: Any) -> str:
-        raw, limit = (
-            (one, LONGEST) if isinstance(one, str) else (one.text, getattr(one, "limit", PARAGRAPH))
-        )
-        return (
-            " " * raw[:1].isspace() + text(raw, limit) + " " * (len(raw) > 1 and raw[-1:].isspace())
-        )
 
-    return "".join(map(part, given if isinstance(given, tuple) else (given,)))
+def _part(part: str | Words | Quote) -> str:
+    if isinstance(part, str):
+        part = Quote(part, LONGEST)
+    raw, limit = part.text, getattr(part, "limit", PARAGRAPH)
+    before, after = " " * raw[:1].isspace(), " " * (len(raw) > 1 and raw[-1:].isspace())
+    return before + text(raw, limit) + after
 
 
 def lines(blocks: Iterable[Block]) -> list[str]:
-    """Every paragraph and every item of a list."""
-    texts = (
-        [b.text] if isinstance(b, Note) else b.items if isinstance(b, Bullets) else ()
-        for b in blocks
-    )
-    return [plain(one) for own in texts for one in own]
+    """Return every paragraph and every item of a list."""
+    texts: list[Text] = []
+    for block in blocks:
+        if isinstance(block, Note):
+            texts.append(block.text)
+        elif isinstance(block, Bullets):
+            texts += block.items
+    return list(map(plain, texts))
 
 
 def number(value: float | None, digits: int = 4) -> float | int | None:
-    """Rounded behind the point, or to so many significant digits where it is small; None for what
-    is not finite.
+    """Return the number rounded behind the point, or to so many significant digits where it is
+    small; None for what is not finite.
     """
     if value is None or not math.isfinite(value):
         return None
-    rounded = round(float(value), digits)
-    if rounded == 0 and value != 0:
-        rounded = float(f"{value:.{digits - 1}e}")
-    return int(rounded) if rounded == int(rounded) and abs(rounded) < 1e15 else rounded
+    rounded = round(float(value), digits) or float(f"{value:.{digits - 1}e}")
+    is_whole = rounded == int(rounded) and abs(rounded) < 1e15
+    return int(rounded) if is_whole else rounded
 
 
-def interval(found: Interval | None) -> list[float | int | None] | None:
-    """[mean, low, high]; the ends are None where the width is not known, or leaves out the variance
-    of training.
+def interval(estimate: Interval | None) -> list[float | int | None] | None:
+    """Return [mean, low, high]; the ends are None where the width is not known, or leaves out the
+    variance of training.
     """
-    if found is None:
+    if estimate is None:
         return None
-    return [
-        number(found.mean),
-        *(number(end) if found.between else None for end in (found.low, found.high)),
-    ]
+    ends = (estimate.low, estimate.high) if estimate.between else (None, None)
+    return [number(estimate.mean), *map(number, ends)]
 
 
 def packed(values: np.ndarray, width: int = 2) -> str:
-    """[n] whole numbers in ``width`` characters each; larger ones as the largest."""
-    steps = (
-        np.clip(values, 0, 64**width - 1).astype(np.int64)[:, None] >> 6 * np.arange(width)[::-1]
-    )
-    return "".join(_DIGITS[steps & 63].ravel())
+    """Return [n] whole numbers in ``width`` characters each; larger ones as the largest."""
+    numbers = np.clip(values, 0, 64**width - 1).astype(np.int64)
+    return "".join(_DIGITS[(numbers[:, None] >> 6 * np.arange(width)[::-1]) & 63].ravel())
 
 
 def packed_numbers(values: Sequence[float | None], scale: int, width: int) -> str:
-    """Each as ``scale`` times the number, rounded, in ``width`` characters; the largest they hold
-    where there is none.
+    """Return each as ``scale`` times the number, rounded, in ``width`` characters; the largest they
+    hold where there is none.
     """
     none = 64**width - 1
-    return packed(
-        np.array(
-            [
-                none if v is None or not math.isfinite(v) else min(round(v * scale), none - 1)
-                for v in values
-            ]
-        ),
-        width,
-    )
+    numbers = np.array([math.nan if v is None else v for v in values], float)
+    scaled = np.minimum(np.round(numbers * scale), none - 1)
+    return packed(np.where(np.isfinite(numbers), scaled, none), width)
 
 
 def packed_rates(rates: np.ndarray) -> str:
-    """[n] rates on a logarithmic scale from 1e-4 to 1; 0 is what is below half of its first
+    """Return [n] rates on a logarithmic scale from 1e-4 to 1; 0 is what is below half of its first
     step.
     """
     largest = 64**2 - 1

@@ -41,7 +41,7 @@ _WORD = rf"(?:[A-Za-z0-9_@%+=:,./]|{_QUOTED})(?:[A-Za-z0-9_@%+=:,./-]|{_QUOTED})
 Text = Annotated[
     str,
     StringConstraints(max_length=4 * _LONGEST),
-    AfterValidator(lambda given: one_line(given, _LONGEST)),
+    AfterValidator(lambda value: one_line(value, _LONGEST)),
 ]
 Packed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]*$", max_length=3_000)]
 Number = int | FiniteFloat
@@ -168,10 +168,9 @@ class Row(Part):
         """Move the numbers of a document of version 2 to where those of version 3 are."""
         if not isinstance(content, dict) or "numbers" in content:
             return content
-        numbers = {key: content[key] for key in BY_KEY if key in content}
-        return {key: field for key, field in content.items() if key not in numbers} | {
-            "numbers": numbers
-        }
+        fields = dict(content)
+        fields["numbers"] = {key: fields.pop(key) for key in BY_KEY if key in fields}
+        return fields
 
 
 class Table(Part):
@@ -223,7 +222,7 @@ class Board(Part):
 
 
 def validated(content: Any, name: str) -> Board:
-    """The document. Raises UserError, led by ``name``, with the first mistake."""
+    """Return the document. Raises UserError, led by ``name``, with the first mistake."""
     version = content.get("fedbench_board") if isinstance(content, dict) else None
     if type(version) is int and version not in (2, VERSION):
         raise UserError(
@@ -233,18 +232,18 @@ def validated(content: Any, name: str) -> Board:
         return Board.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the document"
-        raise not_a_board(name, f"{where}: {first['msg']}") from None
+        place = ".".join(map(str, first["loc"])) or "the document"
+        raise not_a_board(name, f"{place}: {first['msg']}") from None
 
 
 def not_a_board(name: str, why: str) -> UserError:
-    """The refusal of a document."""
+    """Return the refusal of a document."""
     return UserError(f"{name}: not a board that fedbench wrote ({one_line(why, 300)}); {REMEDY}")
 
 
 def read_board(path: Path) -> Board:
-    """A board from its file. Raises UserError, with the reason and the remedy, for one that cannot
-    be used.
+    """Return a board from its file. Raises UserError, with the reason and the remedy, for one that
+    cannot be used.
     """
     content = parse_json(path, MAX_BYTES, REMEDY)
     fields = content
@@ -257,13 +256,13 @@ def read_board(path: Path) -> Board:
 
 
 def document_file(board: Board) -> bytes:
-    """The document as it is kept in a file, with the digest that :func:`read_board` checks."""
+    """Return the content of a document's file, with the digest that :func:`read_board` checks."""
     content = board.model_copy(update={"name": ""}).model_dump(mode="json")
     return _line(content | {"digest": digest_of(content)}).encode() + b"\n"
 
 
 def as_json(board: Board, without: set[str] | None = None) -> str:
-    """In one line, only ASCII, always the same; ``without`` these fields."""
+    """Return one line, only ASCII, always the same; ``without`` these fields."""
     return _line(board.model_dump(mode="json", exclude=without))
 
 

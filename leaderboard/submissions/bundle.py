@@ -40,16 +40,13 @@ def pack(folder: Path, out: Path, more: Mapping[str, Path]) -> None:
     """Write the files of a results folder, and ``more`` by their names in it, to a zip file; equal
     files give equal bytes. Raises ``UserError`` for sizes that no bundle may have.
     """
-    files = {
-        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
-    } | dict(more)
+    files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
     with zipfile.ZipFile(out, "w") as z:
-        for name, path in sorted(files.items()):
+        for name, path in sorted({**files, **more}.items()):
             info = zipfile.ZipInfo(name, _WRITTEN)
             info.create_system, info.external_attr = 3, 0o100644 << 16
-            info.compress_type = (
-                zipfile.ZIP_STORED if path.suffix == ".npz" else zipfile.ZIP_DEFLATED
-            )
+            if path.suffix != ".npz":
+                info.compress_type = zipfile.ZIP_DEFLATED
             z.writestr(info, path.read_bytes(), compresslevel=9)
         _require_entries(z.infolist())
     if out.stat().st_size > MAX_BUNDLE_BYTES:
@@ -106,11 +103,13 @@ def _require_entries(infos: Sequence[zipfile.ZipInfo]) -> None:
             )
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise UserError(f"the entry '{name}' is compressed in a way that fedbench does not use")
-        if info.file_size > (most := _MAX_BYTES[Path(name).suffix]):
+        most = _MAX_BYTES[Path(name).suffix]
+        if info.file_size > most:
             raise UserError(f"the entry '{name}' has {info.file_size:,} bytes, more than {most:,}")
     if len({info.filename.casefold() for info in infos}) < len(infos):
         raise UserError("two of its entries have one name")
-    if (total := sum(info.file_size for info in infos)) > MAX_UNPACKED_BYTES:
+    total = sum(info.file_size for info in infos)
+    if total > MAX_UNPACKED_BYTES:
         raise UserError(
             f"its files have {total >> 20:,} MiB, more than {MAX_UNPACKED_BYTES >> 20:,}: split it "
             "with --only"

@@ -4,11 +4,11 @@ compare.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -40,31 +40,29 @@ class Draw(BaseModel):
 
 
 def drawn(folder: Path, share: float | None, seed: int | None) -> Draw:
-    """What the user asks for and, for the rest, what was drawn before in this folder, or a tenth of
-    the runs and a fresh seed; kept for the next time. Raises ``UserError`` for a damaged file, and
-    ``OSError``.
+    """Return the draw that the user asks for; by default the one that the folder remembers or a
+    fresh one. It is remembered.
+
+    Raises ``UserError`` for a damaged file, and ``OSError``.
     """
     path = folder / DRAW
     try:
-        before = Draw.model_validate_json(path.read_bytes()) if path.is_file() else Draw()
+        draw = Draw.model_validate_json(path.read_bytes()) if path.is_file() else Draw()
     except ValidationError as error:
         raise UserError(
             f"{path}: not the draw of a sample as fedbench writes it; delete it, and a fresh one "
             "is drawn"
         ) from error
-    draw = Draw(
-        share=before.share if share is None else share, seed=before.seed if seed is None else seed
-    )
+    wanted = {"share": share, "seed": seed}
+    draw = draw.model_copy(update={n: v for n, v in wanted.items() if v is not None})
     write_atomically(path, draw.model_dump_json().encode())
     return draw
 
 
 def sampled(records: Sequence[LoadedRecord], draw: Draw) -> list[LoadedRecord]:
-    """The records of a share of the runs of every row, rounded up: whole runs, in the order of the
-    records. A cell that is said to have diverged, or that its attack is said to have skipped, is a
-    claim like a score.
-
-    Without ``seed`` the runs cannot be predicted.
+    """Return the records of a share of the runs of every row, rounded up: whole runs, in the order
+    of the records. A cell that is said to have diverged, or that its attack is said to have
+    skipped, is a claim like a score.
     """
     rows: dict[tuple[str, ...], set[str]] = {}
     claims = [r for r in records if r.record.outcome in CLAIMS]
@@ -72,15 +70,15 @@ def sampled(records: Sequence[LoadedRecord], draw: Draw) -> list[LoadedRecord]:
         rows.setdefault(_row(loaded.record), set()).add(loaded.record.run_key)
     chosen: set[str] = set()
     for runs in rows.values():
-        ordered = sorted(
-            runs, key=lambda run: hashlib.sha256(f"{draw.seed}:{run}".encode()).hexdigest()
+        n = max(1, math.ceil(draw.share * len(runs) - 1e-9))
+        chosen.update(
+            sorted(runs, key=lambda run: sha256(f"{draw.seed}:{run}".encode()).digest())[:n]
         )
-        chosen.update(ordered[: max(1, math.ceil(draw.share * len(ordered) - 1e-9))])
     return [r for r in claims if r.record.run_key in chosen]
 
 
 def _row(record: Record) -> tuple[str, ...]:
-    """Its row on a board, and the adversary that it was trained with."""
+    """Return its row on a board, and the adversary that it was trained with."""
     adversary = str(record.described.get("adversary") or "")
     return record.suite, record.setting, record.coalition, record.defense.label, adversary
 
@@ -90,17 +88,17 @@ def _row(record: Record) -> tuple[str, ...]:
 
 @dataclass
 class Sample:
-    """``records`` of the sample; ``jobs`` that compute their cells; ``stale``: stem -> why its cell
-    cannot be run as it was.
-    """
+    """Cells that are computed again."""
 
-    records: list[LoadedRecord]
+    records: list[LoadedRecord] = field(default_factory=list)
     jobs: list[Any] = field(default_factory=list)
+    """compute their cells"""
     stale: dict[str, str] = field(default_factory=dict)
+    """stem -> why its cell cannot be run as it was"""
 
 
 def prepare(folder: Path, draw: Draw, planner: Planner) -> Sample:
-    """The sample of the claimed records of a results folder, and its jobs.
+    """Return the sample of the claimed records of a results folder, and its jobs.
 
     Raises ``UserError`` for missing packages, with what installs them, and where no record is
     claimed or no suite is stored.
@@ -120,23 +118,24 @@ def prepare(folder: Path, draw: Draw, planner: Planner) -> Sample:
             "fedbench"
         )
     wanted = {r.record.key: r for r in sample.records}
-    names: dict[str, Any] = {}
+    planned: dict[str, Any] = {}
     for plan in plans:
         for job in planner(folder / SUITES / f"{plan}.yaml", folder / REPRODUCED).jobs:
-            mine = tuple(cell for cell in job.cells if wanted.pop(cell.key, None) is not None)
-            sample.jobs += [replace(job, cells=mine)] if mine else []
-            names |= {names_in(cell.stem): (job, cell) for cell in job.cells}
+            planned |= {names_in(cell.stem): (job, cell) for cell in job.cells}
+            cells = tuple(cell for cell in job.cells if wanted.pop(cell.key, None) is not None)
+            if cells:
+                sample.jobs.append(replace(job, cells=cells))
         if not wanted:
             break
     for loaded in wanted.values():
-        sample.stale[loaded.stem] = _why(loaded, names.get(names_in(loaded.stem)))
+        sample.stale[loaded.stem] = _why(loaded, planned.get(names_in(loaded.stem)))
     return sample
 
 
 def _require_installed(folder: Path, records: Sequence[LoadedRecord]) -> None:
-    packages = {
-        name: version for loaded in records for name, version in missing(loaded.record).items()
-    }
+    packages: dict[str, str] = {}
+    for loaded in records:
+        packages |= missing(loaded.record)
     if packages:
         raise UserError(
             f"{folder}: made with packages that are not installed here: "
@@ -146,17 +145,15 @@ def _require_installed(folder: Path, records: Sequence[LoadedRecord]) -> None:
 
 
 def _why(loaded: LoadedRecord, planned: Any) -> str:
-    """Why a cell is not among those that its suite asks for here."""
+    """Return why a cell is not among those that its suite asks for here."""
     from fedbench.core.run.job import identity_of_cell
     from fedbench.core.run.resume import differences
 
-    if reasons := why_stale(loaded.record):
-        return "; ".join(reasons)
-    if planned is not None:
-        return "; ".join(
-            differences(loaded.record.identity.model_dump(), identity_of_cell(*planned))
-        )
-    return "the suite that came with it does not ask for this cell"
+    reasons: Sequence[str] = why_stale(loaded.record)
+    if not reasons and planned is not None:
+        identity = loaded.record.identity.model_dump()
+        reasons = differences(identity, identity_of_cell(*planned))
+    return "; ".join(reasons) or "the suite that came with it does not ask for this cell"
 
 
 # -- the comparison --------------------------------------------------------------------------------
@@ -164,22 +161,21 @@ def _why(loaded: LoadedRecord, planned: Any) -> str:
 
 @dataclass(frozen=True)
 class Result:
-    """One cell of the sample: ``stem``, ``verdict`` (of ``judged``, or ``stale``) and ``how``."""
+    """How one cell of the sample compares."""
 
     stem: str
     verdict: str
+    """of :func:`judged`, or ``stale``"""
     how: str
 
 
 def results(folder: Path, sample: Sample) -> list[Result]:
-    """The verdicts of the sample, in its order."""
+    """Return the verdicts of the sample, in its order."""
     store = Results(folder / REPRODUCED)
-    made = {
-        r.record.key: r
-        for stem in dict.fromkeys(job.stem for job in sample.jobs)
-        for r in store.cells(stem)
-    }
-    return [_result(loaded, made.get(loaded.record.key), sample.stale) for loaded in sample.records]
+    again: dict[str, LoadedRecord] = {}
+    for stem in dict.fromkeys(job.stem for job in sample.jobs):
+        again |= {r.record.key: r for r in store.cells(stem)}
+    return [_result(r, again.get(r.record.key), sample.stale) for r in sample.records]
 
 
 def _result(loaded: LoadedRecord, again: LoadedRecord | None, stale: dict[str, str]) -> Result:
@@ -187,8 +183,7 @@ def _result(loaded: LoadedRecord, again: LoadedRecord | None, stale: dict[str, s
     if stem in stale:
         return Result(stem, "stale", stale[stem])
     if again is None:
-        return Result(
-            stem, "not reproduced", "it gave no record here; the same command tries again"
-        )
-    said = judged(loaded, again)
-    return Result(stem, said.verdict, said.how)
+        how = "it gave no record here; the same command tries again"
+        return Result(stem, "not reproduced", how)
+    compared = judged(loaded, again)
+    return Result(stem, compared.verdict, compared.how)

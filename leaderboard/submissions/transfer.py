@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from fedbench.core.store.run_file import CellResult, write_run
 from fedbench.core.store.stems import stem_in_merged, stem_of_run, word
 from fedbench.core.store.stored_suites import StoredSuite, keep_suite, read_suite
 from fedbench.core.words import bounded, one_line
+from fedbench.leaderboard.comparison.fields import differing
 from fedbench.leaderboard.submissions.bundle import MAX_BUNDLE_BYTES, pack, unpack
-from fedbench.leaderboard.submissions.comparing import differing, reproductions
+from fedbench.leaderboard.submissions.comparing import reproductions
 from fedbench.leaderboard.submissions.recompute import disagreeing, other_draws, require_recomputed
 
 _MOST_FIELDS = 6
@@ -38,10 +40,11 @@ _MOST_SHOWN = 20  # unequal records
 
 @dataclass(frozen=True)
 class Exported:
-    """Number of ``records``, size in bytes and ``sha256`` of the bundle."""
+    """A bundle that was written."""
 
     records: int
     size: int
+    """bytes"""
     sha256: str
 
 
@@ -51,52 +54,55 @@ def export(
     only: Mapping[str, set[str]] | None = None,
     observations: Callable[[str], None] | None = None,
 ) -> Exported:
-    """Write the records of the folder's last plan, or of ``only`` some of it (kind -> names), and
-    its suites to a bundle.
+    """Write records of the folder's last plan and its suites to a bundle. The same folder gives the
+    same bytes.
 
-    ``observations``: take the kept ones along, and tell this how large they are before anything is
-    written. The same folder gives the same bytes. Raises ``UserError`` for records that cannot be
-    used, and for a file that exists.
+    Args:
+        only: kind -> names of the records to take; by default all.
+        observations: take the kept ones along, and tell this how large they are before anything is
+            written.
+
+    Raises:
+        UserError: records that cannot be used, or a file that exists.
     """
     if out.exists():
         raise UserError(f"{out}: exists; nothing was overwritten - name another file with -o")
     source = _Source.of_folder(root, root)
-    records = [
-        r
-        for r in source.records
-        if all(_names(r.record, kind) & names for kind, names in (only or {}).items())
-    ]
+    records = source.records
+    for kind, names in (only or {}).items():
+        records = [r for r in records if _names(r.record, kind) & names]
     if not records:
         raise UserError(f"{root}: --only leaves no record; `fedbench show {root}` lists them")
-    if apart := disagreeing(records):
+    if mistakes := disagreeing(records):
         raise UserError(
-            *bounded(f"{root}: {pair}; run them again with --rerun always" for pair in apart)
+            *bounded(f"{root}: {pair}; run them again with --rerun always" for pair in mistakes)
         )
-    kept = _observations(records, observations) if observations else {}
+    more = _observations(records, observations) if observations else {}
     out.parent.mkdir(parents=True, exist_ok=True)
     with folder_aside(out.parent) as aside:
-        folder, made = aside / "folder", aside / "bundle.zip"
+        folder, bundle = aside / "folder", aside / "bundle.zip"
         _write_folder(folder, {"": records}, [source])
         try:
-            pack(folder, made, kept)
+            pack(folder, bundle, more)
         except UserError as error:
             raise UserError(*(f"{root}: {message}" for message in error.messages)) from error
-        size, sha256 = made.stat().st_size, _sha256(made)
-        os.replace(made, out)
-    return Exported(len(records), size, sha256)
+        with bundle.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        os.replace(bundle, out)
+    return Exported(len(records), out.stat().st_size, sha256)
 
 
 def _observations(records: Sequence[LoadedRecord], tell: Callable[[str], None]) -> dict[str, Path]:
-    """Name in the bundle -> file. Raises ``UserError`` for more than a bundle may hold."""
-    files = dict.fromkeys(map(observations_of, records))
-    kept = {f"cache/{path.name}": path for path in files if path.is_file()}
-    size = sum(path.stat().st_size for path in kept.values())
-    tell(f"observations of {len(kept)} of {len(files)} runs: {size / 2**20:.1f} MiB")
+    """Return name in the bundle -> file. Raises ``UserError`` for more than a bundle may hold."""
+    paths = dict.fromkeys(map(observations_of, records))
+    files = {f"cache/{path.name}": path for path in paths if path.is_file()}
+    size = sum(path.stat().st_size for path in files.values())
+    tell(f"observations of {len(files)} of {len(paths)} runs: {size / 2**20:.1f} MiB")
     if size > MAX_BUNDLE_BYTES:
         raise UserError(
             f"a bundle holds at most {MAX_BUNDLE_BYTES >> 20} MiB: split it with --only"
         )
-    return kept
+    return files
 
 
 def _names(record: Record, kind: str) -> set[str]:
@@ -106,23 +112,18 @@ def _names(record: Record, kind: str) -> set[str]:
     return {str(getattr(record, kind))}
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
-
-
 # -- import and merge ------------------------------------------------------------------------------
 
 
 @dataclass
 class Merged:
-    """Number of ``records``, of those with standard errors by ``other_draws``, and ``notes`` for
-    the user.
-    """
+    """A results folder that was written."""
 
-    records: int = 0
-    other_draws: int = 0
-    notes: list[str] = field(default_factory=list)
+    records: int
+    other_draws: int
+    """records with standard errors drawn by another numpy"""
+    notes: list[str]
+    """for the user"""
 
 
 def merge(sources: Sequence[Path], folder: Path) -> Merged:
@@ -151,16 +152,17 @@ def merge(sources: Sequence[Path], folder: Path) -> Merged:
 
 @dataclass(frozen=True)
 class _Source:
-    """A results folder at ``root``, or the ``bundle`` unpacked there. ``path``: as the user named
-    it.
-    """
+    """A results folder, or an unpacked bundle."""
 
     path: Path
+    """as the user named it"""
     root: Path
+    """where its files are"""
     records: list[LoadedRecord]
     marker: dict[str, Any]
     plans: list[StoredSuite]
     bundle: str = ""
+    """its name; empty of a folder"""
 
     @classmethod
     def of(cls, path: Path, aside: Path) -> _Source:
@@ -168,22 +170,20 @@ class _Source:
             return cls.of_folder(path, path.absolute())
         try:
             unpack(path, aside)
-            source = replace(
-                cls.of_folder(path, aside), bundle=word(path.stem).lstrip(".") or "bundle"
-            )
+            source = cls.of_folder(path, aside)
             require_recomputed(source.records)
             require_observations(aside, source.records)
             _require_published(source.marker)
-        # the remedies, to delete a record and to run the suite again, do not apply to a bundle
         except UserError as error:
-            said = [
-                message.replace(f"{aside}{os.sep}", "").partition("; delete ")[0]
+            # the remedies, to delete a record and to run the suite again, do not apply to a bundle
+            reasons = [
+                one_line(message.replace(f"{aside}{os.sep}", "").partition("; delete ")[0])
                 for message in error.messages
             ]
             raise UserError(
-                *(f"{path}: refused, nothing was kept: {one_line(text)}" for text in said)
+                *(f"{path}: refused, nothing was kept: {r}" for r in reasons)
             ) from error
-        return source
+        return replace(source, bundle=word(path.stem).lstrip(".") or "bundle")
 
     @classmethod
     def of_folder(cls, path: Path, root: Path) -> _Source:
@@ -192,12 +192,8 @@ class _Source:
         plans = [read_suite(root, plan) for plan in marker["plans"]]
         return cls(path, root, store.planned(load_records(root))[0], marker, plans)
 
-    def bundle_of(self, loaded: LoadedRecord) -> str:
-        """The bundle that a record came in; empty for one that was measured in the folder."""
-        return self.bundle or loaded.bundle
-
     def file(self, loaded: LoadedRecord) -> str:
-        """A record, as the user finds it."""
+        """Return a record, as the user finds it."""
         return f"{self.path}/records/{loaded.path.name}"
 
 
@@ -210,63 +206,65 @@ def _require_published(marker: Mapping[str, Any]) -> None:
 
 
 def _merged(sources: Sequence[_Source], root: Path) -> Merged:
-    kept, notes = _kept(sources)
+    records, notes = _united(sources)
     folders: dict[str, list[LoadedRecord]] = {}
     names: dict[tuple[Path, str], str] = {}
-    for source, loaded in kept:
-        if bundle := source.bundle_of(loaded):
-            name = names.setdefault((source.path, bundle), _free(bundle, names.values()))
-        folders.setdefault(f"{IMPORTED}/{name}" if bundle else "", []).append(loaded)
-        if source.bundle and (path := observations_of(loaded)).is_file():
-            os.renames(path, root / IMPORTED / name / "cache" / path.name)
-    keys = {loaded.record.key for _, loaded in kept}
-    again = (r for source in sources for r in reproductions(source.root).values())
-    folders[REPRODUCED] = list({r.record.key: r for r in again if r.record.key in keys}.values())
+    for source, loaded in records:
+        bundle = source.bundle or loaded.bundle
+        name = ""
+        if bundle:
+            free = _free(bundle, names.values())
+            name = f"{IMPORTED}/{names.setdefault((source.path, bundle), free)}"
+        folders.setdefault(name, []).append(loaded)
+        observations = observations_of(loaded)
+        if source.bundle and observations.is_file():
+            os.renames(observations, root / name / "cache" / observations.name)
+    again: dict[str, LoadedRecord] = {}
+    for source in sources:
+        again |= reproductions(source.root)
+    keys = {loaded.record.key for _, loaded in records}
+    folders[REPRODUCED] = [r for key, r in again.items() if key in keys]
     _write_folder(root, folders, sources)
-    return Merged(
-        len(kept), sum(other_draws(r) for s in sources if s.bundle for r in s.records), notes
-    )
+    imported = (r for source in sources if source.bundle for r in source.records)
+    return Merged(len(records), sum(map(other_draws, imported)), notes)
 
 
-def _free(name: str, taken: Collection[str]) -> str:
-    """The name, with a number where it is taken."""
-    return next(
-        n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 2))) if n not in taken
-    )
+def _free(name: str, used: Collection[str]) -> str:
+    """Return the name, with a number where it is used."""
+    number, free = 1, name
+    while free in used:
+        number += 1
+        free = f"{name}-{number}"
+    return free
 
 
-def _kept(sources: Sequence[_Source]) -> tuple[list[tuple[_Source, LoadedRecord]], list[str]]:
-    """(the first record of every key in every suite, a note for every two sources with records in
-    common).
+def _united(sources: Sequence[_Source]) -> tuple[list[tuple[_Source, LoadedRecord]], list[str]]:
+    """Return (the first record of every key in every suite, a note for every two sources with
+    records in common). Raises ``UserError`` for unequal records of one key.
     """
-    kept: dict[tuple[str, str], tuple[_Source, LoadedRecord]] = {}
-    twice: dict[tuple[Path, Path], int] = {}
+    records: dict[tuple[str, str], tuple[_Source, LoadedRecord]] = {}
+    twice: Counter[tuple[Path, Path]] = Counter()
     unequal: list[str] = []
     for source in sources:
         for loaded in source.records:
-            first, other = kept.setdefault(
-                (loaded.record.suite, loaded.record.key), (source, loaded)
-            )
-            if other is loaded:
-                continue
-            if fields := list(differing(other, loaded)):
-                more = (
-                    f" and {len(fields) - _MOST_FIELDS} more" if len(fields) > _MOST_FIELDS else ""
-                )
-                what = ", ".join(fields[:_MOST_FIELDS])
-                files = f"{first.file(other)} and {source.file(loaded)}"
+            place = loaded.record.suite, loaded.record.key
+            first, earlier = records.setdefault(place, (source, loaded))
+            fields = [] if earlier is loaded else list(differing(earlier, loaded))
+            if fields:
+                names = ", ".join(bounded(fields, "and {} more", _MOST_FIELDS))
                 unequal.append(
-                    f"{files}: one key, but they differ in {what}{more}; leave one of them out, or "
-                    "run the cell again"
+                    f"{first.file(earlier)} and {source.file(loaded)}: one key, but they differ in "
+                    f"{names}; leave one of them out, or run the cell again"
                 )
-            else:
-                twice[first.path, source.path] = twice.get((first.path, source.path), 0) + 1
+            elif earlier is not loaded:
+                twice[first.path, source.path] += 1
     if unequal:
         raise UserError(*bounded(unequal, "and {} other pairs", _MOST_SHOWN))
-    return list(kept.values()), [
+    notes = [
         f"{n} records are in {a} and in {b}, with equal scores; those of {a} were kept"
         for (a, b), n in twice.items()
     ]
+    return list(records.values()), notes
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -282,10 +280,10 @@ def _write_folder(
     for name, records in folders.items():
         for stem, run in _runs(records).items():
             path = root / name / "records" / f"{stem}.json"
-            write_run(
-                path.parent, stem, [CellResult(r.record, r.all_arrays()) for r in run_by_run(run)]
-            )
-            cells += [replace(r, path=path).stem for r in run if name != REPRODUCED]
+            results = [CellResult(r.record, r.all_arrays()) for r in run_by_run(run)]
+            write_run(path.parent, stem, results)
+            if name != REPRODUCED:
+                cells += [replace(r, path=path).stem for r in run]
     for source in sources:
         for plan in source.plans:
             keep_suite(root, plan)
@@ -296,33 +294,38 @@ def _write_folder(
 
 
 def _runs(records: Iterable[LoadedRecord]) -> dict[str, list[LoadedRecord]]:
-    """The cells of every run by the name of its files; of a run in several suites, the second has
-    the suite in its name.
+    """Return the cells of every run by the name of its files; of a run in several suites, the
+    second has the suite in its name.
     """
-    found: dict[str, list[LoadedRecord]] = {}
+    runs: dict[str, list[LoadedRecord]] = {}
     for loaded in records:
-        own = stem_of_run(loaded.record)
-        taken = own in found and found[own][0].record.suite != loaded.record.suite
-        found.setdefault(stem_in_merged(loaded.record) if taken else own, []).append(loaded)
-    return found
+        stem = stem_of_run(loaded.record)
+        if stem in runs and runs[stem][0].record.suite != loaded.record.suite:
+            stem = stem_in_merged(loaded.record)
+        runs.setdefault(stem, []).append(loaded)
+    return runs
 
 
 def _marker(markers: Sequence[Mapping[str, Any]], cells: list[str]) -> dict[str, Any]:
-    """One marker of all: the union of suites, titles, published numbers, analyses and plans, in the
-    order of the sources.
+    """Return one marker of all: the union of suites, titles, published numbers, analyses and plans,
+    in the order of the sources.
     """
-
-    def union(get: Callable[[Mapping[str, Any]], Sequence[Any]]) -> list[Any]:
-        return list({canonical(item): item for marker in markers for item in get(marker)}.values())
-
-    analyses = (
-        None if any(m.get("analyses") is None for m in markers) else union(lambda m: m["analyses"])
-    )
+    suites = [suite for marker in markers for suite in marker["suite"].split(" + ")]
+    analyses = None
+    if all(marker.get("analyses") is not None for marker in markers):
+        analyses = _union(markers, "analyses")
     return {
-        "suite": " + ".join(union(lambda m: m["suite"].split(" + "))),
-        "title": " + ".join(union(lambda m: [str(m["title"])] if m.get("title") else [])),
+        "suite": " + ".join(dict.fromkeys(suites)),
+        "title": " + ".join(dict.fromkeys(str(m["title"]) for m in markers if m.get("title"))),
         "cells": cells,
-        "published": union(lambda m: m.get("published") or ()),
+        "published": _union(markers, "published"),
         "analyses": analyses,
-        "plans": union(lambda m: m["plans"]),
+        "plans": _union(markers, "plans"),
     }
+
+
+def _union(markers: Sequence[Mapping[str, Any]], field: str) -> list[Any]:
+    values: dict[str, Any] = {}
+    for marker in markers:
+        values |= {canonical(value): value for value in marker.get(field) or ()}
+    return list(values.values())

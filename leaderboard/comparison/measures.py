@@ -1,0 +1,201 @@
+"""The measures that two sets of records are compared by: AUC and TF01 by group of non-members, and
+test accuracy, each with one value a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+
+from fedbench.core import MEMBER
+from fedbench.core.contract.attack import Group
+from fedbench.core.metrics.registry import Direction, group_masks, metric
+from fedbench.core.metrics.roc import TF01_FPR, allowed_false_positives, placements
+from fedbench.core.store.reading import Candidates, LoadedRecord
+from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue, share_error
+from fedbench.leaderboard.statistics.tf01 import (
+    Sample,
+    alignable,
+    aligned_rate,
+    enough,
+    low_rate,
+)
+
+ACCURACY = "accuracy"
+DIGITS = 5  # values of both sides are rounded to so many, far below every floor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """A number of a cell."""
+
+    name: str
+    title: str
+    group: Group | None = None
+    """the non-members that count; None of a number of the run"""
+    unit: str = ""
+    direction: Direction
+    floor: float
+    """the smallest change that counts, in ``unit``"""
+    digits: int
+    """decimals in tables, of the value times ``scale``"""
+    scale: float = 1.0
+    flips: bool = True
+    """whether the better direction for an attack is the worse one for a defense"""
+
+    @property
+    def metric(self) -> str:
+        """Return the name that ``--floor`` takes."""
+        return self.name.partition(":")[0]
+
+
+_FLOORS = {"auc": 0.01, "tf01": 1.0}
+_GROUPS: dict[Group, str] = {
+    "ofl": "outside",
+    "ifl": "inside",
+    "mix": "outside and inside",
+    "canary": "canaries",
+}
+
+
+def _measures() -> Iterator[Measure]:
+    for name, floor in _FLOORS.items():
+        m = metric(name)
+        for group, words in _GROUPS.items():
+            yield Measure(
+                name=f"{name}:{group}",
+                title=f"{m.title}, {words}",
+                group=group,
+                unit=m.unit,
+                direction=m.direction,
+                floor=floor,
+                digits=m.digits,
+            )
+    yield Measure(
+        name=ACCURACY,
+        title="test accuracy",
+        unit="%",
+        direction="higher",
+        floor=0.01,
+        digits=2,
+        scale=100,
+        flips=False,
+    )
+
+
+MEASURES = {m.name: m for m in _measures()}
+OF_THE_GATE = ("auc:ofl", "auc:ifl", "tf01:ofl", ACCURACY)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A measure of one seed."""
+
+    parts: tuple[float, ...]
+    """by target; compared by their mean"""
+    error: float | None
+    """standard error from the candidates, None where unknown"""
+    pulls: np.ndarray | None = field(default=None, compare=False, repr=False)
+    """contribution of each sample to the error: their squares add up to its square; None of several
+    targets, and in files
+    """
+
+    @property
+    def mean(self) -> float:
+        """Return what is compared."""
+        return sum(self.parts) / len(self.parts)
+
+
+Values = dict[str, dict[int, Value]]
+"""measure -> seed -> value"""
+
+
+def values_of(seeds: Mapping[int, Sequence[Candidates]], measures: Iterable[str]) -> Values:
+    """Return measures of one cell from the candidates of its targets, by seed.
+
+    A measure is left out where a target lacks its group; TF01 where all seeds together have too few
+    non-members. TF01 is that of a board, seed by seed.
+    """
+    values: Values = {}
+    for name in measures:
+        group = MEASURES[name].group
+        if group is None:
+            continue
+        in_group = {}
+        for seed, targets in sorted(seeds.items()):
+            in_group[seed] = [_in_group(c, group) for c in targets]
+        if min((len(c.ids) for c in chain(*in_group.values())), default=0) == 0:
+            continue
+        if MEASURES[name].metric == "auc":
+            values[name] = {seed: _auc(seed, targets) for seed, targets in in_group.items()}
+        elif rates := _tf01(in_group):
+            values[name] = rates
+    return values
+
+
+def accuracy_of(loaded: LoadedRecord) -> Value:
+    """Return the test accuracy of the run, with its binomial error."""
+    correct = loaded.test_correct()
+    error = share_error(loaded.record.accuracy, len(correct))
+    return _value([loaded.record.accuracy], error, [_pulls(correct)])
+
+
+def _in_group(c: Candidates, group: Group) -> Candidates:
+    """Return the candidates that count in the group; none where it lacks members or non-members."""
+    mask = group_masks(c.kind, c.canary, c.in_mix).get(group, np.zeros(len(c.ids), bool))
+    return Candidates(*(array[mask] for array in vars(c).values()))
+
+
+def _auc(seed: int, targets: Sequence[Candidates]) -> Value:
+    units, pulls = {}, []
+    for i, c in enumerate(targets):
+        member = c.kind == MEMBER
+        aucs, below, above = placements(c.scores, member)
+        of_members, of_others = _pulls(below[0]), _pulls(above[0])
+        pulls.append(np.concatenate([of_members, of_others]))
+        error = float("nan")
+        if min(len(of_members), len(of_others)) > 1:
+            error = float(np.linalg.norm(pulls[i]))
+        units[seed, i] = UnitValue(float(aucs[0]), error, of_others, c.ids[~member])
+    return _value([m.value for m in units.values()], Estimate(units).error, pulls)
+
+
+def _tf01(seeds: Mapping[int, Sequence[Candidates]]) -> dict[int, Value]:
+    sizes = [int((c.kind != MEMBER).sum()) for c in chain(*seeds.values())]
+    together = enough(sizes)
+    if not together and not alignable(sizes, len(seeds)):
+        return {}
+    values = {}
+    for seed, targets in seeds.items():
+        samples = [_sample(seed, c) for c in targets]
+        pulls = [100 * _pulls(_called(s)) for s in samples]
+        rate = low_rate(samples) if together else aligned_rate(samples)
+        values[seed] = _value([100 * rate], None, pulls)
+    return values
+
+
+def _sample(seed: int, c: Candidates) -> Sample:
+    member = c.kind == MEMBER
+    return Sample(seed, c.scores[member], c.scores[~member], c.ids[~member])
+
+
+def _called(s: Sample) -> np.ndarray:
+    """Return [members] bool: who is called a member at the threshold of TF01."""
+    rank = max(allowed_false_positives(len(s.nonmember), TF01_FPR), 0)
+    return np.asarray(s.member > np.sort(s.nonmember)[-1 - rank])
+
+
+def _pulls(values: np.ndarray) -> np.ndarray:
+    """Return [n] deviations from the mean, scaled to its standard error."""
+    n = len(values)
+    return np.asarray((values - values.mean()) / np.sqrt(n * max(n - 1, 1)))
+
+
+def _value(parts: Sequence[float], error: float | None, pulls: Sequence[np.ndarray] = ()) -> Value:
+    if error is not None:
+        error = None if np.isnan(error) else round(error, DIGITS)
+    rounded = tuple(round(float(part), DIGITS) for part in parts)
+    return Value(rounded, error, pulls[0] if len(pulls) == 1 else None)
