@@ -349,11 +349,6 @@ def backward(loss: torch.Tensor, defense: Defense, where: str) -> None:
         ) from error
 
 
-def forward(module: nn.Module, x: torch.Tensor, where: str) -> torch.Tensor:
-    """[B, C] logits; an exception names the model, not the phase around the training."""
-    return run_model(module, x, where=where)
-
-
 def run_model(work: Callable[..., Any], *args: torch.Tensor, where: str) -> Any:
     """``work(*args)``; an exception names the model."""
     try:
