@@ -91,7 +91,7 @@ def plan(suite: str | PathLike[str], *, set: Texts = (), only: Texts = ()) -> Ta
             "coalition": job.coalition,
             "defense": job.defense.label,
             "attack": cell.attack.label,
-            "view": cell.look.view,
+            "view": cell.request.view,
             "seed": job.seed,
             "rounds": job.setting.federation.rounds,
             "targets": len(job.targets),
@@ -225,21 +225,21 @@ class Results:
 def _judged(job: Any, attack: Attack) -> dict[str, Any] | None:
     """Return the row of one run; None where its observations are not kept, or lack a signal."""
     from fedbench.core.metrics import run_accuracy
-    from fedbench.core.run.job import Look
-    from fedbench.core.run.judge import ask
+    from fedbench.core.run.job import SignalRequest
+    from fedbench.core.run.scoring import ask
     from fedbench.core.run.trained_run import cached, made_of
     from fedbench.core.run.verdict import verdict
 
     name = type(attack).__name__
     use = job.cells[0].attack.model_copy(update={"name": name, "label": name})
-    cell = replace(job.cells[0], attack=use, look=Look.of(attack))
-    job = replace(job, cells=(cell,), analyses=(), looks={})
+    cell = replace(job.cells[0], attack=use, request=SignalRequest.of(attack))
+    job = replace(job, cells=(cell,), analyses=(), requests={})
     packed, shadows = cached(job)
     if packed is None:
         return None
     run = made_of(job, packed, shadows)
     done = run.trained
-    scored = verdict(job, cell, run.scene, done, ask(job, attack, run.scene, done, shadows))
+    scored = verdict(run, cell, ask(run, attack))
     accuracy = run_accuracy([row["accuracy"] for row in done.history])
     names = (job.suite, job.setting.name, job.coalition, job.defense.label, name, attack.view)
     numbers = (*_means(scored.targets), accuracy, done.measured["train_cpu_s"])

@@ -94,7 +94,7 @@ def _plain(name: str) -> str:
 
 
 DEBUG = "FEDBENCH_DEBUG"
-"""environment variable: whole tracebacks, in logs and on standard error"""
+"""environment variable: whole tracebacks, in logs and on standard error, and close watching"""
 
 _BUILT_IN = (
     "fedbench.plugins.",
@@ -112,7 +112,7 @@ _MOST_LINES, _LONGEST_LINE, _LONGEST_PLACE = 120, 500, 200
 
 
 def debugging() -> bool:
-    """Return whether the user wants whole tracebacks."""
+    """Return whether the user wants whole tracebacks, and plugins watched closely."""
     return os.environ.get(DEBUG) == "1"
 
 

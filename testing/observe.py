@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbench.core.federation.guard import SETTINGS
+from fedbench.core.federation.watch import SETTINGS
 from fedbench.core.registry.hooks_of import hooks_of
 
 Call = Callable[..., Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,14 +36,13 @@ from fedbench.core.process.ask import Answer, ask
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.run.analyse import checked, finished, own_judgement
+from fedbench.core.run.analyse import checked, finished
 from fedbench.core.run.checks import require_data
-from fedbench.core.run.job import Look
-from fedbench.core.run.judge import Answers
-from fedbench.core.run.judge import ask as ask_attack
+from fedbench.core.run.job import SignalRequest
 from fedbench.core.run.scene import Scene
+from fedbench.core.run.scoring import Answers
+from fedbench.core.run.scoring import ask as ask_attack
 from fedbench.core.run.train import Trained
-from fedbench.core.run.trained_run import Run
 from fedbench.core.run.verdict import Verdict, verdict
 from fedbench.core.signals.measure import GRADIENT_SIGNALS
 from fedbench.core.signals.probes import SignalCall
@@ -160,7 +160,7 @@ def train_defense(
     setting = setting_of(fields | (federation or {}), **defaults | changes)
     finished = train_job(
         setting,
-        [Look(needs=frozenset({"loss"}), view="server")],
+        [SignalRequest(needs=frozenset({"loss"}), view="server")],
         defense=given_use(defense),
         dataset=data_for(defense, samples),
         model=net(model),
@@ -207,7 +207,7 @@ def ask_all(attack: Attack, seed: int = 0, **audit: Any) -> tuple[Answers, World
 
 def answers_of(attack: Attack, finished: World) -> Answers:
     """Return its answers about a finished training."""
-    return ask_attack(finished.job, attack, finished.scene, finished.trained, finished.shadows)
+    return ask_attack(finished.run, attack)
 
 
 def train_with(
@@ -260,7 +260,7 @@ def _in_reverse(attack: Attack) -> Values:
 
 
 def _judge(finished: World, answers: Answers) -> Verdict:
-    return verdict(finished.job, finished.job.cells[0], finished.scene, finished.trained, answers)
+    return verdict(finished.run, finished.job.cells[0], answers)
 
 
 def _by_target(scene: Scene, answers: Answers) -> Values:
@@ -353,9 +353,8 @@ def finished_run(analysis: Analysis) -> tuple[FinishedRun, Judgement]:
     for groups in (False, True):
         w = world(frozenset(analysis.needs), groups=groups)
         if analysis.applies(w.job.described()):
-            run = Run(scene=w.scene, trained=w.trained, shadows=w.shadows, n_models=1)
             judged = _judge(w, answers_of(PlainLoss(), w))
-            return finished(w.job, run, analysis), judged.judgement
+            return finished(w.run, analysis), judged.judgement
     raise Skipped(
         "it applies to none of the settings that are tried: one plain, one with groups of clients "
         "and thresholds"
@@ -366,7 +365,7 @@ def _analysis(subject: Subject, analysis: Analysis) -> Values:
     if type(analysis).analyse is Analysis.analyse:
         raise Skipped("it computes nothing of a run: it only draws")
     run, judgement = finished_run(analysis)
-    findings = analysis.analyse(run, own_judgement(judgement))
+    findings = analysis.analyse(run, deepcopy(judgement))
     if findings is None:
         return {"its findings": None}
     numbers, arrays = checked(findings)

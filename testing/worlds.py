@@ -29,13 +29,13 @@ from fedbench.core.contract.components import Params as Base
 from fedbench.core.models.sequential import MLP
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.run.checks import declaration_mistake
-from fedbench.core.run.job import Cell, Job, Look
+from fedbench.core.run.declarations import declaration_mistake
+from fedbench.core.run.job import Cell, Job, SignalRequest
 from fedbench.core.run.needs import Signals
 from fedbench.core.run.provenance import gather
 from fedbench.core.run.scene import Parts, Scene, defense_of, set_scene, targets_of
 from fedbench.core.run.shadow_models import ShadowLogits, train_shadow_models
-from fedbench.core.run.train import Trained, train
+from fedbench.core.run.train import Run, Trained, train
 from fedbench.core.signals.measure import GRADIENT_SIGNALS
 from fedbench.core.spec.setting import Setting
 from fedbench.core.spec.suite import Limits
@@ -199,7 +199,7 @@ def job_of(
     use = given_use(attack, name="attack")
     adversary = setting.adversary
     malicious = adversary.malicious(setting.federation.clients) if adversary else 0
-    cell = Cell(key="", stem="tiny", attack=use, look=Look.of(attack), identity={})
+    cell = Cell(key="", stem="tiny", attack=use, request=SignalRequest.of(attack))
     job = Job(
         suite="tiny",
         setting=setting,
@@ -245,13 +245,18 @@ class World:
     trained: Trained
     shadows: ShadowLogits | None = None
 
+    @property
+    def run(self) -> Run:
+        """The run, as the judges get it."""
+        return Run(job=self.job, scene=self.scene, trained=self.trained, shadows=self.shadows)
 
-def train_job(setting: Setting, looks: Sequence[Attack | Look], **changes: Any) -> World:
-    """Train the job that :func:`job_of` returns for these arguments, and measure what ``looks``
-    need.
+
+def train_job(setting: Setting, attacks: Sequence[Attack | SignalRequest], **changes: Any) -> World:
+    """Train the job that :func:`job_of` returns for these arguments, and measure what these
+    attacks or requests need.
     """
     job, parts, scene = job_of(setting, **changes)
-    trained = train(job, parts, scene, looks, lambda t: None)
+    trained = train(job, parts, scene, attacks, lambda t: None)
     return World(job=job, parts=parts, scene=scene, trained=trained)
 
 
@@ -271,9 +276,9 @@ def world(
     more: dict[str, Any] = GROUPS if groups else {}
     setting = setting_of(audit=AUDIT | audit, **more)
     measured = needs | {"loss", *GRADIENT_SIGNALS}
-    looks = [
-        Look(needs=measured, view=view, needs_shadow_models=True, colluders=1)
+    requests = [
+        SignalRequest(needs=measured, view=view, needs_shadow_models=True, colluders=1)
         for view in get_args(View)
     ]
-    w = train_job(setting, looks, seed=seed)
+    w = train_job(setting, requests, seed=seed)
     return replace(w, shadows=train_shadow_models(w.job, w.parts, w.scene))

@@ -8,10 +8,10 @@ from typing import Any
 from fedbench.core.contract.attack import Attack
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.job import Cell, Job
-from fedbench.core.run.judge import ask
 from fedbench.core.run.scene import Scene
+from fedbench.core.run.scoring import ask
 from fedbench.core.run.shadow_models import ShadowLogits
-from fedbench.core.run.train import Trained
+from fedbench.core.run.train import Run, Trained
 from fedbench.core.run.verdict import Verdict, verdict
 from fedbench.core.spec.setting import Setting
 
@@ -33,7 +33,8 @@ def judge(
     shadows: ShadowLogits | None = None,
 ) -> Verdict:
     """The verdict of an attack that is asked in this process."""
-    return verdict(job, cell, scene, trained, ask(job, attack, scene, trained, shadows))
+    run = Run(job=job, scene=scene, trained=trained, shadows=shadows)
+    return verdict(run, cell, ask(run, attack))
 
 
 def with_setting(job: Job, **changes: Any) -> Job:

@@ -51,11 +51,10 @@ OF_THE_ORACLE = {
     ),
     "evaluation on training data": (
         "core/run/train.py",
-        "test_x = torch.from_numpy(scene.data.test_x).to(device)",
-        "from dataclasses import replace\n"
-        "    scene = replace(scene, data=replace(scene.data, test_x=scene.data.train_x, "
+        "audits = _Audits(scene, training, recorder)",
+        "scene = replace(scene, data=replace(scene.data, test_x=scene.data.train_x, "
         "test_y=scene.data.train_y))\n"
-        "    test_x = torch.from_numpy(scene.data.test_x).to(device)",
+        "    audits = _Audits(scene, training, recorder)",
         EVERYTHING,
         set(),
     ),

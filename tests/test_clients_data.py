@@ -18,11 +18,11 @@ from fedbench.core.cli.run import build_plan
 from fedbench.core.metrics import auc
 from fedbench.core.population.audit import EVERYBODY, client, group, pool_of
 from fedbench.core.population.groups import deform
-from fedbench.core.run.job import Look
-from fedbench.core.run.judge import ask
-from fedbench.core.run.scene import Scene, build, make_scene, own_data, set_scene
+from fedbench.core.run.job import SignalRequest
+from fedbench.core.run.scene import Scene, build, client_data, make_scene, set_scene
+from fedbench.core.run.scoring import ask
 from fedbench.core.run.shadow_models import train_shadow_models
-from fedbench.core.run.train import kinds_of, train
+from fedbench.core.run.train import Run, kinds_of, train
 from fedbench.core.spec.setting import Adversary, Setting
 from fedbench.plugins.datasets.handwriting import Digits
 from fedbench.plugins.defenses.uploads import FreeRider
@@ -61,7 +61,7 @@ def setting(parts: dict[str, Any], audit: dict[str, Any] | None = None, **more: 
 def test_a_client_gets_its_own_samples_and_trains_on_no_validation_or_test_part(parts):
     _, _, scene = job_of(setting(parts), dataset=given_use(Digits, {}))
     for k in range(4):
-        data, split = own_data(scene, k, torch.device("cpu")), scene.split
+        data, split = client_data(scene, k, torch.device("cpu")), scene.split
         for found, of in ((data.x, scene.data.train_x), (data.y, scene.data.train_y)):
             assert torch.equal(found, torch.from_numpy(of[split.own(k)]))
             assert torch.equal(found[data.trainable], torch.from_numpy(of[split.train[k]]))
@@ -182,7 +182,7 @@ def loss_aucs(parts: dict[str, Any], members: tuple[int, ...]) -> list[tuple[flo
         job,
         made,
         scene,
-        [Look(needs=frozenset({"loss"}), view="server", needs_shadow_models=False)],
+        [SignalRequest(needs=frozenset({"loss"}), view="server", needs_shadow_models=False)],
         lambda t: None,
     )
     found = []
@@ -233,7 +233,8 @@ class GlobalPupil(Pupil):
 def test_a_colluders_lessons_are_its_own_samples_against_its_own_test_part(attack):
     LESSONS.clear()
     job, parts, scene = job_of(setting_of(federation=PARTS), attack=attack)
-    ask(job, attack, scene, train(job, parts, scene, [attack], lambda t: None))
+    trained = train(job, parts, scene, [attack], lambda t: None)
+    ask(Run(job=job, scene=scene, trained=trained), attack)
     # some are not asked about
     assert {c.client for c in LESSONS} - {audit.target.client for audit in scene.audits}
     for c in LESSONS:

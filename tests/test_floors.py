@@ -18,7 +18,7 @@ from torch import nn
 
 from fedbench.core import Defense, MemberData, UserError
 from fedbench.core.registry.components import Registry
-from fedbench.core.run.planner import make_plan
+from fedbench.core.run.expand import make_plan
 from fedbench.core.spec.resolve import load_and_check
 
 MEMBERS = (0, 1)

@@ -128,12 +128,12 @@ def test_code_that_decides_a_result_is_in_the_digest(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(digest, "__file__", str(core / "registry" / "digest.py"))
     before = digest.engine_digest()
-    (core / "run" / "judge.py").write_text(
+    (core / "run" / "scoring.py").write_text(
         "def f():\n    import fedbench.plugins.attacks, fedbench.core.cli.main"
     )
     assert digest.engine_digest() != before
     assert undigested(core) == {
-        f"run/judge.py: fedbench.{name}" for name in ("plugins.attacks", "core.cli.main")
+        f"run/scoring.py: fedbench.{name}" for name in ("plugins.attacks", "core.cli.main")
     }
 
 

@@ -18,19 +18,17 @@ from fedbench.core.population.audit import client
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run import worker
 from fedbench.core.run.job import (
-    NO_INFLUENCE,
-    NOT_OF_SHADOW_MODELS,
     Cell,
     Job,
-    Look,
+    SignalRequest,
     cell_identity,
     identity,
+    identity_of_cell,
     job_json,
     job_of,
-    key_of_run,
 )
 from fedbench.core.run.scene import build, set_scene
-from fedbench.core.run.shadow_models import train_shadow_models
+from fedbench.core.run.shadow_models import shadow_identity, train_shadow_models
 from fedbench.core.spec.base import Use
 from fedbench.core.spec.federation import FederationSpec, Optimizer, Schedule
 from fedbench.core.spec.setting import (
@@ -126,7 +124,6 @@ PROVENANCE = Provenance(
     deterministic=True,
 )
 JOB = Job(
-    run_key="k",
     suite="s",
     setting=SETTING,
     coalition="other",
@@ -152,8 +149,7 @@ JOB = Job(
             key="1",
             stem="2",
             attack=component("y"),
-            look=Look(needs=frozenset({"loss"}), view="server"),
-            identity={},
+            request=SignalRequest(needs=frozenset({"loss"}), view="server"),
         ),
     ),
 )
@@ -217,6 +213,31 @@ def within(path: str, named: frozenset[str]) -> bool:
 
 
 LEAVES = dict(leaves(JOB))
+# paths that no training depends on: names, what follows from the data or is measured beside it, and
+# where and how it is computed
+NAMED_ONLY = (
+    "cells suite coalition signals analyses requests results limits debug repeated_holdout "
+    "setting.name setting.dataset setting.model setting.adversary setting.coalitions "
+    "setting.defenses setting.attacks setting.federation.recipe provenance.fedbench "
+    "provenance.python provenance.git_commit provenance.git_dirty provenance.platform "
+    "provenance.cpu provenance.device provenance.threads provenance.deterministic"
+)
+NO_INFLUENCE = frozenset(NAMED_ONLY.split())
+WHOLE = "members coalitions observed targets tuning defense attacker adversary"
+FEDERATION_ONLY = (
+    "clients rounds local_epochs local_batches weight_order participation max_delay weights "
+    "validation test validation_on"
+)
+# paths that shadow models do not depend on either: they are trained alone
+NOT_OF_SHADOW_MODELS = frozenset(
+    [
+        *WHOLE.split(),
+        "setting.partition",
+        "setting.thresholds",
+        *(f"setting.federation.{name}" for name in FEDERATION_ONLY.split()),
+        *(f"setting.audit.{name}" for name in AuditSpec.model_fields if name != "shadow"),
+    ]
+)
 
 
 def test_the_job_has_a_value_in_every_field_of_every_model():
@@ -235,44 +256,38 @@ def test_the_job_has_a_value_in_every_field_of_every_model():
     met = {name for path in LEAVES for name in path.split(".")}
     assert {name for model in wanted for name in model.model_fields} | {
         f.name for f in fields(Job)
-    } <= met | {"looks"}
+    } <= met | {"requests"}
     assert [path for path, value in LEAVES.items() if value is None] == []
 
 
+def without_influence(key: Callable[[Job], Any]) -> set[str]:
+    """The paths that change no key."""
+    return {path for path in LEAVES if key(put(JOB, path, another)) == key(JOB)}
+
+
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-@pytest.mark.parametrize(
-    ("without", "ignored"),
-    [
-        (frozenset(), NO_INFLUENCE),
-        (NOT_OF_SHADOW_MODELS, NO_INFLUENCE | NOT_OF_SHADOW_MODELS),
-    ],
-    ids=["run", "shadow models"],
-)
-def test_every_field_is_part_of_the_identity_unless_it_is_named(without, ignored):
-    same = {
-        path
-        for path in LEAVES
-        if key_of(identity(put(JOB, path, another), without)) == key_of(identity(JOB, without))
-    }
-    assert same == {path for path in LEAVES if within(path, ignored)}
+def test_every_field_is_part_of_the_key_unless_it_is_named():
+    same = without_influence(lambda job: job.run_key)
+    assert same == {path for path in LEAVES if within(path, NO_INFLUENCE)}
+    same = without_influence(shadow_identity)
+    wanted = (NO_INFLUENCE - {"provenance.cpu"}) | NOT_OF_SHADOW_MODELS  # the same machine's alone
+    assert same == {path for path in LEAVES if within(path, wanted)}
     groups = [
         [SETTING.groups[0].model_copy(update={f: another(v)}), SETTING.groups[1]]
         for f, v in SETTING.groups[0]
     ]
-    assert len(
-        {key_of_run(put(JOB, "setting.groups", lambda _, g=g: g)) for g in groups}
-        - {key_of_run(JOB)}
-    ) == len(groups)
+    keys = {put(JOB, "setting.groups", lambda _, g=g: g).run_key for g in groups}
+    assert len(keys - {JOB.run_key}) == len(groups)
 
 
 def test_only_the_assumed_number_of_an_idle_adversary_counts():
     passive = replace(JOB, attacker=None)
     changes = {"knowledge": "rule", "mask_set": 8, "start_round": 3, "clients": 3, "assumed": 2}
     keys = {
-        name: key_of_run(put(passive, f"adversary.{name}", lambda _, v=v: v))
+        name: put(passive, f"adversary.{name}", lambda _, v=v: v).run_key
         for name, v in changes.items()
     }
-    assert {name for name, key in keys.items() if key != key_of_run(passive)} == {"assumed"}
+    assert {name for name, key in keys.items() if key != passive.run_key} == {"assumed"}
 
 
 def test_everything_about_a_component_counts_but_its_label():
@@ -291,28 +306,31 @@ def test_everything_about_a_component_counts_but_its_label():
 
 def test_the_key_depends_on_the_kind_of_device_alone():
     assert (
-        key_of_run(replace(JOB, device="cuda:1"))
-        == key_of_run(replace(JOB, device="cuda:0"))
-        != key_of_run(JOB)
+        replace(JOB, device="cuda:1").run_key
+        == replace(JOB, device="cuda:0").run_key
+        != JOB.run_key
     )
 
 
 def test_a_cells_key_is_the_hash_of_its_runs_key_and_what_it_adds():
-    signals = {"loss": component("l"), "loss:pre-defense": component("l")}
-    made_of = {"run": identity(JOB), **cell_identity(JOB, component("y"), signals)}
+    request = SignalRequest(needs=frozenset({"loss@pre-defense", "grad-dot"}), view="server")
+    job = replace(JOB, requests={"v": replace(request, needs=frozenset({"loss"}))})
+    cell = replace(job.cells[0], request=request)
     alone = {
-        "run": key_of_run(JOB),
+        "run": job.run_key,
         "attack": component("y").identity(),
         "analyses": {"v": component("v").identity()},
-        "signals": {name: use.identity() for name, use in signals.items()},
+        "signals": dict.fromkeys(("loss", "loss@pre-defense"), component("l").identity()),
     }
-    assert keys_of(json.loads(json.dumps(made_of))) == (key_of_run(JOB), key_of(alone))
+    assert {"run": identity(job), **cell_identity(job, cell)} == identity_of_cell(job, cell)
+    made_of = json.loads(json.dumps(identity_of_cell(job, cell)))
+    assert keys_of(made_of) == (job.run_key, key_of(alone))
 
 
 def test_a_job_is_the_same_in_another_process(tmp_path):
     job = planned(tmp_path, targets=[0, 3])
     there = job_of(job_json(job))
-    assert there == job and key_of_run(there) == job.run_key == key_of_run(job)
+    assert there == job and there.run_key == job.run_key
 
 
 # -- fields without influence ----------------------------------------------------------------------
@@ -333,7 +351,7 @@ def trained(job: Job) -> Any:
 
 def with_those_of_another(job: Job, named: frozenset[str]) -> Job:
     """The job with the values of ``JOB`` in all the fields that are named."""
-    for path in sorted(named - {"expected_malicious"}):
+    for path in sorted(named):
         job = put(job, path, lambda _, path=path: at(JOB, path))
     return job
 
@@ -342,9 +360,9 @@ def test_fields_without_influence_change_no_bit_of_the_training(tmp_path, monkey
     # the results folder of ``JOB`` is here, so that the second run finds no cache
     monkeypatch.chdir(tmp_path)
     job = planned(tmp_path, "grad-noise")
-    other = with_those_of_another(job, NO_INFLUENCE - {"cells", "signals", "analyses", "looks"})
+    other = with_those_of_another(job, NO_INFLUENCE - {"cells", "signals", "analyses", "requests"})
     one, two = trained(job), trained(other)
-    assert job.members == (0, 1) and other.title != job.title and key_of_run(other) == job.run_key
+    assert job.members == (0, 1) and other.title != job.title and other.run_key == job.run_key
     assert {n: a.tobytes() for n, a in one.trained.signals.items()} == {
         n: a.tobytes() for n, a in two.trained.signals.items()
     }

@@ -12,8 +12,9 @@ import pytest
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, Attack, SkipCell, UserError
 from fedbench.core.population.audit import client
-from fedbench.core.run.judge import NOTE, BadScores, ask, in_second_half
-from fedbench.core.run.train import kinds_of, train
+from fedbench.core.run.known_half import NOTE, in_second_half
+from fedbench.core.run.scoring import BadScores, ask
+from fedbench.core.run.train import Run, kinds_of, train
 from fedbench.testing.worlds import job_of, setting_of, world
 
 HANDED: list[dict[str, Any]] = []
@@ -126,7 +127,7 @@ def with_held_out(seen):
 
 
 def asked(made: Attack, seen: Any) -> Any:
-    return ask(seen.job, made, seen.scene, seen.trained, seen.shadows)
+    return ask(seen.run, made)
 
 
 # --- what it is handed ----------------------------------------------------------------------------
@@ -243,7 +244,7 @@ def test_redrawn_candidates_are_skipped():
     job, parts, scene = job_of(setting_of(audit=audit), attack=Nearest())
     trained = train(job, parts, scene, [Nearest()], lambda t: None)
     with pytest.raises(SkipCell, match="align_nonmembers: false redraws them in every round"):
-        ask(job, Nearest(), scene, trained)
+        ask(Run(job=job, scene=scene, trained=trained), Nearest())
 
 
 REFUSED = {
@@ -274,7 +275,7 @@ def test_a_colluder_of_a_global_view_shares_the_global_rows():
     made = Colludes()
     job, parts, scene = job_of(setting_of(), attack=made)
     trained = train(job, parts, scene, [made], lambda t: None)
-    ask(job, made, scene, trained)
+    ask(Run(job=job, scene=scene, trained=trained), made)
     (lesson,), pool = HANDED[0]["fit"]
     seen, order = lesson.observations, scene.presented
     assert (lesson.client, seen.view, seen.target, seen.clients.tolist(), pool.target_client) == (

@@ -21,8 +21,7 @@ from fedbench.core.federation.turn import picks
 from fedbench.core.models.sequential import SmallCNN
 from fedbench.core.numerics.wrappers import in_training_form
 from fedbench.core.run.analyse import finished
-from fedbench.core.run.train import train
-from fedbench.core.run.trained_run import Run
+from fedbench.core.run.train import Run, train
 from fedbench.core.spec.suite import Limits
 from fedbench.testing.worlds import job_of, setting_of
 
@@ -331,9 +330,7 @@ def test_an_analysis_sees_the_counts_of_the_pool_and_nothing_of_malicious_client
     changes = {"adversary": {"clients": 1, "mask_set": 5}, "audit": audit}
     job, parts, scene = job_of(setting_of(**changes), defense=use(Rotates), attack=Honest())
     done = train(job, parts, scene, [Honest()], lambda t: None)
-    run = finished(
-        replace(job, looks={}), Run(scene=scene, trained=done, shadows=None, n_models=1), Analysis()
-    )
+    run = finished(Run(job=replace(job, requests={}), scene=scene, trained=done), Analysis())
     selected = torch.zeros(4, 2, 3, dtype=torch.int64)  # rounds, used or flagged, honest clients
     for k in range(3):
         own = scene.split.own(k)

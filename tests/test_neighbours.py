@@ -119,7 +119,7 @@ PATCHES = """
 
     np.sort = lambda a, *args, **named: np.asarray(a)[::-1]
     np.argsort = lambda a, *args, **named: np.arange(len(a))
-    if planner := sys.modules.get("fedbench.core.run.planner"):
+    if planner := sys.modules.get("fedbench.core.run.expand"):
         planner.Job = lambda **named: None
 
     class Patches(Attack):

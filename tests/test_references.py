@@ -12,10 +12,10 @@ from boards import LEAK, Folder
 from fedbench.core import Attack, Observations
 from fedbench.core.contract.attack import View
 from fedbench.core.population.audit import EVERYBODY
-from fedbench.core.run.job import Look, identity, key_of_run
-from fedbench.core.run.judge import ask
+from fedbench.core.run.job import SignalRequest, identity
 from fedbench.core.run.needs import compared, needed_rows
-from fedbench.core.run.train import Trained, train
+from fedbench.core.run.scoring import ask
+from fedbench.core.run.train import Run, Trained, train
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.tables.common import plain_text
 from fedbench.leaderboard.tables.provenance import setting_bullets
@@ -51,9 +51,9 @@ def seen(
 ) -> Trained:
     """The training of a run with these attacks, which have then been shown its observations."""
     job, parts, scene = job_of(setting(references, **audit), members=members)
-    trained = train(job, parts, scene, [Look.of(a) for a in attacks], lambda t: None)
+    trained = train(job, parts, scene, [SignalRequest.of(a) for a in attacks], lambda t: None)
     for attack in attacks:
-        ask(job, attack, scene, trained)
+        ask(Run(job=job, scene=scene, trained=trained), attack)
     return trained
 
 
@@ -98,11 +98,11 @@ def test_colluders_have_their_own_rows():
 
 def test_analyses_and_targets_of_many_clients_see_all():
     job, *_ = job_of(setting(2))
-    look = Look(needs=frozenset({"loss"}), view="server")
+    request = SignalRequest(needs=frozenset({"loss"}), view="server")
     assert (
-        len(needed_rows(job, 1, [look]))
+        len(needed_rows(job, 1, [request]))
         < CLIENTS
-        == len(needed_rows(replace(job, looks={"it": look}), 1, [look]))
+        == len(needed_rows(replace(job, requests={"it": request}), 1, [request]))
     )
     together = replace(job, targets=(EVERYBODY,))
     assert together.references is None and compared(together, None, "coalition") == [
@@ -112,7 +112,7 @@ def test_analyses_and_targets_of_many_clients_see_all():
 
 def test_it_is_part_of_a_run_where_it_leaves_clients_out():
     jobs = {n: job_of(setting(n))[0] for n in (2, 3, CLIENTS - 2, CLIENTS - 1, 64, "all")}
-    keys = {n: key_of_run(job) for n, job in jobs.items()}
+    keys = {n: job.run_key for n, job in jobs.items()}
     assert keys[CLIENTS - 1] == keys[64] == keys["all"] and len({*keys.values()}) == 4
     for n, job in jobs.items():
         stated = n if n in (2, 3, CLIENTS - 2) else None

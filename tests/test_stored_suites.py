@@ -236,7 +236,7 @@ def test_a_dry_run_says_what_made_cells_stale(finished, tmp_path, monkeypatch):
     # hamp's cells are new
     assert f"note: 2 {NOTE}\n  2 cells: federation.rounds 4 -> 6\n" in output
     with monkeypatch.context() as patch:
-        patch.setattr("fedbench.core.run.planner.engine_digest", lambda: "another")
+        patch.setattr("fedbench.core.run.expand.engine_digest", lambda: "another")
         output = invoke(*words, "settings.0.federation.optimizer.lr=0.1")
     assert (
         f"note: 4 {NOTE}\n  4 cells: the engine's code changed\n  4 cells: federation.optimizer.lr "

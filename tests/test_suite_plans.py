@@ -11,10 +11,10 @@ from ruamel.yaml import YAML
 from running import changed, invoke, loaded
 
 from fedbench.core import UserError
-from fedbench.core.run.checks import declaration_mistake
+from fedbench.core.run.declarations import declaration_mistake
+from fedbench.core.run.expand import make_plan
 from fedbench.core.run.job import identity
-from fedbench.core.run.plan import settings_asked
-from fedbench.core.run.planner import make_plan
+from fedbench.core.run.plan import settings_of_parts
 from fedbench.core.spec.resolve import load_and_check, written_out
 from fedbench.plugins.defenses.uploads import NoDefense
 
@@ -337,7 +337,9 @@ def test_the_settings_in_which_something_of_a_part_runs(parts, registry):
     _, resolved = load_and_check(parts, registry)
 
     def asked(**only):
-        return settings_asked(resolved, {kind: set(names.split()) for kind, names in only.items()})
+        return settings_of_parts(
+            resolved, {kind: set(names.split()) for kind, names in only.items()}
+        )
 
     assert (
         asked(setting="here")

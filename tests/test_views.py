@@ -20,10 +20,10 @@ from fedbench.core.federation.compose import Composite
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training, answered
 from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.run.job import Look
-from fedbench.core.run.judge import _by_colluders, ask
+from fedbench.core.run.job import SignalRequest
 from fedbench.core.run.scene import samples_of
-from fedbench.core.run.train import _setup, train
+from fedbench.core.run.scoring import ask, by_colluders
+from fedbench.core.run.train import Run, _setup, train
 from fedbench.core.signals.builtin import Loss, UploadGradSq
 from fedbench.core.signals.measure import (
     COALITION,
@@ -243,7 +243,7 @@ def test_clients_outside_an_observed_coalition_collude_first():
         replace(job, members=(), observed=(2, 3)),
         type("Colludes", (Attack,), {"colluders": 1})(),
     )
-    assert {who for who in _by_colluders(undefended, colludes, scene.audits)} == {(1,)}
+    assert {who for who in by_colluders(undefended, colludes, scene.audits)} == {(1,)}
 
 
 def test_the_undefended_mean_beside_several_coalitions_is_the_one_made_by_hand():
@@ -255,12 +255,11 @@ def test_the_undefended_mean_beside_several_coalitions_is_the_one_made_by_hand()
     setting = setting_of(partition=sizes, federation={"clients": 5, "rounds": 2})
     job, parts, scene = job_of(setting, members=(1, 2, 3, 4))
     job, attack = replace(job, members=(), observed=(1, 2, 3, 4), coalitions=groups), Follows()
-    looks = [Look.of(attack), replace(Look.of(attack), view="server")]
-    trained = train(job, parts, scene, looks, lambda t: None)
-    ask(job, attack, scene, trained)
-    setup = _setup(
-        job, job_of(setting, members=(1, 2, 3, 4))[1], scene, [], set(), torch.device("cpu")
-    )
+    request = SignalRequest.of(attack)
+    requests = [request, replace(request, view="server")]
+    trained = train(job, parts, scene, requests, lambda t: None)
+    ask(Run(job=job, scene=scene, trained=trained), attack)
+    setup = _setup(job, job_of(setting, members=(1, 2, 3, 4))[1], scene, [], set())
     sizes = torch.tensor([len(data.y) for data in setup.clients])
     # else any weights would do
     assert len({*sizes.tolist()}) > 2 and {*attack.seen} == {1, 2, 3, 4}
@@ -310,10 +309,11 @@ def test_global_rows_final_logits_and_test_accuracy_are_of_the_answers_and_nothi
     def trained(defense: type[Defense]):
         job, parts, scene = job_of(setting_of(), defense=given_use(defense, {}, "asked"))
         views: tuple[Any, ...] = ("server", "client", "coalition")
-        looks = [
-            Look(needs=frozenset(names), view=view, needs_shadow_models=True) for view in views
+        requests = [
+            SignalRequest(needs=frozenset(names), view=view, needs_shadow_models=True)
+            for view in views
         ]
-        return train(job, parts, scene, looks, lambda t: None), scene
+        return train(job, parts, scene, requests, lambda t: None), scene
 
     (plain, scene), (asked, _) = trained(Defense), trained(Silent)
     at, others = [plain.rows.index(-1)], [i for i, row in enumerate(plain.rows) if row != -1]
@@ -385,9 +385,8 @@ def test_a_member_learns_of_the_model_that_came_of_the_round_and_trains_on_undis
     )
 
 
-def write_past_the_counter(logits, ctx):
-    logits.numpy()[0] = 0
-    return logits
+def write_in_place(logits, ctx):
+    return logits.zero_()
 
 
 FITS = "a tensor of shape [2, 3]"
@@ -402,7 +401,7 @@ MISTAKES: dict[str, Any] = {
         lambda z, ctx: z.double() * 1e300,
         " returned logits that are not finite; expected finite ones",
     ),
-    "numpy": (write_past_the_counter, f" {READ}"),
+    "in place": (write_in_place, f" {READ}"),
     "memory": (lambda z, ctx: ctx.of_member[0].update(asked=1), ": AttributeError: 'mappingproxy'"),
 }
 

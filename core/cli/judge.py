@@ -137,7 +137,7 @@ def _plan_with(
                 f"'{job.attacker.label}' takes part in the training, which no observations "
                 "replace: use `fedbench run`"
             )
-    return replace(plan, asked=replace(plan.asked, only=only_of(suite)))
+    return replace(plan, stored=replace(plan.stored, only=only_of(suite)))
 
 
 def _added(suite: Path, attacks: Sequence[str]) -> tuple[str, ...]:
@@ -190,7 +190,7 @@ def _note(store: Results, plan: Any, jobs: Sequence[Any]) -> None:
     from fedbench.core.store.results import write_marker
     from fedbench.core.store.stored_suites import keep_suite
 
-    facts, added = store.marker(), keep_suite(store.root, plan.asked)
+    facts, added = store.marker(), keep_suite(store.root, plan.stored)
     cells = dict.fromkeys([*facts["cells"], *(cell.stem for cell in cells_of(jobs))])
     plans = [plan_id for plan_id in facts["plans"] if plan_id != added]
     write_marker(store.root, facts | {"cells": [*cells], "plans": [*plans, added]})

@@ -63,7 +63,7 @@ def debug_and_quiet(command: Any) -> Any:
         "--debug",
         callback=_debug,
         help="Show the whole traceback of what a plugin raises, on standard error and in the run's "
-        "log.",
+        "log; fail a defense that writes to what it was handed.",
         **flag,
     )
     return debug(quiet(command))

@@ -176,10 +176,10 @@ def run_suite(
     from fedbench.core.store.results import Results
 
     plan, whole_plan = plan_part(suite, overrides, only, results, device, executor)
-    if not only and plan.asked.only:
+    if not only and plan.stored.only:
         say(
             "note: the part that was run of this stored suite: --only "
-            f"{' --only '.join(plan.asked.only)}; a copy of the file elsewhere runs whole"
+            f"{' --only '.join(plan.stored.only)}; a copy of the file elsewhere runs whole"
         )
     folder = _folder(plan.suite, results)
     for note in plan.notes:
@@ -231,7 +231,7 @@ def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _
         )
     _print_stale(jobs, {state.stem for state in states}, store)
     cells = plan.and_left_out(store.marker()["cells"])
-    store.set_manifest(cells, plan.title, plan.published, plan.analyses, plan.asked)
+    store.set_manifest(cells, plan.title, plan.published, plan.analyses, plan.stored)
     reported = execute(jobs, executor, wanted.suite, store.root, states)
     computed = cells_of(jobs)
     # an earlier record of it is no result of now
@@ -272,7 +272,7 @@ def plan_part(
     only = only or only_of(suite)
     parts = parse_only(only)
     plan = build_plan(suite, overrides, results, device, parts, executor)
-    plan = replace(plan, asked=replace(plan.asked, only=only))
+    plan = replace(plan, stored=replace(plan.stored, only=only))
     return plan, plan.only(**parts) if only else plan
 
 
@@ -293,16 +293,16 @@ def build_plan(
         UserError: with every mistake found.
     """
     from fedbench.core.process.ask import ask
-    from fedbench.core.run.plan import plan_json, plan_of, settings_asked
+    from fedbench.core.run.plan import plan_json, plan_of, settings_of_parts
     from fedbench.core.spec.resolve import load_and_check
 
     registry = Registry.discover()
 
     def plan() -> str:
-        from fedbench.core.run.planner import make_plan
+        from fedbench.core.run.expand import make_plan
 
         loaded, resolved = load_and_check(suite, registry, overrides)
-        settings = settings_asked(resolved, only or {})
+        settings = settings_of_parts(resolved, only or {})
         folder = _folder(loaded.spec.name, results)
         run_device = device_of(device, executor, loaded.spec.limits)
         return plan_json(make_plan(loaded, resolved, registry, folder, run_device, settings))

@@ -61,7 +61,7 @@ def validate(
     """
     registry = Registry.discover()
     if data:
-        import fedbench.core.run.planner  # noqa: F401 - imported once, not in every process
+        import fedbench.core.run.expand  # noqa: F401 - imported once, not in every process
 
     def check(suite: str) -> dict[str, Any]:
         return _facts(suite, registry, overrides, data)
@@ -100,7 +100,7 @@ def _facts(
     Raises:
         UserError: with every mistake.
     """
-    from fedbench.core.run.checks import misspelt_in
+    from fedbench.core.run.declarations import misspelt_in
     from fedbench.core.spec.resolve import load_and_check
 
     loaded, resolved = load_and_check(suite, registry, overrides)
@@ -120,7 +120,7 @@ def _facts(
 
 def _plan_notes(loaded: LoadedSuite, resolved: Resolved, registry: Registry) -> list[str]:
     """Plan the settings with data on this machine, and return notes; nothing is downloaded."""
-    from fedbench.core.run.planner import make_plan
+    from fedbench.core.run.expand import make_plan
 
     settings = resolved.settings
     present = {setting.spec.name for setting in settings if _is_here(setting.dataset)}

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from fedbench.core.contract.contexts import (
     AnswerContext,
-    CoalitionContext,
     Federation,
     MemberContext,
     ReportContext,
@@ -41,10 +40,11 @@ from fedbench.core.federation.guard import (
 from fedbench.core.numerics.rng import key_for
 
 Facts = Mapping[str, FactValue]
+_DECLARED = ("least_members", "least_share", "n_models", "root_samples")
 
 
 def allied(groups: Sequence[tuple[int, ...]], make: Callable[[], Defense]) -> Defense:
-    """``make()`` for one coalition; for several ``groups``, a defense with an instance for each."""
+    """Return ``make()`` for one coalition; a defense with an instance each for several."""
     return Coalitions(groups, make) if len(groups) > 1 else make()
 
 
@@ -57,20 +57,20 @@ class Coalitions(Delegating, Defense):
     coalition.
     """
 
-    def __init__(self, groups: Sequence[tuple[int, ...]], make: Callable[[], Defense]) -> None:
+    def __init__(
+        self,
+        groups: Sequence[tuple[int, ...]],
+        make: Callable[[], Defense],
+    ) -> None:
         super().__init__()
         self.groups = tuple(groups)
         self.parts = tuple(make() for _ in self.groups)
         first = self.parts[0]
-        self.least_members = first.least_members
-        self.n_models, self.least_share, self.root_samples = (
-            first.n_models,
-            first.least_share,
-            first.root_samples,
-        )
-        self._of = {
-            k: part for group, part in zip(self.groups, self.parts, strict=True) for k in group
-        }
+        for attribute in _DECLARED:
+            setattr(self, attribute, getattr(first, attribute))
+        self._part_of: dict[int, Defense] = {}
+        for group, part in zip(self.groups, self.parts, strict=True):
+            self._part_of |= dict.fromkeys(group, part)
         for name in PHASES:
             if overrides(first, name):  # the others are plain FedAvg's, at no cost
                 setattr(self, name, partial(self._ask, name))
@@ -81,71 +81,64 @@ class Coalitions(Delegating, Defense):
     def _instance(self, ctx: Any) -> Defense:
         if isinstance(ctx, ServerContext):
             return self.parts[0]
-        return self._of[ctx.client if isinstance(ctx, MemberContext) else ctx.members[0]]
+        client = ctx.client if isinstance(ctx, MemberContext) else ctx.members[0]
+        return self._part_of[client]
 
     def check(self, federation: Federation) -> None:
         for part in self.parts:
             require_served(part, federation)
 
     def remarks(self, federation: Federation) -> list[str]:
-        """The first instance's: all have the same parameters and federation."""
+        """Return those of the first instance: all have the same parameters and federation."""
         return remarks_of(self.parts[0], federation)
 
 
 def merged(reports: Sequence[Facts]) -> dict[str, FactValue]:
-    """The facts of all coalitions as facts of one run: a fact with one value in all of them once,
-    any other per coalition, with the prefix ``group 1``, ``group 2``, ... ``remarks`` become one
-    list.
+    """Return the facts of all coalitions as facts of one run: a fact with one value in all of them
+    once, any other per coalition, with the prefix ``group 1``, ``group 2``, ... ``remarks`` become
+    one list.
     """
-    together: dict[str, FactValue] = {}
+    merged_facts: dict[str, FactValue] = {}
     for g, facts in enumerate(reports, 1):
         for name, value in facts.items():
-            if name != REMARKS:
-                alike = all(name in other and _same(other[name], value) for other in reports)
-                together[name if alike else f"group {g}: {name}"] = value
-    return together | remarks_together(reports)
+            if name == REMARKS:
+                continue
+            # 1, 1.0 and True are three values
+            kinds = {(type(report.get(name)), repr(report.get(name))) for report in reports}
+            merged_facts[name if len(kinds) == 1 else f"group {g}: {name}"] = value
+    return merged_facts | remarks_together(reports)
 
 
 def remarks_together(reports: Iterable[Facts]) -> dict[str, FactValue]:
-    """The ``remarks`` of all as one fact, each sentence once; empty without any."""
-    texts = dict.fromkeys(str(text) for facts in reports for text in _list(facts.get(REMARKS, [])))
-    return {REMARKS: list(texts)[:LONGEST_FACT]} if texts else {}
-
-
-def _list(value: FactValue) -> Sequence[object]:
-    return value if isinstance(value, list) else [value]
-
-
-def _same(a: FactValue, b: FactValue) -> bool:
-    """1, 1.0 and True are three values."""
-    return type(a) is type(b) and a == b
-
-
-Context = TypeVar("Context", MemberContext, CoalitionContext, ServerContext)
+    """Return the ``remarks`` of all as one fact, each sentence once; empty without any."""
+    sentences: dict[str, None] = {}
+    for facts in reports:
+        remarks = facts.get(REMARKS, [])
+        sentences |= dict.fromkeys(map(str, remarks if isinstance(remarks, list) else [remarks]))
+    return {REMARKS: list(sentences)[:LONGEST_FACT]} if sentences else {}
 
 
 # --- several defenses -----------------------------------------------------------------------------
 
 
 def still_held_out(data: MemberData, before: MemberData) -> MemberData:
-    """``data``, which a defense made of ``before``, with the samples held out in ``before`` still
-    held out.
+    """Return ``data``, which a defense made of ``before``, with the samples held out in ``before``
+    still held out.
     """
     if before.held_out is None:
         return data
-    return replace(
-        data, held_out=before.held_out if data.held_out is None else before.held_out | data.held_out
-    )
+    if data.held_out is None:
+        return replace(data, held_out=before.held_out)
+    return replace(data, held_out=before.held_out | data.held_out)
 
 
 def composed(parts: Sequence[Defense]) -> Defense:
-    """The single defense, or a :class:`Composite` of several."""
+    """Return the single defense, or a :class:`Composite` of several."""
     return parts[0] if len(parts) == 1 else Composite(parts)
 
 
 class Composite(Delegating, Defense):
-    """Applies ``parts`` in their order, in every phase, as the table of phases says its answers
-    combine.
+    """Defense that applies ``parts`` in their order; the table of phases says how answers combine.
 
     Chained: each part gets the result of the one before (``ctx.params`` in ``protect`` stays the
     model as trained). Every: one after the other. Exclusive: the one part that overrides it.
@@ -161,29 +154,22 @@ class Composite(Delegating, Defense):
                 "a list of defenses needs at least one; `none` is the defense that does nothing"
             )
         self.parts = tuple(parts)
-        self.n_models = (
-            0 if any(part.n_models == 0 for part in parts) else max(part.n_models for part in parts)
-        )
-        self.least_members = max(part.least_members for part in parts)
-        self.least_share = max(part.least_share for part in parts)
-        self.root_samples = max(part.root_samples for part in parts)
+        for attribute in _DECLARED:
+            setattr(self, attribute, max(getattr(part, attribute) for part in parts))
+        if any(part.n_models == 0 for part in parts):
+            self.n_models = 0
         self._owners = {name: self._owner(name) for name in phases(combines=("exclusive",))}
-        self._shown: dict[int | None, tuple[Any, list[Any]]] = {}
+        self._views: dict[int | None, tuple[Any, list[Any]]] = {}
         ways: dict[str, Callable[..., Any]] = {
             "chained": self._chain,
             "every": self._each,
             "exclusive": self._one,
         }
-        special = {
-            "prepare": self._prepare,
-            "select": self._select,
-            "local_step": self._local_step,
-            "report": self._report,
-        }
         for name, row in PHASES.items():  # a phase added to the table is one that composites have
-            setattr(
-                self, name, special[name] if name in special else partial(ways[row.combines], name)
-            )
+            if row.combines in ways:
+                setattr(self, name, partial(ways[row.combines], name))
+        for name in ("prepare", "select", "local_step", "report"):
+            setattr(self, name, getattr(self, f"_{name}"))
 
     # parts and their contexts
 
@@ -199,20 +185,25 @@ class Composite(Delegating, Defense):
             )
         return acting[0] if acting else None
 
-    def _names(self, which: Sequence[int]) -> str:
-        return " and ".join(f"'{type(self.parts[i]).__name__}' (number {i + 1})" for i in which)
+    def _names(self, positions: Sequence[int]) -> str:
+        return " and ".join(f"'{type(self.parts[i]).__name__}' (number {i + 1})" for i in positions)
 
     def _view(self, i: int, ctx: Any) -> Any:
-        """The context of part ``i``; the same object for the same ``ctx``, so that its generator
-        continues while other members train in turn with this one.
+        """Return the context of part ``i``: the same object for the same ``ctx``, so that its
+        generator continues while other members train in turn with this one.
         """
-        who = ctx.client if isinstance(ctx, MemberContext) else None
-        if who not in self._shown or self._shown[who][0] is not ctx:
-            view = _answering if isinstance(ctx, AnswerContext) else _private
-            self._shown[who] = ctx, [view(j, ctx) for j in range(len(self.parts))]
-        return self._shown[who][1][i]
+        client = ctx.client if isinstance(ctx, MemberContext) else None
+        if client not in self._views or self._views[client][0] is not ctx:
+            self._views[client] = ctx, [_context_of(j, ctx) for j in range(len(self.parts))]
+        return self._views[client][1][i]
 
-    def _ask(self, name: str, i: int, *args: Any, ctx: Any) -> Any:
+    def _ask(
+        self,
+        name: str,
+        i: int,
+        *args: Any,
+        ctx: Any,
+    ) -> Any:
         """Call a phase of a part; an error names the part, not the composite."""
         return call_phase(self.parts[i], name, *args, self._view(i, ctx), where=where_of(ctx))
 
@@ -221,16 +212,20 @@ class Composite(Delegating, Defense):
             require_served(part, federation)
 
     def remarks(self, federation: Federation) -> list[str]:
-        """Every part's, led by its class."""
-        return [
-            f"{type(part).__name__}: {text}"
-            for part in self.parts
-            for text in remarks_of(part, federation)
-        ]
+        """Return every part's, led by its class."""
+        lines: list[str] = []
+        for part in self.parts:
+            lines += [f"{type(part).__name__}: {text}" for text in remarks_of(part, federation)]
+        return lines
 
     # the ways to combine
 
-    def _chain(self, name: str, value: Any, ctx: Any) -> Any:
+    def _chain(
+        self,
+        name: str,
+        value: Any,
+        ctx: Any,
+    ) -> Any:
         for i in self._acting(name):
             value = self._ask(name, i, value, ctx=ctx)
         return value
@@ -240,28 +235,25 @@ class Composite(Delegating, Defense):
             self._ask(name, i, ctx=ctx)
 
     def _one(self, name: str, *args: Any) -> Any:
-        """The result of the only part that overrides the phase, or plain FedAvg's."""
+        """Return the result of the only part that overrides the phase, or plain FedAvg's."""
         i = self._owners[name]
-        return (
-            getattr(Defense, name)(self, *args)
-            if i is None
-            else self._ask(name, i, *args[:-1], ctx=args[-1])
-        )
+        if i is None:
+            return getattr(Defense, name)(self, *args)
+        return self._ask(name, i, *args[:-1], ctx=args[-1])
 
     # phases with their own rule
 
     def _prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
-        """Chained; samples that one part holds out stay held out."""
+        """Chain the parts; samples that one part holds out stay held out."""
         for i in self._acting("prepare"):
             view = replace(self._view(i, ctx), data=data)
-            data = still_held_out(
-                call_phase(self.parts[i], "prepare", data, view, where=where_of(ctx)), data
-            )
+            prepared = call_phase(self.parts[i], "prepare", data, view, where=where_of(ctx))
+            data = still_held_out(prepared, data)
         return data
 
     def _select(self, ctx: MemberContext) -> Selection | None:
-        """The samples that every part selects, in the order (and as often as) the last one has
-        them.
+        """Return the samples that every part selects, in the order (and as often as) the last one
+        has them.
 
         Each part selects by itself, from all samples. At most one may set flags, and they go with
         their samples. Batches are drawn by Poisson sampling if a part requires it; then no other
@@ -279,119 +271,128 @@ class Composite(Delegating, Defense):
             return None
         if len(self.parts) == 1:
             return chosen[0][1]
-        found = _intersection([s for _, s in chosen], ctx.data, flagged[0][1] if flagged else None)
+        flags = flagged[0][1] if flagged else None
+        common = _intersection([s for _, s in chosen], ctx.data, flags)
+        self._require_rates(chosen, common)
+        return common
+
+    def _require_rates(self, chosen: list[tuple[int, Selection]], common: Selection) -> None:
+        """Raise ``UserError`` where samples that a part draws by Poisson sampling are left out."""
         for i, s in chosen:
-            if s.poisson and not torch.equal(s.index.sort().values, found.index.sort().values):
-                others = self._names([j for j, _ in chosen if j != i])
+            if s.poisson and not torch.equal(s.index.sort().values, common.index.sort().values):
+                rest = self._names([j for j, _ in chosen if j != i])
                 raise UserError(
                     f"{self._names([i])} draws batches by Poisson sampling from {len(s.index)} "
-                    f"samples, and with {others} "
-                    f"{len(found.index)} are left: each would be drawn at another rate than it "
-                    "counts on; keep one of them"
+                    f"samples, and with {rest} {len(common.index)} are left: each would be drawn "
+                    "at another rate than it counts on; keep one of them"
                 )
-        return found
 
-    def _local_step(self, batch: Batch, ctx: MemberContext) -> torch.Tensor | None:
+    def _local_step(
+        self,
+        batch: Batch,
+        ctx: MemberContext,
+    ) -> torch.Tensor | None:
         gradient = self._one("local_step", batch, ctx)
-        step, loss = self._owners["local_step"], self._owners["loss"]
+        step = self._owners["local_step"]
+        loss = self._owners["loss"]
         if gradient is not None and step is not None and loss is not None and step != loss:
             raise UserError(
                 f"{self._names([step, loss])} cannot be combined: the first computes gradients "
-                "itself, "
-                "so the loss of the second would never be used"
+                "itself, so the loss of the second would never be used"
             )
         return gradient
 
     def _report(self, ctx: ReportContext) -> dict[str, FactValue]:
-        """Every part's facts; a name that two of them use is led by the part's class and number.
-        ``remarks`` are one list.
+        """Return every part's facts; a name that two of them use is led by the part's class and
+        number. ``remarks`` are one list.
         """
-        reports = []
+        reports: list[tuple[str, Facts]] = []
         for i in self._acting("report"):
-            facts = call_phase(self.parts[i], "report", _share(i, ctx), where=where_of(ctx))
+            facts = call_phase(self.parts[i], "report", _context_of(i, ctx), where=where_of(ctx))
             reports.append((f"{type(self.parts[i]).__name__} {i + 1}", self._proven(i, facts)))
-        names = Counter(name for _, facts in reports for name in facts)
-        own = {
-            (f"{who}: {n}" if names[n] > 1 else n): v
-            for who, facts in reports
-            for n, v in facts.items()
-            if n != REMARKS
-        }
-        return own | remarks_together(facts for _, facts in reports)
+        uses: Counter[str] = Counter()
+        for _, facts in reports:
+            uses.update(facts.keys() - {REMARKS})
+        named: dict[str, FactValue] = {}
+        for part, facts in reports:
+            for name, value in facts.items():
+                if name != REMARKS:
+                    named[f"{part}: {name}" if uses[name] > 1 else name] = value
+        return named | remarks_together(facts for _, facts in reports)
 
     def _proven(self, i: int, facts: Facts) -> Facts:
-        """The ``facts`` of part ``i``, without its epsilon and delta where another part voids
-        them.
+        """Return the ``facts`` of part ``i``, without its epsilon and delta where another part
+        voids them.
         """
-        others = (part for own in self.parts if own is not self.parts[i] for part in innermost(own))
-        why = [text for part in others if (text := voids(part, self.parts[i].covers))]
-        if "epsilon" not in facts or not why:
+        if "epsilon" not in facts:
             return facts
-        said = f"{type(self.parts[i]).__name__} states no epsilon here: {'; '.join(why)}."
-        kept = {
-            name: value
-            for name, value in facts.items()
-            if not name.startswith(("epsilon", "delta"))
-        }
-        return kept | remarks_together([facts, {REMARKS: said}])
+        covered = self.parts[i].covers
+        reasons: list[str] = []
+        for j, part in enumerate(self.parts):
+            if j != i:
+                reasons += filter(None, (voids(inner, covered) for inner in innermost(part)))
+        if not reasons:
+            return facts
+        name = type(self.parts[i]).__name__
+        remark = f"{name} states no epsilon here: {'; '.join(reasons)}."
+        rest = {n: v for n, v in facts.items() if not n.startswith(("epsilon", "delta"))}
+        return rest | remarks_together([facts, {REMARKS: remark}])
 
 
-def _share(i: int, ctx: ReportContext) -> ReportContext:
-    """``ctx`` with part ``i``'s own memories."""
-    return replace(
-        ctx,
-        coalition=_own(i, ctx.coalition),
-        of_member=_owns(i, ctx.of_member),
-        of_server=_owns(i, ctx.of_server),
-    )
+def _context_of(i: int, ctx: Any) -> Any:
+    """Return ``ctx`` with part ``i``'s own memories, read-only after a round, and its own key: the
+    first part keeps the engine's.
+    """
+    part = f"part {i + 1}"
+    changes: dict[str, Any] = {}
+    if not isinstance(ctx, ReportContext):
+        changes["key"] = ctx.key if i == 0 else key_for(ctx.key, part)
+    if not isinstance(ctx, ReportContext | AnswerContext):
+        return replace(ctx, memory=ctx.memory.setdefault(part, {}), **changes)
 
+    def of_part(memory: Mapping[str, Any]) -> Mapping[str, Any]:
+        return MappingProxyType(memory.get(part, {}))
 
-def _answering(i: int, ctx: AnswerContext) -> AnswerContext:
-    """``ctx`` with part ``i``'s own memories and its own key."""
-    owns = _owns(i, ctx.of_member)
-    return replace(ctx, key=_key_of(i, ctx.key), coalition=_own(i, ctx.coalition), of_member=owns)
-
-
-def _own(i: int, memory: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Part ``i``'s memory of a party, read-only."""
-    return MappingProxyType(memory.get(_memory_of(i), {}))
-
-
-def _owns(i: int, memories: Mapping[int, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    return {k: _own(i, memory) for k, memory in memories.items()}
-
-
-def _memory_of(i: int) -> str:
-    return f"part {i + 1}"
-
-
-def _private(i: int, ctx: Context) -> Context:
-    """``ctx`` with part ``i``'s own memory and its own key (the first one keeps the engine's)."""
-    return replace(ctx, key=_key_of(i, ctx.key), memory=ctx.memory.setdefault(_memory_of(i), {}))
-
-
-def _key_of(i: int, key: int) -> int:
-    return key if i == 0 else key_for(key, _memory_of(i))
+    changes["coalition"] = of_part(ctx.coalition)
+    for name in ("of_member", "of_server"):
+        if hasattr(ctx, name):
+            changes[name] = {k: of_part(memory) for k, memory in getattr(ctx, name).items()}
+    return replace(ctx, **changes)
 
 
 def _intersection(
     selections: list[Selection], data: MemberData, flagged: Selection | None
 ) -> Selection:
-    """The last selection's samples that are in all the others and not held out, with the flags of
-    ``flagged``.
+    """Return the last selection's samples that are in all earlier ones and not held out, with the
+    flags of ``flagged``.
     """
     index = selections[-1].index
     wanted = torch.ones(len(data.y), dtype=torch.bool, device=index.device)
     if data.held_out is not None:
         wanted &= ~data.held_out
-    for other in selections[:-1]:
-        wanted &= torch.zeros_like(wanted).index_fill(0, other.index, True)
-    keep = wanted[index]
-    batches = min((s.batches for s in selections if s.batches is not None), default=None)
-    poisson = any(s.poisson for s in selections)
+    for earlier in selections[:-1]:
+        wanted &= torch.zeros_like(wanted).index_fill(0, earlier.index, True)
+    common = wanted[index]
+    return Selection(
+        index[common],
+        _flags(selections[-1], common, flagged, len(data.y)),
+        min((s.batches for s in selections if s.batches is not None), default=None),
+        any(s.poisson for s in selections),
+    )
+
+
+def _flags(
+    last: Selection,
+    common: torch.Tensor,
+    flagged: Selection | None,
+    n: int,
+) -> torch.Tensor | None:
+    """Return the flags of ``flagged`` for those samples of the last selection that are ``common``;
+    ``n``: number of the client's samples.
+    """
     if flagged is None or flagged.flag is None:
-        return Selection(index[keep], batches=batches, poisson=poisson)
-    if flagged is selections[-1]:
-        return Selection(index[keep], flagged.flag[keep], batches, poisson)
-    flags = flagged.flag.new_zeros(len(data.y)).index_copy(0, flagged.index, flagged.flag)
-    return Selection(index[keep], flags[index[keep]], batches, poisson)
+        return None
+    if flagged is last:
+        return flagged.flag[common]
+    flags = flagged.flag.new_zeros(n).index_copy(0, flagged.index, flagged.flag)
+    return flags[last.index[common]]

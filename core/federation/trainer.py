@@ -20,14 +20,7 @@ from fedbench.core.contract.phases import PHASES, phases
 from fedbench.core.contract.samples import Batch, Selection
 from fedbench.core.federation.backend import GradientRequest, Group, backend_of
 from fedbench.core.federation.diverged import Causes, finite
-from fedbench.core.federation.guard import (
-    PhaseError,
-    Watch,
-    backward,
-    call_phase,
-    require_untouched,
-    where_of,
-)
+from fedbench.core.federation.guard import PhaseError, backward, call_phase, where_of
 from fedbench.core.federation.optimizer import lr_at
 from fedbench.core.federation.setup import Setup
 from fedbench.core.federation.turn import Epochs, Turn, Usage, picks
@@ -99,8 +92,6 @@ class Trainer:
             turn.ctx = turn.context()
         turn.selection = self._selected(turn)
         self.flat.module.train()
-        if turn.ctx is not None and turn.phases & BATCH:
-            turn.watch = Watch(turn.ctx)
 
     def _selected(self, turn: Turn) -> Selection:
         selection = None
@@ -132,11 +123,8 @@ class Trainer:
 
     def _end(self, turn: Turn) -> None:
         """Count the client's samples, which are known unless a ``local_train`` changed the model
-        without the standard batches, and check that the phases of a batch wrote to nothing else.
+        without the standard batches.
         """
-        if turn.watch is not None:
-            name = type(self.defense).__name__
-            require_untouched(turn.watch, name, "local_train", turn.place)
         standard = "local_train" not in turn.phases or bool(turn.used.any())
         self.usage.end(turn, standard or torch.equal(self.flat.params, turn.start.params))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedbench.core.contract.contexts import MemberContext
 from fedbench.core.contract.samples import MemberData, Selection
-from fedbench.core.federation.guard import Watch, where_of
+from fedbench.core.federation.guard import where_of
 from fedbench.core.numerics.flat import ModelState
 
 UNKNOWN = -1
@@ -38,7 +38,6 @@ class Turn:
     # when its training begins, the trainer sets:
     ctx: MemberContext | None = None
     """its context for phases of the round"""
-    watch: Watch | None = None
     """of what the phases of its batches are handed"""
     selection: Selection = field(init=False)
     """the samples that it trains on"""

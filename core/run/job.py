@@ -1,11 +1,9 @@
-"""One run as data: all that a worker process needs, and nothing it has to ask for."""
+"""A run as data: all that a worker process needs, and the keys of the run and of its cells."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,100 +21,108 @@ from fedbench.core.store.stems import run_stem
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """What an attack or an analysis wants measured, as it declared when the run was planned: known
-    without its code.
-    """
+class SignalRequest:
+    """Signals that an attack or an analysis wants measured, as it declared them."""
 
     needs: frozenset[str]
+    """names of the signals"""
     view: View
+    """the view through which they are seen"""
     colluders: int = 0
+    """clients that share what they see"""
     needs_shadow_models: bool = False
+    """whether it asks for shadow models, too"""
     knows_half: bool = False
+    """whether it is taught the membership of half of the candidates"""
     also: frozenset[View] = frozenset()
+    """further views of an analysis"""
 
     @classmethod
-    def of(cls, made: Any) -> Look:
-        """What an attack or an analysis declares."""
-        colluders, shadow_models = (
-            getattr(made, "colluders", 0),
-            bool(getattr(made, "needs_shadow_models", False)),
-        )
+    def of(cls, component: Any) -> SignalRequest:
+        """Return the request of an attack or an analysis."""
         return cls(
-            needs=frozenset(made.needs),
-            view=made.view,
-            colluders=colluders,
-            needs_shadow_models=shadow_models,
-            knows_half=bool(getattr(made, "knows_half", False)),
-            also=frozenset(getattr(made, "also", ())),
+            needs=frozenset(component.needs),
+            view=component.view,
+            colluders=getattr(component, "colluders", 0),
+            needs_shadow_models=bool(getattr(component, "needs_shadow_models", False)),
+            knows_half=bool(getattr(component, "knows_half", False)),
+            also=frozenset(getattr(component, "also", ())),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One attack on one run. ``stem`` is its name; ``look``: what the attack sees; ``identity``:
-    what ``key`` is made of besides the run's identity.
-    """
+    """Attack on a run."""
 
     key: str
+    """hex sha256 of :func:`identity_of_cell`"""
     stem: str
+    """its name"""
     attack: ComponentUse
-    look: Look
-    identity: dict[str, Any]
+    request: SignalRequest
+    """what the attack wants measured"""
     notes: tuple[str, ...] = ()
-    """what was odd about the components that it is made with, when it was planned"""
+    """oddities of the components that it is made with, found when it was planned"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One federated training and the cells still wanted of it.
+    """Federated training, and the cells still wanted of it."""
 
-    ``setting``: as the suite has it, whole. ``adversary``: who attacks from inside, the setting's
-    or the default one, where an active attack could take part; ``attacker``: the active attack that
-    this run is trained with. ``repeated_holdout``: the share of the hold-out that repeats training
-    samples.
-    """
-
-    run_key: str = ""
     suite: str
     setting: Setting
+    """whole, as the suite has it"""
     coalition: str
+    """its name"""
     members: tuple[int, ...]
+    """the clients that defend"""
     coalitions: tuple[tuple[int, ...], ...] = ()
     """the members of each, where several coalitions defend (or are ``observed``) at once"""
-    targets: tuple[Target, ...]
-    seed: int
-    tuning: bool = False
-    """whether the seed is one on which strengths are chosen, which no other table of a board counts
-    """
-    dataset: ComponentUse
-    model: ComponentUse
-    defense: ComponentUse
-    attacker: ComponentUse | None
-    adversary: Adversary | None
     observed: tuple[int, ...] = ()
     """without members: clients of a coalition with the mean that the view ``coalition`` shows,
     which the row stands beside
     """
+    targets: tuple[Target, ...]
+    seed: int
+    tuning: bool = False
+    """whether strengths are chosen on the seed, so that no other table of a board counts it"""
+    dataset: ComponentUse
+    model: ComponentUse
+    defense: ComponentUse
+    attacker: ComponentUse | None
+    """the active attack that the run is trained with"""
+    adversary: Adversary | None
+    """the setting's adversary, or the default one, where an active attack could take part"""
     signals: dict[str, ComponentUse]
+    """every installed signal that a plugin measures, by name"""
     analyses: tuple[ComponentUse, ...]
-    looks: dict[str, Look] = field(default_factory=dict)
+    requests: dict[str, SignalRequest] = field(default_factory=dict)
     """what each analysis wants measured, by its label"""
     digests: dict[str, str]
+    """sha256 of the data, the split and the engine's code"""
     repeated_holdout: float = 0.0
+    """the share of the hold-out that repeats training samples"""
     device: str
     results: str
+    """the results folder"""
     provenance: Provenance
     limits: Limits
     debug: bool = False
-    """whether failures leave whole tracebacks"""
+    """whether plugins are watched closely, and failures leave whole tracebacks"""
     cells: tuple[Cell, ...] = field(default=())
+
+    @cached_property
+    def run_key(self) -> str:
+        """Hex sha256 of :func:`identity`."""
+        return key_of(identity(self))
 
     @property
     def title(self) -> str:
-        """For people: setting, coalition, defense, seed."""
-        who = f" vs {self.attacker.label}" if self.attacker else ""
-        return f"{self.setting.name}/{self.coalition} {self.defense.label}{who} seed {self.seed}"
+        """Setting, coalition, defense and seed, for people."""
+        attacker = f" vs {self.attacker.label}" if self.attacker else ""
+        return (
+            f"{self.setting.name}/{self.coalition} {self.defense.label}{attacker} seed {self.seed}"
+        )
 
     @property
     def stem(self) -> str:
@@ -148,240 +154,147 @@ class Job:
 
     @property
     def audited_rounds(self) -> set[int]:
-        """every, 2 every, ..., and always the last round."""
-        rounds, every = self.setting.federation.rounds, self.setting.audit.every
-        return {*range(every, rounds + 1, every), rounds}
+        """Every round that ``audit.every`` divides, and the last one."""
+        rounds = self.setting.federation.rounds
+        step = self.setting.audit.every
+        return {*range(step, rounds + 1, step), rounds}
 
     @property
     def references(self) -> int | None:
-        """How many other clients a target is compared with; None: all, since there are no more, the
-        setting says so, or the targets are many clients together.
+        """The number of clients that a target is compared with; None for all, where there are no
+        more, the setting says so, or the targets are many clients together.
         """
         most = self.setting.audit.references
-        if (
-            most == "all"
-            or self.clients <= most + 1
-            or any(target.client is None for target in self.targets)
-        ):
+        many = any(target.client is None for target in self.targets)
+        if most == "all" or many or self.clients <= most + 1:
             return None
         return most
 
     @property
     def malicious(self) -> int:
-        """How many clients the adversary controls, the last ones; 0 without one."""
+        """The number of clients the adversary controls, the last ones; 0 without one."""
         return self.adversary.malicious(self.clients) if self.adversary else 0
 
     @property
     def expected_malicious(self) -> int:
-        """How many malicious clients the server's rule is told to expect."""
+        """The number of malicious clients that the server's rule is told to expect."""
         return self.adversary.expected(self.clients) if self.adversary else 0
 
     @property
-    def who(self) -> str:
-        """For people: the members, of several coalitions each one's."""
+    def members_text(self) -> str:
+        """The members, of several coalitions each one's, for people."""
         return " and ".join(str(list(group)) for group in self.coalitions or (self.averaged,))
+
+    def signals_of(self, cell: Cell) -> dict[str, ComponentUse]:
+        """The signals of plugins that a cell's attack and the analyses read, by the name that they
+        ask for.
+        """
+        requests = [cell.request, *self.requests.values()]
+        names = sorted(set[str]().union(*(request.needs for request in requests)))
+        base_names = {name: name.partition("@")[0] for name in names}
+        return {n: self.signals[base] for n, base in base_names.items() if base in self.signals}
 
     def described(self) -> dict[str, Any]:
         """The setting in words a board can print."""
-        shown = self.setting.model_dump(
-            mode="json", include={"partition", "federation", "audit", "groups", "thresholds"}
-        )
-        shown = _without(shown, {"federation.recipe", *_as_ever(self)})
-        who = self.adversary
-        inside = (
-            {
-                "malicious": self.malicious,
-                "knowledge": who.knowledge,
-                "mask_set": who.mask_set,
-                "start_round": who.start_round,
-                "assumed": self.expected_malicious,
-            }
-            if who
-            else None
-        )
-        several = (
-            {"coalitions": {self.coalition: [list(group) for group in self.coalitions]}}
-            if self.coalitions
-            else {}
-        )
-        repeated = (
-            {"repeated_holdout": round(self.repeated_holdout, 4)} if self.repeated_holdout else {}
-        )
-        return (
-            {
-                "dataset": {"name": self.dataset.name, "params": self.dataset.params} | repeated,
-                "model": {"name": self.model.name, "params": self.model.params},
-                "partition": shown["partition"],
-                "federation": shown["federation"],
-                "audit": shown["audit"],
-                "adversary": self.attacker.label if self.attacker else None,
-                "insider": inside,
-                "groups": shown["groups"],
-                "thresholds": shown["thresholds"],
-            }
-            | several
-            | ({"tuning": True} if self.tuning else {})
-        )
+        setting = _setting_of(self)
+        described: dict[str, Any] = {
+            "dataset": {"name": self.dataset.name, "params": self.dataset.params},
+            "model": {"name": self.model.name, "params": self.model.params},
+            "partition": setting["partition"],
+            "federation": setting["federation"],
+            "audit": setting["audit"],
+            "adversary": self.attacker.label if self.attacker else None,
+            "insider": _insider_of(self),
+            "groups": setting["groups"],
+            "thresholds": setting["thresholds"],
+        }
+        if self.repeated_holdout:
+            described["dataset"]["repeated_holdout"] = round(self.repeated_holdout, 4)
+        if self.coalitions:
+            described["coalitions"] = {self.coalition: list(map(list, self.coalitions))}
+        if self.tuning:
+            described["tuning"] = True
+        return described
 
 
-# Fields that cannot change what a training answers. Everything else is part of its key: a new field
-# counts unless it is named here, and `tests/test_job.py` changes every one of them.
-NO_INFLUENCE = frozenset(
-    {
-        "run_key",
-        "cells",  # made from the identity
-        "suite",
-        "coalition",
-        "setting.name",  # names for people; who defends is `members`
-        "signals",
-        "analyses",
-        "looks",  # measured beside the training; they enter the keys of cells
-        "results",
-        "limits",
-        "debug",
-        "repeated_holdout",  # computed from the data; their digest is part of the key
-        # the uses below are resolved in fields of their own, and labels choose what runs at all
-        "setting.dataset",
-        "setting.model",
-        "setting.adversary",
-        "setting.coalitions",
-        "setting.defenses",
-        "setting.attacks",
-        "setting.federation.recipe",  # its values are in the fields
-        # of where it ran, only the libraries and the dtype change numbers beyond their last digits
-        "provenance.fedbench",
-        "provenance.python",
-        "provenance.git_commit",
-        "provenance.git_dirty",
-        "provenance.platform",
-        "provenance.cpu",
-        "provenance.device",
-        "provenance.threads",
-        "provenance.deterministic",
-    }
-)
-# Of these a passive run is independent too: the same whatever an adversary might do.
-_ADVERSARY = frozenset({"adversary"})
-# And where all members defend together, who they are says it all.
-_SEVERAL = frozenset({"coalitions"})
-# Of a run that is reported: a suite without tuning seeds has the keys it had before there were any.
-_TUNING = frozenset({"tuning"})
-# Settings that are in no key while they have the value that all runs had before there was a choice.
-_LATER = {"memory_format": "contiguous", "backend": "auto"}
-# Shadow models are trained alone: neither a defense nor the federation around them can change them.
-# The split is in `digests`.
-NOT_OF_SHADOW_MODELS = frozenset(
-    {
-        "members",
-        "coalitions",
-        "targets",
-        "tuning",
-        "defense",
-        "attacker",
-        "adversary",
-        "expected_malicious",
-        "setting.partition",
-        "setting.thresholds",
-        "setting.audit.every",
-        "setting.audit.nonmembers",
-        "setting.audit.members",
-        "setting.audit.targets",
-        "setting.audit.references",
-        "setting.federation.clients",
-        "setting.federation.rounds",
-        "setting.federation.local_epochs",
-        "setting.federation.local_batches",
-        "setting.federation.weight_order",
-        "setting.federation.participation",
-        "setting.federation.max_delay",
-        "setting.federation.weights",
-        "setting.federation.validation",
-        "setting.federation.test",
-        "setting.federation.validation_on",
-    }
-)
+# --- identities and keys --------------------------------------------------------------------------
+
+# of where a run is made: what changes numbers beyond their last digits
+_LIBRARIES = ("torch", "numpy", "scipy", "scikit_learn", "cpu_capability", "dtype")
 
 
-def identity(job: Job, without: Iterable[str] = ()) -> dict[str, Any]:
-    """Everything that can change what a training answers, as JSON values: the job's fields minus
-    ``NO_INFLUENCE`` and ``without`` (dotted paths). What the server assumes reaches its rule even
-    without an attack. That a seed is one of tuning changes no answer; its records say so, and what
-    a record says is proven by its key.
-    """
-    everything = {
-        f.name: _plain(getattr(job, f.name))
-        for f in dataclasses.fields(job)
-        if f.name not in NO_INFLUENCE
-    }
-    everything |= {"contract": CONTRACT_VERSION, "device": job.device.split(":")[0]}
-    everything["expected_malicious"] = job.expected_malicious
-    if job.adversary:  # a number and a share of the clients that come to the same are the same
-        everything["adversary"] |= {"clients": job.malicious, "assumed": job.expected_malicious}
-    left_out = {
-        *NO_INFLUENCE,
-        *without,
-        *(() if job.attacker else _ADVERSARY),
-        *(() if job.coalitions else _SEVERAL),
-    }
-    left_out |= set() if job.tuning else _TUNING
-    left_out |= {f"setting.{path}" for path in _as_ever(job)}
-    return _without(everything, left_out)
+def identity(job: Job) -> dict[str, Any]:
+    """Return everything that can change what a training answers, as JSON values.
 
-
-def _as_ever(job: Job) -> list[str]:
-    """Dotted paths of the setting's later fields that have their old value, or no effect."""
-    federation = [
-        f"federation.{name}"
-        for name, was in _LATER.items()
-        if getattr(job.setting.federation, name) == was
-    ]
-    return federation + ([] if job.references else ["audit.references"])
-
-
-def key_of_run(job: Job) -> str:
-    """Hex sha256 of the identity."""
-    return key_of(identity(job))
-
-
-def cell_identity(
-    job: Job, attack: ComponentUse, signals: dict[str, ComponentUse]
-) -> dict[str, Any]:
-    """What the key of a cell is made of besides its run (``store/integrity.py``, ``keys_of``): its
-    attack, the ``signals`` that the attack and the job's analyses read, by name, and these
-    analyses.
+    Left out are names for people, what follows from the data (their digest is here), what is
+    measured beside the training (it enters the keys of cells), and where and how the run is
+    computed. The numbers that an adversary is expected with reach the server's rule without an
+    attack, too; that a seed is for tuning changes no number, but its records say so.
     """
     return {
-        "attack": attack.identity(),
-        "signals": {name: use.identity() for name, use in signals.items()},
+        "contract": CONTRACT_VERSION,
+        "digests": job.digests,
+        "device": job.device.split(":")[0],
+        "provenance": {name: getattr(job.provenance, name) for name in _LIBRARIES},
+        "dataset": job.dataset.identity(),
+        "model": job.model.identity(),
+        "defense": job.defense.identity(),
+        "attacker": job.attacker.identity() if job.attacker else None,
+        "adversary": _insider_of(job) if job.attacker else None,
+        "expected_malicious": job.expected_malicious,
+        "members": list(job.members),
+        "coalitions": list(map(list, job.coalitions)),
+        "observed": list(job.observed),
+        "targets": [target.code for target in job.targets],
+        "seed": job.seed,
+        "tuning": job.tuning,
+        "setting": _setting_of(job),
+    }
+
+
+def _setting_of(job: Job) -> dict[str, Any]:
+    """Return the setting's fields that no other field of the job resolves. The values of a recipe
+    are in the fields; numbers of references that come to the same are the same.
+    """
+    setting = job.setting.model_dump(
+        mode="json", include={"partition", "federation", "audit", "groups", "thresholds"}
+    )
+    setting["federation"].pop("recipe", None)
+    setting["audit"]["references"] = job.references
+    return setting
+
+
+def _insider_of(job: Job) -> dict[str, Any] | None:
+    """Return the adversary, its clients as numbers: a share that comes to the same is the same."""
+    adversary = job.adversary
+    if adversary is None:
+        return None
+    return {
+        "malicious": job.malicious,
+        "knowledge": adversary.knowledge,
+        "mask_set": adversary.mask_set,
+        "start_round": adversary.start_round,
+        "assumed": job.expected_malicious,
+    }
+
+
+def cell_identity(job: Job, cell: Cell) -> dict[str, Any]:
+    """Return what the key of a cell is made of besides its run: its attack, and the analyses and
+    the signals that both read.
+    """
+    return {
+        "attack": cell.attack.identity(),
+        "signals": {name: use.identity() for name, use in job.signals_of(cell).items()},
         "analyses": {use.label: use.identity() for use in job.analyses},
     }
 
 
 def identity_of_cell(job: Job, cell: Cell) -> dict[str, Any]:
-    """Everything that can change a cell's scores, as its record holds it."""
-    return {"run": identity(job), **cell.identity}
+    """Return everything that can change a cell's scores, as its record holds it."""
+    return {"run": identity(job), **cell_identity(job, cell)}
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, ComponentUse):
-        return value.identity()
-    if isinstance(value, Target):
-        return value.code
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
-    if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-
-
-def _without(tree: dict[str, Any], paths: set[str], at: str = "") -> dict[str, Any]:
-    return {
-        name: _without(value, paths, f"{at}{name}.") if isinstance(value, dict) else value
-        for name, value in tree.items()
-        if f"{at}{name}" not in paths
-    }
+# --- jobs for other processes ---------------------------------------------------------------------
 
 
 @cache
@@ -390,12 +303,12 @@ def _adapter() -> TypeAdapter[Job]:
 
 
 def job_json(job: Job) -> str:
-    """The job as JSON, for another process."""
+    """Return the job as JSON, for another process."""
     # what a suite leaves out is left out: some values are refused where they are given but not
     # needed
     return _adapter().dump_json(job, exclude_unset=True).decode()
 
 
 def job_of(text: str) -> Job:
-    """The job of :func:`job_json`."""
+    """Return the job of :func:`job_json`."""
     return _adapter().validate_json(text)

@@ -1,6 +1,4 @@
-"""A finished plan: every job of a suite with its cells, and the part of it that a command line asks
-for.
-"""
+"""A finished plan: every job of a suite with its cells, and the parts that a command asks for."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.run.job import Job
+from fedbench.core.run.job import Cell, Job
 from fedbench.core.spec.resolve import Resolved, ResolvedSetting
 from fedbench.core.store.stems import word
 from fedbench.core.store.stored_suites import StoredSuite
@@ -33,8 +31,8 @@ class Plan:
     left_out: tuple[str, ...] = ()
     """settings of the suite that were not planned"""
     notes: tuple[str, ...] = ()
-    """what is odd about the data or a component, though it can be used"""
-    asked: StoredSuite | None = None
+    """oddities of the data or a component, though it can be used"""
+    stored: StoredSuite | None = None
     """the suite that it was made of, as a results folder keeps it"""
 
     @property
@@ -43,98 +41,97 @@ class Plan:
         return [cell.stem for job in self.jobs for cell in job.cells]
 
     def and_left_out(self, cells: Iterable[str]) -> list[str]:
-        """The plan's cells and, of ``cells``, those of settings that were not planned now."""
+        """Return the plan's cells and, of ``cells``, those of settings that were left out."""
         names = tuple(f"{word(name)}--" for name in self.left_out)
-        return [*self.cells, *(c for c in cells if names and c.startswith(names))]
+        return [*self.cells, *(cell for cell in cells if names and cell.startswith(names))]
 
     def only(self, **wanted: set[str]) -> Plan:
-        """The part with ``setting``, ``coalition``, ``defense``, ``attack`` and ``seed`` among the
-        wanted ones.
+        """Return the part with ``setting``, ``coalition``, ``defense``, ``attack`` and ``seed``
+        among the wanted ones.
         """
-        jobs = []
-        for job in self.jobs:
-            mine = {
-                "setting": {job.setting.name},
-                "coalition": {job.coalition},
-                "seed": {str(job.seed)},
-                "defense": {job.defense.label, job.defense.name},
-            }
-            if not job.averaged:  # an undefended run serves every coalition
-                mine["coalition"] |= wanted.get("coalition", set())
-            if any(not mine[k] & v for k, v in wanted.items() if k in mine):
-                continue
-            attacks = wanted.get("attack")
-            cells = tuple(
-                c for c in job.cells if not attacks or attacks & {c.attack.label, c.attack.name}
-            )
-            if cells:
-                jobs.append(replace(job, cells=cells))
+        cut = [replace(job, cells=_asked_cells(job, wanted)) for job in self.jobs]
+        jobs = [job for job in cut if job.cells]
         if not jobs:
+            text = ",".join(f"{kind}={name}" for kind in wanted for name in sorted(wanted[kind]))
             raise UserError(
-                f"--only {_only_text(wanted)} leaves no cell; `fedbench run SUITE --dry-run` shows "
-                "what there is"
+                f"--only {text} leaves no cell; `fedbench run SUITE --dry-run` shows what there is"
             )
         return replace(self, jobs=jobs)
 
     def part(self, i: int, n: int) -> Plan:
-        """Part ``i`` of ``n`` (from 1): every n-th run, with all its cells. The same plan gives the
-        same parts, whatever is computed already; the seeds of one row are spread over them.
+        """Return part ``i`` of ``n`` (from 1): every n-th run, with all its cells. The same plan
+        gives the same parts, whatever is computed already; the seeds of one row are spread over
+        them.
         """
 
         def place(job: Job) -> tuple[str, str, str, int, str]:
             return job.setting.name, job.defense.label, job.coalition, job.seed, job.run_key
 
-        mine = {job.run_key for job in sorted(self.jobs, key=place)[i - 1 :: n]}
-        return replace(self, jobs=[job for job in self.jobs if job.run_key in mine])
+        keys = {job.run_key for job in sorted(self.jobs, key=place)[i - 1 :: n]}
+        return replace(self, jobs=[job for job in self.jobs if job.run_key in keys])
 
 
-def settings_asked(resolved: Resolved, only: Mapping[str, set[str]]) -> set[str] | None:
-    """The settings in which something of ``only`` (kind -> names) runs, so that no data of the
-    others has to be there; None: all.
+def _asked_cells(job: Job, wanted: Mapping[str, set[str]]) -> tuple[Cell, ...]:
+    """Return the cells of a job that ``wanted`` (kind -> names) asks for."""
+    names = {
+        "setting": {job.setting.name},
+        "coalition": {job.coalition},
+        "seed": {str(job.seed)},
+        "defense": {job.defense.label, job.defense.name},
+    }
+    if not job.averaged:  # an undefended run serves every coalition
+        del names["coalition"]
+    if any(not names[kind] & wanted[kind] for kind in names.keys() & wanted.keys()):
+        return ()
+    attacks = wanted.get("attack")
+    if attacks is None:
+        return job.cells
+    cells = job.cells
+    return tuple(cell for cell in cells if attacks & {cell.attack.label, cell.attack.name})
+
+
+def settings_of_parts(resolved: Resolved, only: Mapping[str, set[str]]) -> set[str] | None:
+    """Return the settings in which something of ``only`` (kind -> names) runs, so that no data of
+    the rest has to be there; None for all.
 
     An undefended run serves every coalition of its setting, under the name none. Raises
     ``UserError`` for names that the suite does not have.
     """
-    for kind in only.keys() - {"seed"}:
-        known = set[str]().union(*(_runs(s, resolved, kind) for s in resolved.settings))
-        for name in sorted(only[kind] - known):
-            right = did_you_mean(name, known) or f"; it has {', '.join(sorted(known))}"
-            raise UserError(f"--only {kind}={name}: the suite has no such {kind}{right}")
-    asked = {
-        s.spec.name
-        for s in resolved.settings
-        if all(_runs(s, resolved, kind) & names for kind, names in only.items() if kind != "seed")
+    kinds = [kind for kind in only if kind != "seed"]
+    for kind in kinds:
+        good = set[str]().union(*(_names(s, resolved, kind) for s in resolved.settings))
+        for name in sorted(only[kind] - good):
+            hint = did_you_mean(name, good) or f"; it has {', '.join(sorted(good))}"
+            raise UserError(f"--only {kind}={name}: the suite has no such {kind}{hint}")
+    settings = {
+        setting.spec.name
+        for setting in resolved.settings
+        if all(_names(setting, resolved, kind) & only[kind] for kind in kinds)
     }
-    return None if len(asked) == len(resolved.settings) else asked
+    return None if len(settings) == len(resolved.settings) else settings
 
 
-def _runs(setting: ResolvedSetting, resolved: Resolved, kind: str) -> set[str]:
-    """What of one kind a setting has, by every name that it may be asked by."""
+def _names(setting: ResolvedSetting, resolved: Resolved, kind: str) -> set[str]:
+    """Return every name that something of one kind in a setting may be asked by."""
     if kind == "setting":
         return {setting.spec.name}
     if kind == "coalition":
-        return {"none", *(c.name for c in setting.coalitions)}
-    uses, named = (
-        (resolved.defenses, setting.spec.defenses)
-        if kind == "defense"
-        else (resolved.attacks, setting.spec.attacks)
-    )
-    return {
-        name
-        for use in uses
-        if named is None or use.label in named
-        for name in (use.label, use.name)
-    }
-
-
-def _only_text(wanted: dict[str, set[str]]) -> str:
-    return ",".join(f"{k}={v}" for k, vs in wanted.items() for v in sorted(vs))
+        return {"none", *(coalition.name for coalition in setting.coalitions)}
+    uses = resolved.attacks
+    labels = setting.spec.attacks
+    if kind == "defense":
+        uses = resolved.defenses
+        labels = setting.spec.defenses
+    running = [use for use in uses if labels is None or use.label in labels]
+    return {use.label for use in running} | {use.name for use in running}
 
 
 def seed_by_seed(jobs: Sequence[Job]) -> list[Job]:
-    """One seed of every row before the next seed, so that results of every defense appear early."""
-    seeds = {seed: i for i, seed in enumerate(dict.fromkeys(job.seed for job in jobs))}
-    return sorted(jobs, key=lambda job: seeds[job.seed])
+    """Return one seed of every row before the next seed, so that results of every defense appear
+    early.
+    """
+    seeds = list(dict.fromkeys(job.seed for job in jobs))
+    return sorted(jobs, key=lambda job: seeds.index(job.seed))
 
 
 @cache
@@ -143,10 +140,10 @@ def _adapter() -> TypeAdapter[Plan]:
 
 
 def plan_json(plan: Plan) -> str:
-    """The plan as JSON, for another process."""
+    """Return the plan as JSON, for another process."""
     return _adapter().dump_json(plan, exclude_unset=True).decode()
 
 
 def plan_of(text: str) -> Plan:
-    """The plan of :func:`plan_json`."""
+    """Return the plan of :func:`plan_json`."""
     return _adapter().validate_json(text)

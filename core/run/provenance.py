@@ -1,12 +1,10 @@
-"""Where a record comes from: versions, commit, hardware; and whether another machine agrees with
-it.
-"""
+"""Provenance of records: versions, commit, hardware; and whether another machine agrees with it."""
 
 from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +16,7 @@ from fedbench.core.process.ask import ask
 from fedbench.core.registry.digest import core_digest, requirements_of, source_digest
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.checks import load_data
-from fedbench.core.run.job import Job, identity, key_of_run
+from fedbench.core.run.job import Job, identity
 from fedbench.core.run.resume import values_that_differ
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved, written_out
@@ -28,12 +26,12 @@ from fedbench.core.words import printable
 
 
 def gather(device: str, dtype: str) -> Provenance:
-    """Asked once, by the parent process."""
+    """Return the provenance of runs on this machine."""
+    import torch
+
     commit, dirty = _git()
-    libraries = {
-        name: metadata.version(name.replace("_", "-"))
-        for name in ("torch", "numpy", "scipy", "scikit_learn")
-    }
+    names = ("torch", "numpy", "scipy", "scikit_learn")
+    libraries = {name: metadata.version(name.replace("_", "-")) for name in names}
     return Provenance(
         fedbench=metadata.version(DISTRIBUTION),
         python=platform.python_version(),
@@ -42,7 +40,7 @@ def gather(device: str, dtype: str) -> Provenance:
         git_dirty=dirty,
         platform=_platform(),
         cpu=_cpu(),
-        cpu_capability=_capability(),
+        cpu_capability=str(torch.backends.cpu.get_cpu_capability()),
         device=_device_name(device),
         dtype=dtype,
         threads=1,
@@ -51,13 +49,17 @@ def gather(device: str, dtype: str) -> Provenance:
 
 
 def installed() -> dict[str, str]:
-    """Name -> version of every package that is installed here, by name."""
-    found = {d.metadata["Name"]: d.version for d in metadata.distributions() if d.metadata["Name"]}
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+    """Return name -> version of every package that is installed here, by name."""
+    versions = {d.metadata["Name"]: d.version for d in metadata.distributions()}
+    return {name: versions[name] for name in sorted(filter(None, versions), key=str.lower)}
 
 
-def asked_for(loaded: LoadedSuite, resolved: Resolved, device: str) -> StoredSuite:
-    """The suite as a results folder keeps it, with what is installed."""
+def stored_suite(
+    loaded: LoadedSuite,
+    resolved: Resolved,
+    device: str,
+) -> StoredSuite:
+    """Return the suite as a results folder keeps it, with what is installed."""
     return StoredSuite(
         suite=loaded.spec.name,
         file=printable(loaded.path.name),
@@ -70,45 +72,36 @@ def asked_for(loaded: LoadedSuite, resolved: Resolved, device: str) -> StoredSui
 
 
 def _platform() -> str:
-    """Operating system, processor family and C library: what can change bits; not the kernel's
-    build name.
+    """Return operating system, processor family and C library: what can change bits; not the
+    kernel's build name.
     """
-    return " ".join(w for w in (platform.system(), platform.machine(), *platform.libc_ver()) if w)
+    return " ".join(filter(None, (platform.system(), platform.machine(), *platform.libc_ver())))
 
 
 def _git() -> tuple[str | None, bool | None]:
-    """Commit and dirty flag of the checkout fedbench runs from; None when it is installed from a
-    wheel.
+    """Return commit and dirty flag of the checkout fedbench runs from; None when it is installed
+    from a wheel.
     """
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None, None
 
-    def ask(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(root), *words], capture_output=True, text=True, check=True
-        ).stdout.strip()
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return ask("rev-parse", "HEAD"), bool(ask("status", "--porcelain"))
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain"))
     except (OSError, subprocess.CalledProcessError):
         return None, None
 
 
 def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        return platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _capability() -> str:
-    import torch
-
-    return str(torch.backends.cpu.get_cpu_capability())
 
 
 def _device_name(device: str) -> str:
@@ -125,100 +118,99 @@ def _device_name(device: str) -> str:
 
 
 def needs_of(job: Job) -> dict[str, Any]:
-    """What a node must have, as JSON values: versions and digests of the code, and versions of what
-    it requires.
+    """Return what a node must have, as JSON values: versions and digests of the code, and versions
+    of what it requires.
     """
-    uses = {
-        (u.distribution, u.target.partition(":")[0]): [u.name, u.digest, u.requires]
-        for u in _uses(job)
-    }
-    version = metadata.version(DISTRIBUTION)
+    uses: dict[tuple[str, str], list[Any]] = {}
+    for use in _uses(job):
+        module = use.target.partition(":")[0]
+        uses[use.distribution, module] = [use.name, use.digest, use.requires]
     return {
-        "fedbench": version,
+        "fedbench": metadata.version(DISTRIBUTION),
         "core": core_digest(),
-        "uses": [[*at, *what] for at, what in uses.items()],
+        "uses": [[*place, *use] for place, use in uses.items()],
     }
 
 
 def lacking(needs: dict[str, Any]) -> list[str]:
-    """What this machine lacks of it: every package with another version or other code."""
-    found: list[str] = []
-    here = metadata.version(DISTRIBUTION)
+    """Return what this machine lacks of the needs: every package with another version or other
+    code.
+    """
+    lines: list[str] = []
     if core_digest() != needs["core"]:
-        found.append(f"the package '{DISTRIBUTION}': {_versions(here, needs['fedbench'])}")
-    for distribution, module, name, digest, requires in needs["uses"]:
-        found += _of_package(distribution, module, name, digest, requires)
-    return list(dict.fromkeys(found))
+        lines.append(f"the package '{DISTRIBUTION}': {_versions(DISTRIBUTION, needs['fedbench'])}")
+    for use in needs["uses"]:
+        lines += _lacking_of(*use)
+    return list(dict.fromkeys(lines))
 
 
 def as_here(job: Job) -> Job:
-    """The job with this machine in its provenance. Raises ``UserError`` if its key would be another
-    one here, because of the vector instructions for example.
+    """Return the job with this machine in its provenance. Raises ``UserError`` if its key would be
+    another one here, because of the vector instructions for example.
     """
-    here = replace(job, provenance=gather(job.device, job.provenance.dtype))
-    if key_of_run(here) != job.run_key:
-        changes = [
-            f"{path} {a} -> {b}" for path, a, b in values_that_differ(identity(job), identity(here))
-        ]
-        raise UserError(f"the run would have another key here ({'; '.join(changes)})")
-    return here
+    local_job = replace(job, provenance=gather(job.device, job.provenance.dtype))
+    if local_job.run_key != job.run_key:
+        pairs = values_that_differ(identity(job), identity(local_job))
+        changes = "; ".join(f"{path} {a} -> {b}" for path, a, b in pairs)
+        raise UserError(f"the run would have another key here ({changes})")
+    return local_job
 
 
 def require_data(job: Job) -> None:
     """Raise ``UserError`` unless the job's data set can be loaded here, downloaded if it is
     missing, and is the planned one.
     """
-    found = ask(lambda: load_data(job.dataset, job.seed).digest)
-    if found != job.digests["data"]:
+    digest = ask(lambda: load_data(job.dataset, job.seed).digest)
+    planned = job.digests["data"]
+    if digest != planned:
         raise UserError(
             f"the data of '{job.dataset.name}', seed {job.seed}, are not those that the suite was "
-            "planned with (digests "
-            f"{found[:12]} and {job.digests['data'][:12]}): delete them, or set FEDBENCH_DATA to a "
-            "folder that all nodes share"
+            f"planned with (digests {digest[:12]} and {planned[:12]}): delete them, or set "
+            "FEDBENCH_DATA to a folder that all nodes share"
         )
 
 
 def _uses(job: Job) -> Iterator[ComponentUse]:
-    """Every component that the run uses; of signals, those that its cells read."""
-    measured = {name for cell in job.cells for name in cell.identity["signals"]}
-    some: Iterable[ComponentUse | None] = (
-        job.dataset,
-        job.model,
-        job.defense,
-        job.attacker,
-        *job.analyses,
-        *(cell.attack for cell in job.cells),
-        *(use for name, use in job.signals.items() if name in measured),
-    )
-    for use in some:
-        yield from use.chain if use is not None else ()
+    """Return every component that the run uses; of signals, those that its cells read."""
+    uses = [job.dataset, job.model, job.defense, *job.analyses]
+    if job.attacker is not None:
+        uses.append(job.attacker)
+    for cell in job.cells:
+        uses += [cell.attack, *job.signals_of(cell).values()]
+    for use in uses:
+        yield from use.chain
 
 
-def _of_package(
-    distribution: str, module: str, name: str, digest: str, requires: dict[str, str]
+def _lacking_of(
+    distribution: str,
+    module: str,
+    name: str,
+    digest: str,
+    requires: dict[str, str],
 ) -> Iterator[str]:
     package, _, version = distribution.rpartition(" ")
+    lead = f"the package '{package}'"
     try:
-        here = metadata.version(package)
-        same = source_digest(module, package) == digest
+        same_version = metadata.version(package) == version
+        same_files = source_digest(module, package) == digest
     except metadata.PackageNotFoundError:
-        yield f"the package '{package}' {version}, of '{name}': not installed"
+        yield f"{lead} {version}, of '{name}': not installed"
+        return
     except UserError as error:
-        yield f"the package '{package}', of '{name}': {error}"
-    else:
-        if not same or here != version:
-            yield f"the package '{package}', of '{name}': {_versions(here, version)}"
-        have = requirements_of(package)
-        yield from (
-            f"the package '{p}', required by '{name}': version {have.get(p, 'none')}, not {v}"
-            for p, v in requires.items()
-            if have.get(p) != v
-        )
+        yield f"{lead}, of '{name}': {error}"
+        return
+    if not (same_files and same_version):
+        yield f"{lead}, of '{name}': {_versions(package, version)}"
+    present = requirements_of(package)
+    for required, wanted in requires.items():
+        found_version = present.get(required, "none")
+        if found_version != wanted:
+            lead = f"the package '{required}', required by '{name}'"
+            yield f"{lead}: version {found_version}, not {wanted}"
 
 
-def _versions(here: str, there: str) -> str:
-    return (
-        f"version {here}, not {there}"
-        if here != there
-        else f"version {here} as well, but its files differ"
-    )
+def _versions(package: str, planned: str) -> str:
+    version = metadata.version(package)
+    if version == planned:
+        return f"version {version} as well, but its files differ"
+    return f"version {version}, not {planned}"

@@ -1,6 +1,4 @@
-"""The mistakes of a suite that planning finds, each with its place in the file, reported
-together.
-"""
+"""Mistakes of a suite that planning finds, each with its place in the file, reported together."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from fedbench.core.run.job import Job
 from fedbench.core.spec.base import grid_of
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved
-from fedbench.core.spec.setting import Coalition, Setting
+from fedbench.core.spec.setting import Coalition
 from fedbench.core.words import did_you_mean, explain
 
 
@@ -22,125 +20,129 @@ class Refusals:
     """Gathers what is wrong with a suite while it is planned."""
 
     def __init__(self, loaded: LoadedSuite, resolved: Resolved) -> None:
-        self.loaded, self.resolved = loaded, resolved
+        self.loaded = loaded
+        self.resolved = resolved
         self.problems: list[str] = []
-        rows = {
-            "defense": resolved.defenses,
-            "attack": resolved.attacks,
-            "analysis": resolved.analyses,
-        }
-        used = [(kind, use) for kind, uses in rows.items() for use in uses]
-        used += [
-            (kind, getattr(setting, kind))
-            for setting in resolved.settings
-            for kind in ("dataset", "model")
-        ]
-        self._packages = {f"{kind} '{use.name}'": f"{kind} {use}" for kind, use in used}
 
     def raise_all(self) -> None:
-        """``UserError`` with everything noted, if there is anything."""
+        """Raise ``UserError`` with everything noted, if there is anything."""
         if self.problems:
             raise UserError(*dict.fromkeys(self.problems))
 
     def place_of(self, kind: str, use: ComponentUse) -> str:
-        """File, line and column of a defense, an attack or an analysis."""
+        """Return file, line and column of a defense, an attack or an analysis."""
         return self._place(self.resolved.positions[kind, use.label])
 
     def place_of_setting(self, i: int) -> str:
-        """The same of a setting, and its name."""
+        """Return file, line, column and name of a setting."""
         name = self.loaded.spec.settings[i].name
         return f"{self._place(self.loaded.position(('settings', i)))}: setting '{name}'"
 
     def _place(self, position: tuple[int, int]) -> str:
         return f"{self.loaded.path}:{position[0]}:{position[1]}"
 
-    def ask(self, place: str, who: str, question: Callable[[], Any]) -> Any:
-        """The result of plugin code, or None with its failure noted. ``who`` of a component is
-        extended by its package.
-        """
-        who = self._packages.get(who, who)
+    def ask(
+        self,
+        place: str,
+        party: str,
+        question: Callable[[], Any],
+    ) -> Any:
+        """Return the result of plugin code, or None with its failure noted."""
         try:
-            with at_work(f"{place}: {who}"):
+            with at_work(f"{place}: {party}"):
                 return question()
         except UserError as error:
             self.problems += [f"{place}: {message}" for message in error.messages]
         except BaseException as error:
             pass_on_interrupt(error)
-            self.problems.append(f"{place}: {who}: {explain(error)}")
+            self.problems.append(f"{place}: {party}: {explain(error)}")
         return None
 
-    def known_labels(self, i: int, kind: str, labels: list[str]) -> list[str]:
-        """Those of ``labels`` that a setting's ``defenses`` or ``attacks`` name, each or by the
-        label of their grid; all where it names none.
+    def labels_of_setting(
+        self,
+        i: int,
+        kind: str,
+        labels: list[str],
+    ) -> list[str]:
+        """Return those of ``labels`` that a setting's ``defenses`` or ``attacks`` name, each or by
+        the label of their grid; all where it names none.
         """
         names = getattr(self.loaded.spec.settings[i], kind)
         if names is None:
             return labels
         grids = dict.fromkeys(grid_of(label) for label in labels)
+        good = list(dict.fromkeys([*grids, *labels]))
         for j, name in enumerate(names):
-            if name not in labels and name not in grids:
-                known = [*grids, *(label for label in labels if label not in grids)]
-                text = (
-                    f"unknown label '{name}'{did_you_mean(name, known)}; the suite's are "
-                    f"{', '.join(known)}"
-                )
+            if name not in good:
                 place = self._place(self.loaded.position(("settings", i, kind, j)))
-                self.problems.append(f"{place}: settings[{i}].{kind}[{j}]: {text}")
+                self.problems.append(
+                    f"{place}: settings[{i}].{kind}[{j}]: unknown label '{name}'"
+                    f"{did_you_mean(name, good)}; the suite's are {', '.join(good)}"
+                )
         return [label for label in labels if label in names or grid_of(label) in names]
 
-    def adversary_misfits(self, i: int, coalition: Coalition, first: int) -> bool:
-        """Whether no honest client is left, or a malicious one (from id ``first`` on) is named as a
-        member or a target.
+    def adversary_misfits(
+        self,
+        i: int,
+        coalition: Coalition,
+        first: int,
+    ) -> bool:
+        """Return whether no honest client is left, or a malicious one (from id ``first`` on) is
+        named as a member or a target.
 
-        Asked here, not of the file alone: a setting that names no adversary has one where an active
+        The file alone does not tell: a setting that names no adversary has one where an active
         attack takes part.
         """
-        setting: Setting = self.loaded.spec.settings[i]
-        found: list[str] = []
-        targets = [] if isinstance(setting.audit.targets, str) else setting.audit.targets
+        targets = self.loaded.spec.settings[i].audit.targets
+        problems: list[str] = []
         if first < 1:
-            found.append(
+            problems.append(
                 "an active attack controls a client, which leaves no honest one: raise "
                 "federation.clients"
             )
-        else:
-            found += [
-                f"{what} names client {k}, which is malicious (those from {first} on are): {remedy}"
-                for what, ids, remedy in (
-                    (
-                        "audit.targets",
-                        targets,
-                        "an adversary does not attack its own clients; remove it",
-                    ),
-                    (
-                        f"the coalition '{coalition.name}'",
-                        coalition.ids,
-                        "who attacks does not defend; remove it",
-                    ),
-                )
-                for k in ids
-                if k >= first
-            ]
-        self.problems += [f"{self.place_of_setting(i)}: {text}" for text in found]
-        return bool(found)
+        elif not isinstance(targets, str):
+            remedy = "an adversary does not attack its own clients; remove it"
+            problems += _malicious("audit.targets", targets, first, remedy)
+        if first >= 1:
+            remedy = "who attacks does not defend; remove it"
+            problems += _malicious(
+                f"the coalition '{coalition.name}'", coalition.ids, first, remedy
+            )
+        self.problems += [f"{self.place_of_setting(i)}: {text}" for text in problems]
+        return bool(problems)
 
-    def note_twins(self, kept: Job, job: Job) -> None:
-        """Refuse two rows of the suite that are one training: they would be one row of the
-        board.
-        """
-        kinds = ("setting", "coalition", "defense")
-        one, two = ((j.setting.name, j.coalition, j.defense.label) for j in (kept, job))
-        for kind, a, b in zip(kinds, one, two, strict=True):
-            if a != b:
-                same = (
-                    f"hold the same clients {job.who}"
-                    if kind == "coalition"
-                    else "are the same in all that counts"
-                )
-                remedy = "remove one"
-                if kept.adversary != job.adversary:
-                    passive = ", ".join(cell.attack.label for cell in job.cells)
-                    same = f"differ in their adversary alone, which does not act under {passive}"
-                    remedy = "give all of them but one `attacks:` without these"
-                where = f"{self.loaded.path}: setting '{job.setting.name}'"
-                self.problems.append(f"{where}: the {kind}s '{a}' and '{b}' {same}: {remedy}")
+    def note_twins(self, earlier: Job, job: Job) -> None:
+        """Refuse two rows of a suite that are one training: they would be one row of the board."""
+        kinds = {
+            "setting": (earlier.setting.name, job.setting.name),
+            "coalition": (earlier.coalition, job.coalition),
+            "defense": (earlier.defense.label, job.defense.label),
+        }
+        for kind, (a, b) in kinds.items():
+            if a == b:
+                continue
+            reason = "are the same in all that counts"
+            remedy = "remove one"
+            if kind == "coalition":
+                reason = f"hold the same clients {job.members_text}"
+            if earlier.adversary != job.adversary:
+                passive = ", ".join(cell.attack.label for cell in job.cells)
+                reason = f"differ in their adversary alone, which does not act under {passive}"
+                remedy = "give all of them but one `attacks:` without these"
+            self.problems.append(
+                f"{self.loaded.path}: setting '{job.setting.name}': the {kind}s '{a}' and '{b}' "
+                f"{reason}: {remedy}"
+            )
+
+
+def _malicious(
+    party: str,
+    clients: list[int],
+    first: int,
+    remedy: str,
+) -> list[str]:
+    return [
+        f"{party} names client {k}, which is malicious (those from {first} on are): {remedy}"
+        for k in clients
+        if k >= first
+    ]

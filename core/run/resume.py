@@ -1,4 +1,4 @@
-"""Which cells still have to be computed."""
+"""Cells that still have to be computed, and why."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedbench.core.words import one_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellState:
-    """How the cell of this name ended. ``cpu``: the type of CPU that made it, None for a GPU."""
+    """End of a cell."""
 
     stem: str
     outcome: str
@@ -29,18 +30,20 @@ class CellState:
     by_adversary: bool
     complaints: tuple[str, ...]
     cpu: str | None
+    """the type of CPU that made it, None for a GPU"""
 
     @classmethod
     def of(cls, loaded: LoadedRecord) -> CellState:
-        """The state of a cell with a record."""
-        r = loaded.record
+        """Return the state of a cell with a record."""
+        record = loaded.record
+        made_on = record.provenance
         return cls(
             stem=loaded.stem,
-            outcome=r.outcome,
-            reason=r.reason,
-            by_adversary=r.by_adversary,
-            complaints=tuple(r.complaints),
-            cpu=r.provenance.cpu_type if r.provenance.device == "cpu" else None,
+            outcome=record.outcome,
+            reason=record.reason,
+            by_adversary=record.by_adversary,
+            complaints=tuple(record.complaints),
+            cpu=made_on.cpu_type if made_on.device == "cpu" else None,
         )
 
     @property
@@ -52,48 +55,45 @@ class CellState:
 
 
 def recorded(jobs: Sequence[Job], store: Results) -> list[CellState]:
-    """The states of those cells of the jobs that have a record. Raises ``UserError`` with every
-    record that cannot be used: it is never silently replaced.
+    """Return the states of those cells of the jobs that have a record. Raises ``UserError`` with
+    every record that cannot be used: it is never silently replaced.
     """
     wanted = {cell.key for job in jobs for cell in job.cells}
-    found, problems = list[CellState](), list[str]()
+    states: list[CellState] = []
+    problems: list[str] = []
     for stem in dict.fromkeys(job.stem for job in jobs):
         try:
-            found += [CellState.of(r) for r in store.cells(stem) if r.record.key in wanted]
+            states += [CellState.of(r) for r in store.cells(stem) if r.record.key in wanted]
         except UserError as error:
             problems += error.messages
     if problems:
         raise UserError(*problems)
-    return found
+    return states
 
 
-def other_cpus(jobs: Sequence[Job], found: Sequence[CellState]) -> list[str]:
-    """The types of CPU, other than that of this machine, that made some of the records: their last
+def other_cpus(jobs: Sequence[Job], states: Sequence[CellState]) -> list[str]:
+    """Return the types of CPU, other than this machine's, that made some of the records: their last
     digits may differ.
     """
-    return sorted(
-        {state.cpu for state in found if state.cpu is not None}
-        - {job.provenance.cpu_type for job in jobs}
-    )
+    made_on = {state.cpu for state in states if state.cpu is not None}
+    return sorted(made_on - {job.provenance.cpu_type for job in jobs})
 
 
-def pending(jobs: list[Job], found: Sequence[CellState], rerun: str) -> list[Job]:
-    """The jobs cut down to the cells that ``rerun`` asks for: missing (of those ``found``), failed
-    (and missing), always or never.
+def pending(
+    jobs: list[Job],
+    states: Sequence[CellState],
+    rerun: str,
+) -> list[Job]:
+    """Return the jobs cut down to the cells that ``rerun`` asks for: missing (those without a
+    state), failed (and missing), always or never.
     """
-    good = {state.stem: state.is_result for state in found}
-    cut = (
-        replace(job, cells=tuple(c for c in job.cells if _wanted(good.get(c.stem), rerun)))
-        for job in jobs
-    )
-    return [job for job in cut if job.cells]
-
-
-def _wanted(good: bool | None, rerun: str) -> bool:
-    """``good``: None of a cell without a record."""
+    done = {state.stem for state in states if rerun != "failed" or state.is_result}
     if rerun == "never":
-        return False
-    return rerun == "always" or good is None or (rerun == "failed" and not good)
+        return []
+    if rerun == "always":
+        done = set()
+    cut = [replace(job, cells=tuple(c for c in job.cells if c.stem not in done)) for job in jobs]
+    return [job for job in cut if job.cells]
 
 
 # --- why a cell is computed again -----------------------------------------------------------------
@@ -101,170 +101,158 @@ def _wanted(good: bool | None, rerun: str) -> bool:
 
 _MOST_LINES = 12
 _MOST_SHOWN = 60  # characters of a value
-_PLURAL = {"signals": "signal", "analyses": "analysis"}
 _COMPONENTS = ("dataset", "model", "defense", "attacker")
-_LAST = ("split", "targets")  # follow from other fields: named where nothing else says why
+_FOLLOWING = ("split", "targets")  # follow from other fields: named where nothing else says why
+_DIGESTS = {"engine": "the engine's code changed", "data": "the data of '{}' changed"}
 
 
-def why_stale(jobs: Sequence[Job], found: Collection[str], store: Results) -> list[str]:
-    """Lines for people on cells of the jobs of which the folder holds an earlier record of the same
-    setting, coalition, defense, attack and seed; [] where there are none. ``found``: the names of
-    the cells that have a record.
+def why_stale(
+    jobs: Sequence[Job],
+    recorded_stems: Collection[str],
+    store: Results,
+) -> list[str]:
+    """Return lines for people on cells without a record, of which the folder holds an earlier
+    record of the same setting, coalition, defense, attack and seed; [] where there are none.
     """
-    earlier = _newest(store.records)
-    counts = Counter[str]()
-    stale = 0
-    for job in jobs:
-        missing = [cell for cell in job.cells if cell.stem not in found]
-        if missing and (paths := earlier.get(names_in(job.stem))):
-            known = _records(paths)
-            for cell in (cell for cell in missing if cell.attack.label in known):
-                stale += 1
-                counts.update(
-                    differences(
-                        known[cell.attack.label].identity.model_dump(), identity_of_cell(job, cell)
-                    )
-                )
-    if not stale:
+    lists = list(_stale(jobs, recorded_stems, store))
+    if not lists:
         return []
-    lines = [
-        f"{n} {'cell' if n == 1 else 'cells'}: {what}"
-        for what, n in counts.most_common(_MOST_LINES)
-    ]
-    more = (
-        [f"and {len(counts) - _MOST_LINES} other differences"] if len(counts) > _MOST_LINES else []
-    )
+    stale = len(lists)
+    counts = Counter(chain.from_iterable(lists))
+    lines = [f"{_cells(n)}: {text}" for text, n in counts.most_common(_MOST_LINES)]
+    if len(counts) > _MOST_LINES:
+        lines.append(f"and {len(counts) - _MOST_LINES} other differences")
+    verb = "is" if stale == 1 else "are"
     return [
-        f"{_cells(stale)} computed anew, though the folder holds an earlier record of the same "
-        "names:",
+        f"{_cells(stale)} {verb} computed anew, though the folder holds an earlier record of the "
+        "same names:",
         *lines,
-        *more,
     ]
 
 
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What differs between two identities of cells (``run``, ``attack``, ``signals``,
-    ``analyses``), in words.
-    """
-    found = [
-        *_of_runs(old["run"], new["run"]),
-        *_of_component("attack", old["attack"], new["attack"]),
-    ]
-    for kind, one in _PLURAL.items():
-        for name in sorted(old[kind].keys() | new[kind].keys()):
-            found += _of_component(
-                f"{one} '{name}'", old[kind].get(name), new[kind].get(name), named=True
-            )
-    return list(dict.fromkeys(found))
+def _stale(
+    jobs: Sequence[Job], recorded_stems: Collection[str], store: Results
+) -> Iterator[list[str]]:
+    """Return the differences of each such cell from its earlier record."""
+    earlier: dict[str, list[Path]] = {}
+    for path in sorted(record_paths(store.records), key=lambda path: path.stat().st_mtime_ns):
+        earlier.setdefault(names_in(path.stem), []).append(path)
+    for job in jobs:
+        missing = [cell for cell in job.cells if cell.stem not in recorded_stems]
+        records = _latest(earlier.get(names_in(job.stem), [])) if missing else {}
+        for cell in missing:
+            if cell.attack.label in records:
+                old = records[cell.attack.label].identity.model_dump()
+                yield differences(old, identity_of_cell(job, cell))
 
 
 def _cells(n: int) -> str:
-    return "1 cell is" if n == 1 else f"{n} cells are"
+    return "1 cell" if n == 1 else f"{n} cells"
 
 
-def _newest(records: Path) -> dict[str, list[Path]]:
-    """The files of the runs of the same names, the one that was written first, first."""
-    found: dict[str, list[Path]] = {}
-    for path in sorted(record_paths(records), key=lambda path: path.stat().st_mtime_ns):
-        found.setdefault(names_in(path.stem), []).append(path)
-    return found
-
-
-def _records(paths: Iterable[Path]) -> dict[str, Record]:
-    """The latest usable record of each attack."""
-    found: dict[str, Record] = {}
+def _latest(paths: Iterable[Path]) -> dict[str, Record]:
+    """Return the latest usable record of each attack. ``paths``: the latest last."""
+    records: dict[str, Record] = {}
     for path in paths:
         # one that cannot be used is named where it is read for its results
         with contextlib.suppress(UserError):
-            found |= {r.record.attack.label: r.record for r in read_bare(path)}
-    return found
+            records |= {r.record.attack.label: r.record for r in read_bare(path)}
+    return records
 
 
-def _of_runs(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    found: list[str] = []
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Return the differences between two identities of cells (``run``, ``attack``, ``signals``,
+    ``analyses``), in words.
+    """
+    lines = [
+        *_of_runs(old["run"], new["run"]),
+        *_of_component("attack", old["attack"], new["attack"]),
+    ]
+    for part, kind in (("signals", "signal"), ("analyses", "analysis")):
+        for name in sorted(old[part].keys() | new[part].keys()):
+            before = old[part].get(name)
+            after = new[part].get(name)
+            lines += _of_component(f"{kind} '{name}'", before, after, named=True)
+    return list(dict.fromkeys(lines))
+
+
+def _of_runs(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    lines: list[str] = []
     for kind in _COMPONENTS:
         name = "adversary's attack" if kind == "attacker" else kind
-        found += _of_component(name, old.get(kind), new.get(kind))
-    for part in sorted(old["digests"].keys() | new["digests"].keys()):
-        if old["digests"].get(part) != new["digests"].get(part) and part not in _LAST:
-            found.append(_of_digest(part, new))
-    leave = {*_COMPONENTS, "digests", *_LAST}
-    found += [
-        f"{path} {a} -> {b}"
-        for path, a, b in values_that_differ(_without(old, leave), _without(new, leave))
-    ]
-    yield from found
-    if not found:  # they follow from the others
-        if old["targets"] != new["targets"]:
-            yield f"targets {_shown(old['targets'])} -> {_shown(new['targets'])}"
-        elif old["digests"] != new["digests"]:
-            yield "who holds which samples, or who is asked about"
-
-
-def _of_digest(part: str, new: dict[str, Any]) -> str:
-    return {
-        "engine": "the engine's code changed",
-        "data": f"the data of '{new['dataset']['name']}' changed",
-    }.get(part, f"the digest of {part} changed")
+        lines += _of_component(name, old.get(kind), new.get(kind))
+    before = old["digests"]
+    after = new["digests"]
+    for part in sorted(before.keys() | after.keys()):
+        if before.get(part) != after.get(part) and part not in _FOLLOWING:
+            text = _DIGESTS.get(part, f"the digest of {part} changed")
+            lines.append(text.replace("{}", new["dataset"]["name"]))
+    compared = {*_COMPONENTS, "digests", *_FOLLOWING}
+    for path, a, b in values_that_differ(old, new, compared):
+        lines.append(f"{path} {a} -> {b}")
+    if lines:
+        return lines
+    if old["targets"] != new["targets"]:
+        return [f"targets {_shown(old['targets'])} -> {_shown(new['targets'])}"]
+    return ["who holds which samples, or who is asked about"] if before != after else []
 
 
 def _of_component(
-    kind: str, old: dict[str, Any] | None, new: dict[str, Any] | None, named: bool = False
+    kind: str,
+    old: dict[str, Any] | None,
+    new: dict[str, Any] | None,
+    named: bool = False,
 ) -> Iterator[str]:
-    """What differs between two uses of a component; ``named``: whether ``kind`` says which one it
-    is.
+    """Return the differences between two uses of a component. ``named``: whether ``kind`` says
+    which it is.
     """
     if old is None or new is None or old["name"] != new["name"]:
         if old != new:
             yield f"{kind} {_name(old)} -> {_name(new)}"
         return
-    what = kind if named else f"{kind} '{new['name']}'"
-    versions = _arrow(old["distribution"], new["distribution"])
+    subject = kind if named else f"{kind} '{new['name']}'"
+    versions = _versions(old["distribution"], new["distribution"])
     if old["digest"] != new["digest"] or old["target"] != new["target"]:
-        yield f"the code of {what} changed ({versions})"
+        yield f"the code of {subject} changed ({versions})"
     elif old["distribution"] != new["distribution"]:
-        yield f"the package of {what}: {versions}"
-    yield from (
-        f"{what}: {path} {a} -> {b}"
-        for path, a, b in values_that_differ(old["params"], new["params"])
-    )
-    needed = values_that_differ(old.get("requires", {}), new.get("requires", {}))
-    yield from (f"{what}: its required package {package} {a} -> {b}" for package, a, b in needed)
-    before, after = old.get("then", []), new.get("then", [])
-    for i in range(max(len(before), len(after))):
-        then, now = (chain[i] if i < len(chain) else None for chain in (before, after))
-        yield from _of_component(f"after {what}, {kind.partition(' ')[0]}", then, now)
+        yield f"the package of {subject}: {versions}"
+    for path, a, b in values_that_differ(old["params"], new["params"]):
+        yield f"{subject}: {path} {a} -> {b}"
+    for package, a, b in values_that_differ(old.get("requires", {}), new.get("requires", {})):
+        yield f"{subject}: its required package {package} {a} -> {b}"
+    for before, after in zip_longest(old.get("then", []), new.get("then", [])):
+        yield from _of_component(f"after {subject}, {kind.partition(' ')[0]}", before, after)
 
 
 def _name(use: dict[str, Any] | None) -> str:
     return "none" if use is None else f"'{use['name']}'"
 
 
-def _arrow(old: str, new: str) -> str:
-    """``my-package 0.1 -> 0.2``, or the one version."""
+def _versions(old: str, new: str) -> str:
+    """Return ``my-package 0.1 -> 0.2``, or the one version."""
     if old == new:
         return new
-    same = old.rpartition(" ")[0] == new.rpartition(" ")[0]
-    return f"{old} -> {new.rpartition(' ')[2] if same else new}"
+    package, _, version = new.rpartition(" ")
+    return f"{old} -> {version if package == old.rpartition(' ')[0] else new}"
 
 
 def values_that_differ(
-    old: dict[str, Any], new: dict[str, Any], at: str = ""
+    old: dict[str, Any],
+    new: dict[str, Any],
+    without: Collection[str] = (),
+    prefix: str = "",
 ) -> Iterator[tuple[str, str, str]]:
-    """(dotted name as a suite has it, old value, new value) of everything that differs."""
-    for name in sorted(old.keys() | new.keys()):
-        a, b = old.get(name), new.get(name)
+    """Return (dotted name as a suite has it, old value, new value) of every difference."""
+    for name in sorted((old.keys() | new.keys()) - {*without}):
+        a = old.get(name)
+        b = new.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
-            yield from values_that_differ(
-                a, b, "" if at == "" and name in ("setting", "provenance") else f"{at}{name}."
-            )
+            path = f"{prefix}{name}."
+            inner = "" if path in ("setting.", "provenance.") else path
+            yield from values_that_differ(a, b, prefix=inner)
         elif a != b:
-            yield f"{at}{name}", _shown(a), _shown(b)
+            yield f"{prefix}{name}", _shown(a), _shown(b)
 
 
 def _shown(value: Any) -> str:
     return one_line(value if isinstance(value, str) else canonical(value), _MOST_SHOWN)
-
-
-def _without(run: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: value for name, value in run.items() if name not in set(names)}

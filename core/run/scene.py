@@ -1,9 +1,9 @@
-"""The data of a run: partition, deformation, audit sets."""
+"""Data of a run: partition, deformation, audit sets."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -33,55 +33,54 @@ from fedbench.core.population.groups import Groups, deform, make_groups, thresho
 from fedbench.core.population.partition import Shards, Split, cut_all, partition
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.job import Job
-from fedbench.core.spec.federation import FederationSpec
 from fedbench.core.spec.setting import Adversary, AuditSpec, Setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """The data of a run: the clients' samples and the audit sets of all targets."""
+    """Samples of the clients, and the audit sets of all targets. Ids of samples are positions in
+    train ++ holdout.
+    """
 
     data: Data
     split: Split
     audits: list[AuditSet]
-    # what an attack calls a sample: it must not learn the position in train ++ holdout
     names: np.ndarray
-    aligned: bool = True
-    # clients that an adversary could control, the last ones: their samples are no candidates
-    malicious: int = 0
-    # ids of the adversary's own samples
-    mask: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    root: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # ids of the server's
-    # ids of the attacker's own, for shadow models
-    shadow: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    groups: Groups | None = None
-    # [K] the accuracy of membership inference that each client tolerates
-    thresholds: np.ndarray | None = None
+    """[n] what an attack calls each sample: it must not learn the id"""
+    aligned: bool
+    """whether all models are asked about one list of candidates"""
+    mask: np.ndarray
+    """ids of the adversary's own samples"""
+    root: np.ndarray
+    """ids of the server's own samples"""
+    shadow: np.ndarray
+    """ids of the attacker's own samples, for shadow models"""
+    groups: Groups | None
+    thresholds: np.ndarray | None
+    """[K] the accuracy of membership inference that each client tolerates"""
 
     @property
     def shards(self) -> Shards:
-        """What each client trains on."""
+        """The samples that each client trains on."""
         return self.split.train
 
     @property
     def pool(self) -> np.ndarray:
-        """Sorted ids of every sample that is looked at (positions in train ++ holdout): the audited
-        ones and the clients' test parts, with which a colluder teaches; all that can be where lists
-        are redrawn.
+        """Sorted ids of every sample that is looked at: the audited ones and the clients' test
+        parts, with which a colluder teaches; all that can be where lists are redrawn.
         """
         if not self.aligned:
             return np.setdiff1d(np.arange(len(self.names)), self.split.validated())
         return np.union1d(pool_of(self.audits), np.concatenate(self.split.test)).astype(np.int64)
 
     def redrawn_from(self, audit: AuditSet) -> np.ndarray:
-        """[n] for each sample, the client with candidates that it may replace; -1 outside
+        """Return [n] for each sample the client with candidates that it may replace; -1 outside
         candidates, -2 none.
         """
         owners = self.split.trained_by()
         if self.split.has_test and audit.target.client is not None:
-            own = self.split.test[audit.target.client]
-            outside = np.setdiff1d(np.flatnonzero(owners < 0), own)
-            owners[outside] = -2
+            test_part = self.split.test[audit.target.client]
+            owners[np.setdiff1d(np.flatnonzero(owners < 0), test_part)] = -2
         return owners
 
     @property
@@ -102,48 +101,46 @@ class Scene:
     @property
     def test_group(self) -> np.ndarray:
         """[n_test] group of each test sample, which is client i mod K's; all 0 without groups."""
-        of_client = (
-            np.zeros(len(self.shards), np.int64) if self.groups is None else self.groups.of_client
-        )
-        return of_client[np.arange(len(self.data.test_y)) % len(self.shards)]
+        if self.groups is None:
+            return np.zeros(len(self.data.test_y), np.int64)
+        return self.groups.of_client[np.arange(len(self.data.test_y)) % len(self.shards)]
 
     def client_of(self, audit: AuditSet) -> np.ndarray:
-        """[n] the client with the model that a candidate is measured on: the target, or the
-        candidate's own.
-
-        A sample of a test part belongs to its client, one of the hold-out to client i mod K, which
-        has such images.
+        """Return [n] the client with the model that each candidate is measured on: the target or,
+        of many clients together, the candidate's own. A sample of a test part belongs to its
+        client, one of the hold-out to client i mod K, which has such images.
         """
         if (client := audit.target.client) is not None:
             return np.full(len(audit.ids), client)
         return np.where(audit.owner >= 0, audit.owner, self.split.home()[audit.ids])
 
     def x_of(self, ids: np.ndarray) -> np.ndarray:
-        """[n, *input] samples of these ids."""
+        """Return [n, *input] samples of these ids."""
         return _take(self.data.train_x, self.data.holdout_x, ids)
 
     def y_of(self, ids: np.ndarray) -> np.ndarray:
-        """[n] labels of these ids."""
+        """Return [n] labels of these ids."""
         return _take(self.data.train_y, self.data.holdout_y, ids)
 
     def canary_of(self, ids: np.ndarray) -> np.ndarray:
-        """[n] bool."""
+        """Return [n] whether these samples are canaries."""
         return _take(self.data.train_canary, self.data.holdout_canary, ids)
 
 
 def set_scene(job: Job, parts: Parts) -> Scene:
     """Load, partition, deform and draw the audit lists.
 
-    Raises ``UserError`` for data that cannot carry the setting, and for other data than the plan
-    was made with.
+    Raises:
+        UserError: for data that cannot carry the setting, and for other data than planned.
     """
     data = parts.dataset.load(job.seed)
-    if (digest := data.digest()) != job.digests["data"]:
+    digest = data.digest()
+    planned = job.digests["data"]
+    if digest != planned:
         raise UserError(
             f"the dataset '{job.dataset.name}' gave other data than when the run was planned "
-            f"(digest {digest[:12]} after "
-            f"{job.digests['data'][:12]}): load(seed) must depend on nothing but its parameters "
-            "and the seed"
+            f"(digest {digest[:12]} after {planned[:12]}): load(seed) must depend on nothing but "
+            "its parameters and the seed"
         )
     scene = make_scene(
         data,
@@ -154,11 +151,9 @@ def set_scene(job: Job, parts: Parts) -> Scene:
         poisoned=job.attacker is not None,
         root=parts.defense.root_samples,
     )
-    return (
-        scene
-        if scene.groups is None
-        else replace(scene, data=_deformed(data, scene.split, scene.groups))
-    )
+    if scene.groups is None:
+        return scene
+    return replace(scene, data=_deformed(data, scene.split, scene.groups))
 
 
 def make_scene(
@@ -171,74 +166,94 @@ def make_scene(
     poisoned: bool = False,
     root: int = 0,
 ) -> Scene:
-    """The same from data already loaded, not deformed. ``adversary``: whoever could attack from
-    inside, who does so if ``poisoned``; ``root``: how many samples the server's rule wants.
+    """Return the scene of loaded data, not deformed.
+
+    Args:
+        adversary: the one that could attack from inside.
+        poisoned: whether it does.
+        root: samples that the server's rule wants.
     """
-    clients, n_train, n_holdout = setting.federation.clients, len(data.train_y), len(data.holdout_y)
-    attribute = data.task.attribute(data.train_y)
-    shards = partition(attribute, clients, seed, **setting.partition.model_dump(exclude_none=True))
-    split = cut_all(
-        attribute,
-        shards,
-        n_holdout,
-        seed,
-        validation=setting.federation.validation,
-        test=setting.federation.test,
-        on_test=setting.federation.validation_on == "nonmembers",
-        rule=setting.partition.name,
-    )
-    kinds = (
-        make_groups([g.model_dump() for g in setting.groups], clients, seed)
-        if setting.groups
-        else None
-    )
-    if kinds is not None:
-        deform(data.train_x[:1], np.zeros(1, np.int64), kinds)  # refuses data that are no images
-        if len(data.test_y) < clients:
-            raise UserError(
-                f"groups need a test image for every client: {len(data.test_y)} are fewer than "
-                f"{clients} clients"
-            )
+    n_train = len(data.train_y)
+    n_holdout = len(data.holdout_y)
+    clients = setting.federation.clients
+    split = _cut(data, setting, seed)
+    groups = _grouped(data, setting, seed)
     malicious = adversary.malicious(clients) if adversary else 0
     audits = [
-        candidates_of(target, split, setting.audit, seed, malicious, kinds) for target in targets
+        candidates_of(
+            t,
+            split,
+            setting.audit,
+            seed,
+            malicious,
+            groups,
+        )
+        for t in targets
     ]
-    names = opaque_names(n_train + n_holdout, seed)
-    mask = (
-        mask_set(split.train, malicious, adversary.mask_set, seed)
-        if adversary and poisoned
-        else np.zeros(0, np.int64)
-    )
+    mask = np.zeros(0, np.int64)
+    if adversary and poisoned:
+        mask = mask_set(split.train, malicious, adversary.mask_set, seed)
     free = free_holdout(n_train, n_holdout, audits)
-    shadow = own_set(
-        free, setting.audit.shadow.samples if setting.audit.shadow else 0, "audit.shadow", seed
-    )
+    n_shadow = setting.audit.shadow.samples if setting.audit.shadow else 0
+    shadow = own_set(free, n_shadow, "audit.shadow", seed)
     roots = own_set(np.setdiff1d(free, shadow), root, "the rule's root set", seed)
-    limits = (
-        thresholds(setting.thresholds[0], setting.thresholds[1], clients, seed)
-        if setting.thresholds
-        else None
-    )
+    tolerated = None
+    if setting.thresholds:
+        tolerated = thresholds(setting.thresholds[0], setting.thresholds[1], clients, seed)
     return Scene(
         data=data,
         split=split,
         audits=audits,
-        names=names,
+        names=opaque_names(n_train + n_holdout, seed),
         aligned=setting.audit.align_nonmembers,
-        malicious=malicious,
         mask=mask,
         root=roots,
         shadow=shadow,
-        groups=kinds,
-        thresholds=limits,
+        groups=groups,
+        thresholds=tolerated,
     )
 
 
-def _deformed(data: Data, split: Split, groups: Groups) -> Data:
-    """Every client's images its own way, whatever it does with them; test and hold-out sample i as
-    client i mod K's.
+def _cut(data: Data, setting: Setting, seed: int) -> Split:
+    federation = setting.federation
+    cut = setting.partition
+    attribute = data.task.attribute(data.train_y)
+    parameters = cut.model_dump(exclude_none=True)
+    return cut_all(
+        attribute,
+        partition(attribute, federation.clients, seed, **parameters),
+        len(data.holdout_y),
+        seed,
+        validation=federation.validation,
+        test=federation.test,
+        on_test=federation.validation_on == "nonmembers",
+        rule=cut.name,
+    )
+
+
+def _grouped(data: Data, setting: Setting, seed: int) -> Groups | None:
+    """Return the groups of clients. Raises ``UserError`` for data without an image for each client,
+    or of another kind.
     """
-    home, clients = split.home(), len(split.train)
+    if not setting.groups:
+        return None
+    clients = setting.federation.clients
+    groups = make_groups([group.model_dump() for group in setting.groups], clients, seed)
+    deform(data.train_x[:1], np.zeros(1, np.int64), groups)  # refuses data that are no images
+    if len(data.test_y) < clients:
+        raise UserError(
+            f"groups need a test image for every client: {len(data.test_y)} are fewer than "
+            f"{clients} clients"
+        )
+    return groups
+
+
+def _deformed(data: Data, split: Split, groups: Groups) -> Data:
+    """Deform every client's images its own way, and test and hold-out sample i as client i mod
+    K's.
+    """
+    home = split.home()
+    clients = len(split.train)
     return replace(
         data,
         train_x=deform(data.train_x, home[: split.n_train], groups),
@@ -249,17 +264,21 @@ def _deformed(data: Data, split: Split, groups: Groups) -> Data:
 
 def _take(first: np.ndarray, second: np.ndarray, ids: np.ndarray) -> np.ndarray:
     inside = ids < len(first)
-    out = np.empty((len(ids), *first.shape[1:]), first.dtype)
-    out[inside], out[~inside] = first[ids[inside]], second[ids[~inside] - len(first)]
-    return out
+    values = np.empty((len(ids), *first.shape[1:]), first.dtype)
+    values[inside], values[~inside] = first[ids[inside]], second[ids[~inside] - len(first)]
+    return values
 
 
 # --- targets and candidates -----------------------------------------------------------------------
 
 
-def targets_of(setting: Setting, members: tuple[int, ...], malicious: int) -> tuple[Target, ...]:
-    """The targets that ``audit.targets`` names; by default the members or, without members, every
-    honest client: an adversary does not infer the data of the clients it controls, the last
+def targets_of(
+    setting: Setting,
+    members: tuple[int, ...],
+    malicious: int,
+) -> tuple[Target, ...]:
+    """Return the targets that ``audit.targets`` names; by default the members or, without members,
+    every honest client: an adversary does not infer the data of the clients it controls, the last
     ``malicious`` ones.
     """
     wanted = setting.audit.targets
@@ -267,62 +286,73 @@ def targets_of(setting: Setting, members: tuple[int, ...], malicious: int) -> tu
         return (EVERYBODY,)
     if wanted == "groups":
         return tuple(group(g) for g in range(len(setting.groups or ())))
-    honest = range(setting.federation.clients - malicious)
-    return tuple(client(k) for k in (wanted if isinstance(wanted, list) else members or honest))
+    if isinstance(wanted, list):
+        return tuple(map(client, wanted))
+    return tuple(map(client, members or range(setting.federation.clients - malicious)))
 
 
 def candidates_of(
-    target: Target, split: Split, audit: AuditSpec, seed: int, malicious: int, groups: Groups | None
+    target: Target,
+    split: Split,
+    audit: AuditSpec,
+    seed: int,
+    malicious: int,
+    groups: Groups | None,
 ) -> AuditSet:
-    """The candidates of one target; samples of the last ``malicious`` clients are not among them.
+    """Return the candidates of one target; samples of the last ``malicious`` clients are not among
+    them.
 
     Outside candidates are the target's test part (for several clients together, theirs) or, without
     test parts, the hold-out; of groups, the part of the hold-out that is deformed like the target's
     images.
     """
-    absent, shards = audit.members_from == "holdout", split.train
-    everybody = np.arange(len(shards))
     if target.client is not None:
-        alike = (
-            None
-            if groups is None
-            else np.flatnonzero(groups.of_client == groups.of_client[target.client])
-        )
-        like_it = (
-            np.array([target.client]) if split.has_test else everybody if alike is None else alike
-        )
-        outsiders = split.outsiders(like_it, f"client {target.client}")
-        return audit_set(
-            shards,
-            outsiders,
-            target.client,
-            audit.nonmembers,
-            seed,
-            alike,
-            outside=audit.outside,
-            absent=absent,
-        )
+        return _of_client(target.client, split, audit, seed, groups)
     assert audit.members is not None  # checked by the suite's types
+    absent = audit.members_from == "holdout"
+    shards = split.train
+    everybody = np.arange(len(shards))
+    honest = everybody[: len(shards) - malicious]
+    counts = audit.members, audit.nonmembers, seed
     if target.kind == "group" and groups is not None:
-        honest = np.arange(len(shards) - malicious)
-        mine = honest[groups.of_client[honest] == target.index]
+        clients = honest[groups.of_client[honest] == target.index]
         name = groups.names[target.index]
-        outsiders = split.outsiders(mine, f"group '{name}'")
+        outsiders = split.outsiders(clients, f"group '{name}'")
         return group_set(
             shards,
             outsiders,
             target.index,
             name,
-            mine,
-            audit.members,
-            audit.nonmembers,
-            seed,
+            clients,
+            *counts,
             absent=absent,
         )
-    honest = everybody[: len(shards) - malicious]
     outsiders = split.outsiders(honest if split.has_test else everybody, "all honest clients")
-    return attack_set(
-        shards, outsiders, malicious, audit.members, audit.nonmembers, seed, absent=absent
+    return attack_set(shards, outsiders, malicious, *counts, absent=absent)
+
+
+def _of_client(
+    client: int,
+    split: Split,
+    audit: AuditSpec,
+    seed: int,
+    groups: Groups | None,
+) -> AuditSet:
+    similar = None
+    outside_of = np.arange(len(split.train))
+    if groups is not None:
+        similar = outside_of = np.flatnonzero(groups.of_client == groups.of_client[client])
+    if split.has_test:
+        outside_of = np.array([client])
+    return audit_set(
+        split.train,
+        split.outsiders(outside_of, f"client {client}"),
+        client,
+        audit.nonmembers,
+        seed,
+        similar,
+        outside=audit.outside,
+        absent=audit.members_from == "holdout",
     )
 
 
@@ -332,68 +362,73 @@ def candidates_of(
 def samples_of(
     scene: Scene, ids: np.ndarray, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(x, y) of these samples on the device."""
-    return torch.from_numpy(scene.x_of(ids)).to(device), torch.from_numpy(scene.y_of(ids)).to(
-        device
-    )
+    """Return (x, y) of these samples on the device."""
+    x = torch.from_numpy(scene.x_of(ids))
+    y = torch.from_numpy(scene.y_of(ids))
+    return x.to(device), y.to(device)
 
 
-def own_data(scene: Scene, k: int, device: torch.device) -> MemberData:
-    """A client's data, with its validation part, if it has one, held out."""
-    own, watched = scene.split.own(k), scene.split.validation[k]
-    held = torch.from_numpy(np.isin(own, watched)).to(device) if len(watched) else None
-    x, y = (torch.from_numpy(a[own]).to(device) for a in (scene.data.train_x, scene.data.train_y))
-    return MemberData(x, y, held_out=held)
+def client_data(scene: Scene, k: int, device: torch.device) -> MemberData:
+    """Return a client's data, with its validation part, if it has one, held out."""
+    ids = scene.split.own(k)
+    validation = scene.split.validation[k]
+    x = torch.from_numpy(scene.data.train_x[ids])
+    y = torch.from_numpy(scene.data.train_y[ids])
+    mask = None
+    if len(validation):
+        mask = torch.from_numpy(np.isin(ids, validation)).to(device)
+    return MemberData(x.to(device), y.to(device), held_out=mask)
 
 
 def held_out(scene: Scene, clients: Sequence[MemberData]) -> np.ndarray:
-    """Sorted ids of what clients keep out of training, and so out of the audit: not their test
-    parts, which are non-members even where the released code's clients validate on them.
+    """Return the sorted ids of what clients keep out of training, and so out of the audit: not
+    their test parts, which are non-members even where the released code's clients validate on them.
     """
-    masks = [(k, c.held_out.cpu().numpy()) for k, c in enumerate(clients) if c.held_out is not None]
-    held = [scene.split.own(k)[mask] for k, mask in masks]
-    return np.setdiff1d(
-        np.concatenate([np.zeros(0, np.int64), *held]), np.concatenate(scene.split.test)
-    )
+    ids = [np.zeros(0, np.int64)]
+    for k, data in enumerate(clients):
+        if data.held_out is not None:
+            ids.append(scene.split.own(k)[data.held_out.cpu().numpy()])
+    return np.setdiff1d(np.concatenate(ids), np.concatenate(scene.split.test))
 
 
 @dataclass(frozen=True)
 class UsedSamples:
-    """What was trained on: ``used`` [N] in how many rounds each sample of the pool was, by its
-    owner, in how many of them with a true flag, ``flagged`` [N]; ``used_in_round``,
-    ``flagged_in_round`` [T, K] how many samples each client trained on. int32; 0 for non-members
-    and absent clients, -1 where it is not known.
+    """Counts of what was trained on, int32: 0 for non-members and absent clients, -1 where it is
+    not known.
     """
 
     used: np.ndarray
+    """[N] in how many rounds each sample of the pool was used, by its owner"""
     flagged: np.ndarray
+    """[N] in how many of them with a true flag"""
     used_in_round: np.ndarray
+    """[T, K] how many samples each client used"""
     flagged_in_round: np.ndarray
+    """[T, K] how many of them with a true flag"""
 
 
-def used_samples(scene: Scene, usage: Usage, malicious: Collection[int]) -> UsedSamples:
-    """Of the scene's pool. What ``malicious`` clients train on is not known: they send what an
-    adversary makes.
+def used_samples(
+    scene: Scene,
+    usage: Usage,
+    malicious: Collection[int],
+) -> UsedSamples:
+    """Return the counts over the scene's pool. What ``malicious`` clients train on is not known:
+    they send what an adversary makes.
     """
-    pool, rounds = scene.pool, usage.of_rounds()
+    pool = scene.pool
+    in_rounds = usage.of_rounds()
     counts = np.zeros((2, len(pool)), np.int32)
     for k in range(len(scene.shards)):
-        where = np.flatnonzero(np.isin(pool, scene.split.own(k)))
-        at = np.searchsorted(scene.split.own(k), pool[where])
-        counts[:, where] = UNKNOWN if k in malicious else [of[at] for of in usage.of_client(k)]
-    for of in rounds:
-        of[:, sorted(malicious)] = UNKNOWN
-    return UsedSamples(counts[0], counts[1], *rounds)
-
-
-def quirks(config: FederationSpec) -> list[str]:
-    """What the records should say of how the federation validates."""
-    if config.validation_on == "own":
-        return []
-    return [
-        "validation saw the non-members: each client validates on its test part, which the attacks "
-        "are asked about"
-    ]
+        ids = scene.split.own(k)
+        positions = np.flatnonzero(np.isin(pool, ids))
+        if k in malicious:
+            counts[:, positions] = UNKNOWN
+        else:
+            in_data = np.searchsorted(ids, pool[positions])
+            counts[:, positions] = [values[in_data] for values in usage.of_client(k)]
+    for values in in_rounds:
+        values[:, sorted(malicious)] = UNKNOWN
+    return UsedSamples(counts[0], counts[1], *in_rounds)
 
 
 # --- components -----------------------------------------------------------------------------------
@@ -401,18 +436,17 @@ def quirks(config: FederationSpec) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """A run's components. ``defense`` keeps what it learns on itself, so a training that starts
-    anew takes a fresh one.
-    """
+    """Components that decide a run's training."""
 
     dataset: Dataset
     model: Model
     defense: Defense
+    """keeps what it learns on itself, so that a training that starts anew takes a fresh one"""
 
 
 def build(job: Job) -> Parts:
-    """Every component that decides a training; attacks and analyses have processes of their own,
-    signals come later.
+    """Make the components of a run; attacks and analyses have processes of their own, signals come
+    later.
     """
     return Parts(
         dataset=job.dataset.make()[0],
@@ -422,7 +456,7 @@ def build(job: Job) -> Parts:
 
 
 def defense_of(use: ComponentUse, coalitions: tuple[tuple[int, ...], ...] = ()) -> Defense:
-    """A fresh defense; with what follows it, one that applies all in order; of several
+    """Make a fresh defense; with what follows it, one that applies all in order; of several
     ``coalitions``, an instance each.
     """
     return allied(coalitions, lambda: composed(use.make()))

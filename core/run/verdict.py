@@ -1,9 +1,9 @@
-"""What an attack's scores amount to: metrics, in a process that has run none of its code."""
+"""Metrics of an attack's scores, computed in a process that has run none of its code."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,18 +14,17 @@ from fedbench.core.metrics.registry import Score, score_groups
 from fedbench.core.metrics.rounds import Maximum, decision_report, maximum, round_report
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.audit import AuditSet, shuffle_rng
-from fedbench.core.run.job import Cell, Job
-from fedbench.core.run.judge import Answers, BadScores
-from fedbench.core.run.scene import Scene
-from fedbench.core.run.train import Trained, kinds_of
+from fedbench.core.run.job import Cell
+from fedbench.core.run.scoring import Answers, BadScores, Scores
+from fedbench.core.run.train import Run, Trained, kinds_of
 from fedbench.core.store.scores import DecisionScores, MaximumScores, RoundScores, TargetScores
+
+_ALL = -1  # stands for the code of all targets together
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The scores of one cell and what they amount to. ``judgement``: what an analysis gets to see
-    of them.
-    """
+    """The scores of one cell, and their metrics."""
 
     targets: list[TargetScores]
     pooled: dict[Group, Score]
@@ -33,180 +32,235 @@ class Verdict:
     notes: list[str]
     cpu_s: float
     judgement: Judgement
+    """what an analysis gets to see of them"""
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """Fields of the cell's record that follow from the scores."""
+        return {"targets": self.targets, "pooled": self.pooled, "notes": self.notes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Candidates:
+    """Scores of candidates, all or those of one target, [n] each."""
+
+    scores: np.ndarray
+    kind: np.ndarray
+    canary: np.ndarray
+    in_mix: np.ndarray
+
+    def groups(
+        self,
+        seed: int,
+        code: int,
+        draws: SharedDraws | None,
+    ) -> dict[Group, Score]:
+        """Return the metrics of each group of candidates."""
+        counted = self.kind != EXCLUDED
+        scores = self.scores[counted]
+        kind = self.kind[counted]
+        canary = self.canary[counted]
+        rng = numpy_rng(seed, "bootstrap", client=code)
+        return score_groups(
+            scores,
+            kind,
+            canary,
+            rng,
+            self.in_mix[counted],
+            draws,
+        )
 
 
 def verdict(
-    job: Job,
+    run: Run,
     cell: Cell,
-    scene: Scene,
-    trained: Trained,
     answers: Answers,
-    kept: SharedDraws | None = None,
+    draws: SharedDraws | None = None,
 ) -> Verdict:
-    """All targets of one cell; ``kept``: draws for the run's other cells.
+    """Compute the metrics of all targets of one cell. Raises :class:`BadScores` for what is not one
+    finite number a candidate.
 
-    Raises :class:`BadScores` for what is not one finite number a candidate.
+    Args:
+        draws: draws that the run's cells share.
     """
+    results = [_of_target(run, i, answers, draws) for i in range(len(run.scene.audits))]
+    parts = [vars(result.candidates) for result in results]
+    pooled = _Candidates(**{n: np.concatenate([part[n] for part in parts]) for n in parts[0]})
     arrays: dict[str, np.ndarray] = {}
-    targets, everyone = [], []
-    judged = []
-    for i, audit in enumerate(scene.audits):
-        s, said = _checked(audit, answers, i)
-        code, kind, canary = audit.target.code, kinds_of(audit, trained), scene.canary_of(audit.ids)
-        groups = _groups(job, code, s, kind, canary, audit.in_mix(), kept)
-        rounds = _rounds(job, said, kind, code, trained.rounds)
-        by_round = s[None] if said is None else said
-        decision = _decision(job, answers.threshold, by_round, kind, code, trained.rounds)
-        largest = maximum(by_round, kind, shuffle_rng(job.seed, code), draws=kept)
-        targets.append(
-            TargetScores(
-                target=code,
-                groups=groups,
-                rounds=rounds,
-                decision=decision,
-                maximum=_maximum(largest),
-            )
-        )
-        everyone.append((s, kind, canary, audit.in_mix()))
-        model_of = trained.assignment[-1][scene.client_of(audit)]
-        group = audit.target.index if audit.target.kind == "group" else None
-        judged.append(
-            Judged(
-                target=code,
-                group=group,
-                scores=s,
-                kind=kind,
-                owner=audit.owner,
-                model_of=model_of,
-                y=scene.y_of(audit.ids),
-            )
-        )
-        prefix = f"t{code}_"
-        arrays |= {
-            f"{prefix}scores": s,
-            f"{prefix}kind": kind.astype(np.int8),
-            f"{prefix}ids": audit.ids,
-        }
-        arrays |= {
-            f"{prefix}canary": canary,
-            f"{prefix}owner": audit.owner.astype(np.int32),
-            f"{prefix}in_mix": audit.in_mix(),
-        }
-        arrays |= _null(largest, prefix)
-    s, kind, canary, in_mix = (np.concatenate(parts) for parts in zip(*everyone, strict=True))
-    pooled = _groups(job, -1, s, kind, canary, in_mix, kept)
+    for result in results:
+        arrays |= result.arrays
     judgement = Judgement(
-        attack=cell.attack.label, threshold=answers.threshold, targets=tuple(judged)
-    )
-    of_signals = [
-        trained.signal_notes[n] for n in sorted(cell.look.needs) if n in trained.signal_notes
-    ]
-    notes = list(
-        dict.fromkeys([*_rejections(trained), *trained.notes, *of_signals, *answers.notes])
+        attack=cell.attack.label,
+        threshold=answers.threshold,
+        targets=tuple(result.judged for result in results),
     )
     return Verdict(
-        targets=targets,
-        pooled=pooled,
+        targets=[result.scores for result in results],
+        pooled=pooled.groups(run.job.seed, _ALL, draws),
         arrays=arrays,
-        notes=notes,
+        notes=_notes(run.trained, cell, answers),
         cpu_s=answers.cpu_s,
         judgement=judgement,
     )
 
 
-def _checked(audit: AuditSet, answers: Answers, i: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """([n] scores of the i-th target, [R, n] those of every round)."""
-    scores, place = answers.scores[i], audit.target.words()
-    if scores.shape != (len(audit.ids),):
-        raise BadScores(
-            f"score returned shape {list(scores.shape)} for {place}; expected [{len(audit.ids)}]"
-        )
-    if not np.isfinite(scores).all():
-        raise BadScores(
-            f"{int((~np.isfinite(scores)).sum())} of {len(scores)} scores of {place} are not finite"
-        )
-    return scores, answers.by_round[i]
+def _notes(trained: Trained, cell: Cell, answers: Answers) -> list[str]:
+    """Return notes on the rows that the server dropped, on the training, the signals that the
+    attack reads, and its answers, none twice.
+    """
+    of_signals = trained.signal_notes
+    notes = [*_rejections(trained), *trained.notes]
+    notes += [of_signals[name] for name in sorted(cell.request.needs) if name in of_signals]
+    return list(dict.fromkeys([*notes, *answers.notes]))
 
 
-def _maximum(found: Maximum | None) -> MaximumScores | None:
-    return (
-        None
-        if found is None
-        else MaximumScores(auc=found.auc, advantage=found.advantage, rounds=found.looks)
+# --- one target -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TargetVerdict:
+    candidates: _Candidates
+    scores: TargetScores
+    judged: Judged
+    arrays: dict[str, np.ndarray]
+
+
+def _of_target(
+    run: Run,
+    i: int,
+    answers: Answers,
+    draws: SharedDraws | None,
+) -> _TargetVerdict:
+    job = run.job
+    scene = run.scene
+    trained = run.trained
+    audit = run.scene.audits[i]
+    code = audit.target.code
+    kind = kinds_of(audit, trained)
+    scores, by_round = _checked(audit, answers, i, len(trained.rounds))
+    candidates = _Candidates(
+        scores=scores, kind=kind, canary=scene.canary_of(audit.ids), in_mix=audit.in_mix()
+    )
+    rows = scores[None] if by_round is None else by_round
+    largest = maximum(rows, kind, shuffle_rng(job.seed, code), draws=draws)
+    return _TargetVerdict(
+        candidates=candidates,
+        scores=TargetScores(
+            target=code,
+            groups=candidates.groups(job.seed, code, draws),
+            rounds=_rounds(run, by_round, kind, code),
+            decision=_decision(run, answers.threshold, rows, kind, code),
+            maximum=_maximum(largest),
+        ),
+        judged=Judged(
+            target=code,
+            group=audit.target.index if audit.target.kind == "group" else None,
+            scores=scores,
+            kind=kind,
+            owner=audit.owner,
+            model_of=trained.assignment[-1][scene.client_of(audit)],
+            y=scene.y_of(audit.ids),
+        ),
+        arrays=_arrays(audit, candidates, largest),
     )
 
 
-def _null(found: Maximum | None, prefix: str) -> dict[str, np.ndarray]:
-    if found is None:
-        return {}
-    values = {"null_auc": found.null_auc, "null_advantage": found.null_advantage}
-    return {f"{prefix}{name}": a.astype(np.float32) for name, a in values.items()}
+def _arrays(
+    audit: AuditSet, candidates: _Candidates, largest: Maximum | None
+) -> dict[str, np.ndarray]:
+    """Return what is stored of a target."""
+    arrays = {
+        "scores": candidates.scores,
+        "kind": candidates.kind.astype(np.int8),
+        "ids": audit.ids,
+        "canary": candidates.canary,
+        "owner": audit.owner.astype(np.int32),
+        "in_mix": candidates.in_mix,
+    }
+    if largest is not None:
+        arrays["null_auc"] = largest.null_auc.astype(np.float32)
+        arrays["null_advantage"] = largest.null_advantage.astype(np.float32)
+    return {f"t{audit.target.code}_{name}": a for name, a in arrays.items()}
 
 
-def _rejections(trained: Trained) -> list[str]:
-    """Which malicious clients' rows the server dropped, for the record."""
-    rounds: dict[int, list[int]] = {}
-    for t, k in trained.rejected:
-        rounds.setdefault(k, []).append(t)
-    return [
-        f"the server rejected {len(ts)} row{'s' * (len(ts) > 1)} of client {k} that were not "
-        f"finite (first in round {ts[0]})"
-        for k, ts in sorted(rounds.items())
-    ]
-
-
-def _groups(
-    job: Job,
-    target: int,
-    scores: np.ndarray,
-    kind: np.ndarray,
-    canary: np.ndarray,
-    in_mix: np.ndarray,
-    kept: SharedDraws | None,
-) -> dict[Group, Score]:
-    keep = kind != EXCLUDED
-    rng = numpy_rng(job.seed, "bootstrap", client=target)
-    return score_groups(scores[keep], kind[keep], canary[keep], rng, in_mix[keep], kept)
+def _checked(
+    audit: AuditSet,
+    answers: Answers,
+    i: int,
+    n_rounds: int,
+) -> Scores:
+    """Return the scores of the i-th target. Raises :class:`BadScores`."""
+    scores = answers.scores[i]
+    by_round = answers.by_round[i]
+    target = audit.target.words()
+    n = len(audit.ids)
+    if scores.shape != (n,):
+        raise BadScores(f"score returned shape {list(scores.shape)} for {target}; expected [{n}]")
+    if infinite := int((~np.isfinite(scores)).sum()):
+        raise BadScores(f"{infinite} of {n} scores of {target} are not finite")
+    if by_round is not None and by_round.shape != (n_rounds, n):
+        raise BadScores(
+            f"score_rounds returned shape {list(by_round.shape)}; expected [{n_rounds}, {n}]"
+        )
+    return scores, by_round
 
 
 def _rounds(
-    job: Job, scores: np.ndarray | None, kind: np.ndarray, target: int, rounds: np.ndarray
+    run: Run,
+    by_round: np.ndarray | None,
+    kind: np.ndarray,
+    code: int,
 ) -> RoundScores | None:
-    """Last round, calibrated round and the labelled oracle of a single-round attack; None for a
-    trajectory attack.
+    """Return the last round, the calibrated round and the labelled oracle of a single-round attack;
+    None for a trajectory attack.
     """
-    if scores is None:
+    if by_round is None:
         return None
-    keep = kind != EXCLUDED
-    if scores.shape != (len(rounds), len(kind)):
-        raise BadScores(
-            f"score_rounds returned shape {list(scores.shape)}; expected [{len(rounds)}, "
-            f"{len(kind)}]"
-        )
-    report = round_report(
-        scores[:, keep], kind[keep] == MEMBER, numpy_rng(job.seed, "best round", client=target)
-    )
-    facts = dataclasses.asdict(report)
-    return RoundScores(best_round=int(rounds[facts.pop("best_index")]), **facts)
+    counted = kind != EXCLUDED
+    rng = numpy_rng(run.job.seed, "best round", client=code)
+    report = asdict(round_report(by_round[:, counted], kind[counted] == MEMBER, rng))
+    best_round = int(run.trained.rounds[report.pop("best_index")])
+    return RoundScores(best_round=best_round, **report)
 
 
 def _decision(
-    job: Job,
+    run: Run,
     threshold: float | None,
-    scores: np.ndarray,
+    rows: np.ndarray,
     kind: np.ndarray,
-    target: int,
-    rounds: np.ndarray,
+    code: int,
 ) -> DecisionScores | None:
-    """Accuracy, precision and recall of an attack that says "member" by a threshold of its own."""
-    keep = kind != EXCLUDED
-    if threshold is None or len(set(kind[keep] == MEMBER)) < 2:
+    """Return accuracy, precision and recall of an attack that says "member" by a threshold of its
+    own.
+    """
+    counted = kind != EXCLUDED
+    member = kind[counted] == MEMBER
+    if threshold is None or member.all() or not member.any():
         return None
-    rng = numpy_rng(job.seed, "decision", client=target)
-    facts = dataclasses.asdict(
-        decision_report(scores[:, keep], kind[keep] == MEMBER, threshold, rng)
-    )
-    best = facts.pop("best_index")
-    return DecisionScores(
-        best_round=int(rounds[best] if len(scores) == len(rounds) else rounds[-1]), **facts
-    )
+    rng = numpy_rng(run.job.seed, "decision", client=code)
+    report = asdict(decision_report(rows[:, counted], member, threshold, rng))
+    best = report.pop("best_index")
+    rounds = run.trained.rounds
+    best_round = rounds[best] if len(rows) == len(rounds) else rounds[-1]
+    return DecisionScores(best_round=int(best_round), **report)
+
+
+def _maximum(largest: Maximum | None) -> MaximumScores | None:
+    if largest is None:
+        return None
+    return MaximumScores(auc=largest.auc, advantage=largest.advantage, rounds=largest.looks)
+
+
+def _rejections(trained: Trained) -> list[str]:
+    """Return a note for each malicious client with rows that the server dropped."""
+    rounds: dict[int, list[int]] = {}
+    for t, k in trained.rejected:
+        rounds.setdefault(k, []).append(t)
+    notes = []
+    for k, dropped in sorted(rounds.items()):
+        rows = "row" if len(dropped) == 1 else "rows"
+        notes.append(
+            f"the server rejected {len(dropped)} {rows} of client {k} that were not finite (first "
+            f"in round {dropped[0]})"
+        )
+    return notes

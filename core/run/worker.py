@@ -27,8 +27,7 @@ from fedbench.core.process.channel import Channel, Message, TimeLimits, at_work,
 from fedbench.core.process.child import Child
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.analyse import analyse, received
-from fedbench.core.run.job import Cell, Job, identity, job_of
-from fedbench.core.run.judge import Answers, ask
+from fedbench.core.run.job import Cell, Job, cell_identity, identity, job_of
 from fedbench.core.run.process import (
     become_worker,
     end_strays,
@@ -37,10 +36,11 @@ from fedbench.core.run.process import (
     prepare_fork,
     settle,
 )
+from fedbench.core.run.scoring import Answers, ask
 from fedbench.core.run.shadow_models import ShadowLogits, save_shadow_models
+from fedbench.core.run.train import Run
 from fedbench.core.run.trained_run import (
     Packed,
-    Run,
     cached,
     made_of,
     save_training,
@@ -49,13 +49,7 @@ from fedbench.core.run.trained_run import (
     wants_shadow_models,
 )
 from fedbench.core.run.verdict import verdict
-from fedbench.core.store.record import (
-    Costs,
-    Outcome,
-    RecordedFindings,
-    RoundRow,
-    record_of,
-)
+from fedbench.core.store.record import Costs, Outcome, RecordedFindings, record_of
 from fedbench.core.store.results import Results
 from fedbench.core.store.run_file import CellResult, digest_of_arrays
 from fedbench.core.words import describe_error, message_of, one_line
@@ -128,15 +122,15 @@ def _judge(
     recorder: Recorder, cell: Cell, run: Run, active_answers: Callable[[], Answers] | None
 ) -> None:
     """Record the scores of one cell, or why it has none, and the findings of the analyses."""
-    job, training = recorder.job, run.trained
-    ask_attack = active_answers or partial(answers_of, job, cell, run, recorder.report)
+    training = run.trained
+    ask_attack = active_answers or partial(answers_of, cell, run, recorder.report)
     scored, failure = None, None
     try:
-        scored = verdict(job, cell, run.scene, training, ask_attack(), recorder.draws)
+        scored = verdict(run, cell, ask_attack(), recorder.draws)
     except Exception as error:
         failure = failure_of(error)
     judgement = scored.judgement if scored else None
-    findings, vectors, complaints = analysed(job, run, judgement, recorder.report)
+    findings, vectors, complaints = analysed(run, judgement, recorder.report)
     if scored is None:  # vectors are kept with scores alone
         attack_cpu, arrays = 0.0, {}
         findings = {name: RecordedFindings(numbers=f.numbers) for name, f in findings.items()}
@@ -155,7 +149,7 @@ def _judge(
         arrays,
         **fields,
         utility=training.utility,
-        history=[RoundRow(**row) for row in training.history],
+        history=training.history,
         facts=training.facts,
         analyses=findings,
         complaints=[*training.complaints, *complaints],
@@ -200,12 +194,12 @@ class Recorder:
         fields["notes"] = [*cell.notes, *fields.get("notes", ())]
         fields.setdefault("measured", self.clock.costs())
         record = record_of(
-            {"run": self._identity, **cell.identity},
+            {"run": self._identity, **cell_identity(self.job, cell)},
             self.job.coalition,
             **self._of_run,
             **fields,
             attack={"label": cell.attack.label},
-            view=cell.look.view,
+            view=cell.request.view,
         )
         self._results.append(CellResult(record, arrays or {}))
 
@@ -348,17 +342,17 @@ def _run_of(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
         raise failure_of(error) from error
 
 
-def answers_of(job: Job, cell: Cell, run: Run, report: Report) -> Answers:
+def answers_of(cell: Cell, run: Run, report: Report) -> Answers:
     """Return the answers of a passive attack. Raises :class:`Failed`."""
 
     def work(out: Channel) -> None:
         with at_work(f"attack {cell.attack}"):
             attack = cell.attack.make()[0]
-            settle(job, cell.key)  # its constructor ran
-            answers = ask(job, attack, run.scene, run.trained, run.shadows)
+            settle(run.job, cell.key)  # its constructor ran
+            answers = ask(run, attack)
         out.send("answers", *answers.packed())
 
-    return _answers(_Fork(job, work, report), run)
+    return _answers(_Fork(run.job, work, report), run)
 
 
 def _answers(fork: _Fork, run: Run) -> Answers:
@@ -369,7 +363,7 @@ def _answers(fork: _Fork, run: Run) -> Answers:
 
 
 def analysed(
-    job: Job, run: Run, judgement: Judgement | None, report: Report
+    run: Run, judgement: Judgement | None, report: Report
 ) -> tuple[dict[str, RecordedFindings], dict[str, np.ndarray], list[str]]:
     """Return (the findings of each analysis, their vectors, complaints about those that failed)."""
     findings: dict[str, RecordedFindings] = {}
@@ -377,10 +371,10 @@ def analysed(
     complaints: list[str] = []
 
     def work(use: ComponentUse, out: Channel) -> None:
-        analyse(job, use, run, judgement, out)
+        analyse(run, use, judgement, out)
 
-    for use in job.analyses:
-        fork = _Fork(job, partial(work, use), report)
+    for use in run.job.analyses:
+        fork = _Fork(run.job, partial(work, use), report)
         try:
             finding, vectors = received(use, fork.until("found"))
             findings |= finding

@@ -22,8 +22,8 @@ from fedbench.core.store.scores import RecordPart
 _REMEDY = "ask its author for a bundle without observations"
 
 
-class _Facts(RecordPart):
-    """Facts beside the arrays."""
+class _Facts(RecordPart, extra="ignore"):
+    """Facts beside the arrays: those that are checked; the digest covers all."""
 
     run_key: str
     cpu: str

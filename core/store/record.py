@@ -84,9 +84,7 @@ class Costs(RecordPart):
     cpu_s: float
     """CPU time of the run, of all its processes, seconds"""
     train_cpu_s: float
-    """local training and aggregation only, on a CPU without the checks of what plugins do: the
-    basis of relative runtime
-    """
+    """local training and aggregation only: the basis of relative runtime"""
     train_wall_s: float | None = None
     """``train_cpu_s`` by the clock: far more where the machine was busy"""
     signals_cpu_s: float

@@ -53,7 +53,7 @@ def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int] = ())
     lines.append(Words(f"seeds: {_series(sorted({r.record.seed for r in records}))}"))
     chosen = "strengths are chosen on them, and only the tables that say so count them"
     lines += [Words(f"tuning seeds: {_series(sorted(tuning))}: {chosen}")] if tuning else []
-    if "audit.references" in values:  # records have it where it leaves clients out
+    if "audit.references" in values:  # where it leaves clients out
         counts = (
             joined(values.get(name, ())) for name in ("audit.references", "federation.clients")
         )

@@ -149,7 +149,7 @@ def audit(args, left):
     settle(job, "start")  # deterministic, as a run is
     parts, device = build(job), torch.device(args.device)
     scene, marks = set_scene(job, parts), [now(device)]
-    train(job, parts, scene, [c.look for c in job.cells], lambda t: marks.append(now(device)))
+    train(job, parts, scene, [c.request for c in job.cells], lambda t: marks.append(now(device)))
     took = [b - a for a, b in pairwise(marks)]
     plain = statistics.median(took[i] for i in (1, 3, 4))  # the first one warms up
     extra, every = statistics.median(took[i] - plain for i in (2, 5)), 10

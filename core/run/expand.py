@@ -1,0 +1,533 @@
+"""Expand a validated suite into jobs and cells with keys. Data is loaded here once, so that
+mistakes are found before training.
+
+Only components of fedbench itself are imported in this process. Declarations of another package's
+components, their data and their answers come from processes of their own (``ask_apart``), so that
+no import of theirs changes a plan or a split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedbench.core.contract.components import Data
+from fedbench.core.contract.errors import UserError
+from fedbench.core.federation.guard import remarks_of, require_served
+from fedbench.core.federation.setup import public_facts
+from fedbench.core.numerics.wrappers import check_precision
+from fedbench.core.population.audit import Target, split_digest
+from fedbench.core.process.ask import ask_apart, is_own
+from fedbench.core.registry.components import Registry
+from fedbench.core.registry.digest import engine_digest
+from fedbench.core.registry.use import ComponentUse
+from fedbench.core.run.checks import Loaded, load_data, load_outline, require_room
+from fedbench.core.run.declarations import Declared, Misspelt, declared
+from fedbench.core.run.job import Cell, Job, cell_identity
+from fedbench.core.run.model_checks import try_model
+from fedbench.core.run.needs import Signals
+from fedbench.core.run.plan import Plan
+from fedbench.core.run.provenance import gather, stored_suite
+from fedbench.core.run.refusals import Refusals
+from fedbench.core.run.scene import defense_of, make_scene, targets_of
+from fedbench.core.spec.load import LoadedSuite
+from fedbench.core.spec.resolve import Resolved
+from fedbench.core.spec.setting import Adversary, Setting, groups_of, resolve_coalition
+from fedbench.core.store.integrity import key_of
+from fedbench.core.store.record import remark_note
+from fedbench.core.store.stems import stem
+from fedbench.core.words import debugging
+
+_DTYPE = "float32"
+
+Declaration = tuple[ComponentUse, Declared]
+_SplitKey = tuple[int, tuple[Target, ...], int, bool]
+
+
+def make_plan(
+    loaded: LoadedSuite,
+    resolved: Resolved,
+    registry: Registry,
+    results: Path,
+    device: str,
+    settings: set[str] | None = None,
+) -> Plan:
+    """Return all jobs of a suite, or of some of its settings: no data of the rest is loaded.
+
+    Raises:
+        UserError: with every mistake of the data and partitions at once.
+    """
+    return _Expansion(loaded, resolved, registry, results, device).plan(settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A defense in a coalition of a setting, with its attacks."""
+
+    i: int
+    """position of the setting"""
+    coalition: str
+    members: tuple[int, ...]
+    """of the coalition"""
+    coalitions: tuple[tuple[int, ...], ...]
+    """members of each of several coalitions"""
+    use: ComponentUse
+    defense: Declared
+    attacks: list[Declaration]
+    adversary: Adversary | None
+    observed: tuple[int, ...] = ()
+    """for an undefended row beside a coalition's, the clients of that coalition"""
+
+    def require_members(self) -> None:
+        """Raise ``UserError`` for a coalition, or one of several, of fewer clients than the defense
+        takes.
+        """
+        least = self.defense.least_members
+        for group in self.coalitions or (self.members,):
+            if not 0 < len(group) < least:
+                continue
+            clients = f"clients {', '.join(map(str, group))} are"
+            if len(group) == 1:
+                clients = f"client {group[0]} is"
+            raise UserError(
+                f"'{self.use.label}' takes {least} clients or more, and in the coalition "
+                f"'{self.coalition}' {clients} alone: add clients to it, or choose a mode of the "
+                "defense in which every member defends by itself"
+            )
+
+
+class _Expansion:
+    def __init__(
+        self,
+        loaded: LoadedSuite,
+        resolved: Resolved,
+        registry: Registry,
+        results: Path,
+        device: str,
+    ) -> None:
+        self.loaded = loaded
+        self.spec = loaded.spec
+        self.resolved = resolved
+        self.results = results
+        self.device = device
+        self.provenance = gather(device, _DTYPE)
+        self.engine = engine_digest()
+        self.notes: dict[str, None] = {}
+        # remarks of a defense, by setting, coalition and its label
+        self.remarks: dict[tuple[str, str, str], list[str]] = {}
+        self.sizes: dict[tuple[str, str], int] = {}  # of a data set and a model
+        self.applicable: dict[tuple[str, str], bool] = {}  # of an analysis and a setting
+        self.misspelt = Misspelt()
+        self.signals = Signals(registry, resolved.signals)
+        self.refusals = Refusals(loaded, resolved)
+
+    def plan(self, settings: set[str] | None) -> Plan:
+        defenses = self._declarations("defense", self.resolved.defenses)
+        attacks = self._declarations("attack", self.resolved.attacks)
+        self.analyses = self._declarations("analysis", self.resolved.analyses)
+        if self.spec.tuning_seeds and not any(
+            declaration.tuning for _, declaration in self.analyses
+        ):
+            self.notes["tuning_seeds: no analysis of the suite reads their runs; `tuned` does"] = (
+                None
+            )
+        rows = list(self._rows(settings, defenses, attacks))
+        jobs = self._in_order(self._jobs_of_rows(rows), len(rows))
+        self.refusals.raise_all()
+        names = [setting.name for setting in self.spec.settings]
+        uses = self.resolved.analyses
+        return Plan(
+            suite=self.spec.name,
+            title=self.spec.title or self.spec.name,
+            jobs=jobs,
+            published=tuple(entry.model_dump(mode="json") for entry in self.spec.published),
+            analyses=tuple({"label": u.label, "name": u.name, "params": u.params} for u in uses),
+            left_out=tuple(n for n in names if settings is not None and n not in settings),
+            notes=tuple(self.notes),
+            stored=stored_suite(self.loaded, self.resolved, self.device),
+        )
+
+    def _in_order(
+        self,
+        by_row: dict[tuple[int, int], list[Job]],
+        n_rows: int,
+    ) -> list[Job]:
+        """Return the jobs in the order of the file, whatever the order in which data is loaded."""
+        jobs: dict[str, Job] = {}
+        for place in product(range(n_rows), self.spec.all_seeds):
+            for job in by_row.get(place, ()):
+                self.refusals.note_twins(jobs.setdefault(job.run_key, job), job)
+        return list(jobs.values())
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    def _declarations(
+        self,
+        kind: str,
+        uses: list[ComponentUse],
+    ) -> list[Declaration]:
+        """Return the components with a valid declaration; the mistakes of the rest are noted."""
+        declarations: list[Declaration] = []
+        for use in uses:
+            place = self.refusals.place_of(kind, use)
+            party = f"{kind} {use}"
+            declaration = self.refusals.ask(place, party, partial(self._declared, kind, use))
+            if declaration is not None:
+                declarations.append((use, declaration))
+        return declarations
+
+    def _declared(self, kind: str, use: ComponentUse) -> Declared:
+        declaration = declared(kind, use)
+        if declaration.tuning and not self.spec.tuning_seeds:
+            raise UserError(
+                f"analysis '{use.name}': it chooses strengths on runs that are not reported, and "
+                "the suite names no seeds for them: add for example `tuning_seeds: [100, 101]`, "
+                "none of them among `seeds`"
+            )
+        self.signals.require(f"{kind} {use}", declaration.request.needs)
+        self.notes |= dict.fromkeys(self.misspelt.of([use]))
+        return declaration
+
+    def _of_setting(
+        self,
+        i: int,
+        kind: str,
+        components: list[Declaration],
+    ) -> list[Declaration]:
+        """Return the ``defenses`` or ``attacks`` that a setting runs: all, or those it names
+        (floors too must be named there).
+        """
+        labels = self.refusals.labels_of_setting(i, kind, [use.label for use, _ in components])
+        return [component for component in components if component[0].label in labels]
+
+    def _rows(
+        self,
+        settings: set[str] | None,
+        defenses: list[Declaration],
+        attacks: list[Declaration],
+    ) -> Iterator[Row]:
+        """Return every defense of every coalition of every setting, in the order of the file."""
+        for i, setting in enumerate(self.spec.settings):
+            if settings is None or setting.name in settings:
+                yield from self._rows_of_setting(i, setting, defenses, attacks)
+
+    def _rows_of_setting(
+        self,
+        i: int,
+        setting: Setting,
+        defenses: list[Declaration],
+        attacks: list[Declaration],
+    ) -> Iterator[Row]:
+        clients = setting.federation.clients
+        for coalition in self.resolved.settings[i].coalitions:
+            members = tuple(resolve_coalition(coalition, clients))
+            judges = self._of_setting(i, "attacks", attacks)
+            adversary = setting.adversary
+            if adversary is None and any(attack.active for _, attack in judges):
+                adversary = Adversary()
+            if adversary:
+                first = clients - adversary.malicious(clients)
+                if self.refusals.adversary_misfits(i, coalition, first):
+                    continue
+                members = tuple(k for k in members if k < first)  # who attacks does not defend
+            for use, defense in self._of_setting(i, "defenses", defenses):
+                if not members and use.label in self.resolved.floors:
+                    continue  # a floor stands for a coalition, and there is none
+                row = Row(
+                    i=i,
+                    coalition=coalition.name,
+                    members=members,
+                    coalitions=groups_of(coalition),
+                    use=use,
+                    defense=defense,
+                    attacks=judges,
+                    adversary=adversary,
+                )
+                if defense.in_coalition:
+                    yield row
+                else:
+                    yield from self._undefended(row)
+
+    def _undefended(self, row: Row) -> Iterator[Row]:
+        """Return the rows of a defense that has no members: one for all coalitions and, for attacks
+        on a coalition's mean, one for each coalition, with the mean of the clients that defend in
+        the rows beside it.
+        """
+        clients = self.spec.settings[row.i].federation.clients
+        coalitions = self.resolved.settings[row.i].coalitions
+        defended = any(resolve_coalition(coalition, clients) for coalition in coalitions)
+        on_mean: list[Declaration] = []
+        rest: list[Declaration] = []
+        for use, attack in row.attacks:
+            watches = defended and attack.request.view == "coalition" and not attack.active
+            (on_mean if watches else rest).append((use, attack))
+        yield replace(row, coalition="none", members=(), coalitions=(), attacks=rest)
+        if row.members and on_mean:
+            yield replace(row, members=(), observed=row.members, attacks=on_mean)
+
+    # -- jobs --------------------------------------------------------------------------------------
+
+    def _jobs_of_rows(self, rows: list[Row]) -> dict[tuple[int, int], list[Job]]:
+        """Return (position of the row, seed) -> its jobs. One data set of one seed is in memory at
+        a time.
+        """
+        by_data: dict[str, list[int]] = {}
+        for n, row in enumerate(rows):
+            key = key_of(self.resolved.settings[row.i].dataset.identity())
+            by_data.setdefault(key, []).append(n)
+        jobs: dict[tuple[int, int], list[Job]] = {}
+        for positions in by_data.values():
+            first = rows[positions[0]]
+            dataset = self.resolved.settings[first.i].dataset
+            for seed in self.spec.all_seeds:
+                load = partial(load_outline, dataset, seed)
+                loaded = self.refusals.ask(self._place(first), f"dataset {dataset}", load)
+                if loaded is None:
+                    continue
+                if loaded.repeated:
+                    share = f"{loaded.repeated:.2%} of the hold-out repeats training samples"
+                    self.notes.setdefault(f"dataset '{dataset.name}', seed {seed}: {share}")
+                splits: dict[_SplitKey, str | None] = {}
+                for n in positions:
+                    jobs[n, seed] = list(self._jobs(rows[n], seed, loaded, splits))
+        return jobs
+
+    def _place(self, row: Row) -> str:
+        return self.refusals.place_of_setting(row.i)
+
+    def _jobs(
+        self,
+        row: Row,
+        seed: int,
+        loaded: Loaded,
+        splits: dict[_SplitKey, str | None],
+    ) -> Iterator[Job]:
+        """Return the passive run with all passive attacks, and one run for every active one."""
+        if seed == self.spec.seeds[0]:
+            self._check_fit(row, seed, loaded.data)
+        passive = [(use, attack) for use, attack in row.attacks if not attack.active]
+        trainings: list[tuple[ComponentUse | None, list[Declaration]]] = [(None, passive)]
+        trainings += [(use, [(use, attack)]) for use, attack in row.attacks if attack.active]
+        for attacker, attacks in trainings:
+            job = self._job(row, seed, loaded, splits, attacker) if attacks else None
+            if job is not None:
+                yield self._with_cells(job, attacks)
+
+    def _job(
+        self,
+        row: Row,
+        seed: int,
+        loaded: Loaded,
+        splits: dict[_SplitKey, str | None],
+        attacker: ComponentUse | None,
+    ) -> Job | None:
+        setting = self.spec.settings[row.i]
+        adversary = row.adversary
+        malicious = adversary.malicious(setting.federation.clients) if adversary else 0
+        targets = targets_of(setting, row.members or row.observed, malicious)
+        # what a split depends on: many defenses and attacks share one
+        key = (row.i, targets, row.defense.root_samples, attacker is not None)
+        if key not in splits:
+            digest = partial(
+                _split_digest,
+                row,
+                setting,
+                targets,
+                seed,
+                loaded.data,
+                attacker,
+            )
+            splits[key] = self.refusals.ask(self._place(row), "partition", digest)
+        split = splits[key]
+        if split is None:
+            return None
+        digests = {"data": loaded.digest, "split": split, "engine": self.engine}
+        job = self._bare_job(row, seed, targets, attacker, digests)
+        job = replace(job, repeated_holdout=loaded.repeated)
+        analyses = self._analyses_of(job, self._place(row))
+        return replace(
+            job,
+            analyses=tuple(use for use, _ in analyses),
+            requests={use.label: declaration.request for use, declaration in analyses},
+        )
+
+    def _bare_job(
+        self,
+        row: Row,
+        seed: int,
+        targets: tuple[Target, ...],
+        attacker: ComponentUse | None,
+        digests: dict[str, str],
+    ) -> Job:
+        resolved = self.resolved.settings[row.i]
+        return Job(
+            suite=self.spec.name,
+            setting=self.spec.settings[row.i],
+            coalition=row.coalition,
+            members=row.members,
+            coalitions=row.coalitions,
+            observed=row.observed,
+            targets=targets,
+            seed=seed,
+            tuning=seed in self.spec.tuning_seeds,
+            dataset=resolved.dataset,
+            model=resolved.model,
+            defense=row.use,
+            attacker=attacker,
+            adversary=row.adversary,
+            signals=self.signals.uses,
+            analyses=(),
+            digests=digests,
+            device=self.device,
+            results=str(self.results),
+            provenance=self.provenance,
+            limits=self.spec.limits,
+            debug=debugging(),
+        )
+
+    def _analyses_of(self, job: Job, place: str) -> list[Declaration]:
+        """Return the analyses that compute something and apply to the job's setting."""
+        described = job.described()
+        key = key_of(described)
+        analyses: list[Declaration] = []
+        for use, declaration in self.analyses:
+            if not declaration.computes:
+                continue
+            if (use.label, key) not in self.applicable:
+                party = f"analysis {use}"
+                applies = partial(
+                    ask_apart, party, use.distributions, partial(_applies, use, described)
+                )
+                self.applicable[use.label, key] = bool(self.refusals.ask(place, party, applies))
+            if self.applicable[use.label, key]:
+                analyses.append((use, declaration))
+        return analyses
+
+    def _with_cells(self, job: Job, attacks: list[Declaration]) -> Job:
+        """Return the job with a cell for each attack."""
+        setting = job.setting.name
+        coalition = job.coalition
+        defense = job.defense.label
+        remarks = self.remarks.get((setting, coalition, defense), [])
+        cells: list[Cell] = []
+        for use, attack in attacks:
+            cell = Cell(key="", stem="", attack=use, request=attack.request)
+            key = key_of({**cell_identity(job, cell), "run": job.run_key})
+            signals = job.signals_of(cell).values()
+            parts = [job.dataset, job.model, job.defense, use, *job.analyses, *signals]
+            notes = (*self.misspelt.of(parts), *remarks)
+            name = stem(
+                setting,
+                coalition,
+                defense,
+                use.label,
+                job.seed,
+                key,
+            )
+            cells.append(replace(cell, key=key, stem=name, notes=notes))
+            self.notes |= dict.fromkeys(notes)
+        return replace(job, cells=tuple(cells))
+
+    # -- whether model, precision and defense can serve a setting ----------------------------------
+
+    def _check_fit(
+        self,
+        row: Row,
+        seed: int,
+        data: Data,
+    ) -> None:
+        setting = self.spec.settings[row.i]
+        place = self._place(row)
+        size = self._size(row, seed, data)
+        precision = setting.federation.precision
+        self.refusals.ask(place, "precision", lambda: check_precision(precision, self.device))
+        party = f"defense {row.use}"
+        place = f"{self.refusals.place_of('defense', row.use)}: in {place}"
+        self.refusals.ask(place, party, row.require_members)
+        remarks = partial(_remarks, row, setting, data.n_classes, size or 0)
+        question = partial(ask_apart, party, row.use.distributions, remarks)
+        texts = self.refusals.ask(place, party, question) or []
+        self.remarks[setting.name, row.coalition, row.use.label] = [
+            remark_note(row.use.label, setting.name, text) for text in texts
+        ]
+
+    def _size(
+        self,
+        row: Row,
+        seed: int,
+        data: Data,
+    ) -> int | None:
+        """Return the number of parameters of a setting's model, tried on its data; None with its
+        mistake noted.
+        """
+        resolved = self.resolved.settings[row.i]
+        dataset = resolved.dataset
+        model = resolved.model
+        key = key_of(dataset.identity()), key_of(model.identity())
+
+        def try_it() -> int:
+            samples = data if is_own(dataset.distributions) else load_data(dataset, seed).data
+            return try_model(model.make()[0], samples)
+
+        if key not in self.sizes:
+            party = f"model {model}"
+            distributions = [*dataset.distributions, *model.distributions]
+            question = partial(ask_apart, party, distributions, try_it)
+            size = self.refusals.ask(self._place(row), party, question)
+            if size is None:
+                return None
+            self.sizes[key] = size
+        return self.sizes[key]
+
+
+def _remarks(
+    row: Row,
+    setting: Setting,
+    n_classes: int,
+    n_params: int,
+) -> list[str]:
+    """Return the remarks of a defense on a setting. Raises ``UserError`` if it cannot serve it."""
+    clients = setting.federation.clients
+    adversary = row.adversary
+    defense = defense_of(row.use)
+    facts = public_facts(
+        setting.federation,
+        defense=defense,
+        clients=clients,
+        n_classes=n_classes,
+        n_params=n_params,
+        expected_malicious=adversary.expected(clients) if adversary else 0,
+        thresholds=setting.thresholds is not None,
+    )
+    require_served(defense, facts)
+    return remarks_of(defense, facts)
+
+
+def _applies(use: ComponentUse, described: dict[str, Any]) -> bool:
+    return bool(use.make()[0].applies(described))
+
+
+def _split_digest(
+    row: Row,
+    setting: Setting,
+    targets: tuple[Target, ...],
+    seed: int,
+    data: Data,
+    attacker: ComponentUse | None,
+) -> str:
+    """Return the digest of who trains on what and of the candidates: a plan keeps no data."""
+    require_room(len(targets), setting, len(data.train_y), len(data.holdout_y))
+    scene = make_scene(
+        data,
+        setting,
+        targets,
+        seed,
+        adversary=row.adversary,
+        poisoned=attacker is not None,
+        root=row.defense.root_samples,
+    )
+    return split_digest(scene.split, scene.audits)
