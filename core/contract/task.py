@@ -23,7 +23,7 @@ class Utility:
 
     name: str
     values: Callable[[Tensor, Tensor, Tensor], Tensor]
-    """(outputs and target of the rows of ``test``, y [n]) -> [n]"""
+    """(outputs and target of the rows of ``test``, y [n]) -> [n] float, or bool of a share"""
     unit: str = ""
     low: float = 0.0
     """smallest possible value"""
@@ -97,9 +97,7 @@ class Classification(Task):
 
     name, y_dtype, least_outputs = "classification", "int64", 2
     utilities = (
-        Utility(
-            name="accuracy", values=lambda outputs, target, y: (outputs.argmax(1) == y).double()
-        ),
+        Utility(name="accuracy", values=lambda outputs, target, y: outputs.argmax(1) == y),
     )
 
     def losses(self, outputs: Tensor, target: Tensor) -> Tensor:

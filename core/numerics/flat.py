@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedbench.core.contract.contexts import Layer
 from fedbench.core.contract.task import DEFAULT_TASK, Purpose, Task
-from fedbench.core.numerics.wrappers import as_floats
+from fedbench.core.numerics.wrappers import task_rows
 
 # Summed in float32 on the CPU, the squares of 11 million entries lose a thousandth of the sum.
 # Short blocks lose nothing, and their sums are added in float64: as fast as the plain norm, right
@@ -169,10 +169,8 @@ class FlatModel:
     def rows(
         self, x: Tensor, y: Tensor, purpose: Purpose, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Inputs and target of samples: themselves, or those that the task makes of floats."""
-        if type(self.task).rows is Task.rows:
-            return x, y
-        return self.task.rows(as_floats(self.module, x), y, purpose, generator)
+        """Inputs and target of samples; see :func:`task_rows`."""
+        return task_rows(self.module, self.task, x, y, purpose, generator)
 
     @torch.no_grad()
     def logits(self, state: ModelState, x: Tensor) -> Tensor:

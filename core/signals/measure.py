@@ -167,6 +167,8 @@ class Recorder:
     on_failure: Callable[[Exception], None] = lambda error: None
     n_rounds: int = 1
     """audited rounds of the run"""
+    unserved: dict[str, str] = field(default_factory=dict)
+    """signal that does not serve the task -> the reason"""
 
     def __post_init__(self) -> None:
         self.failed: dict[str, str] = {}
