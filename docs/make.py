@@ -13,7 +13,7 @@ compares them).
 * ``{{rivals: board | setting | coalition | view | chosen}}`` lists the rivals of a tuned defense by
   what the pairwise tests say.
 * ``<!-- claims: paper -->`` on a line of its own is the list of that paper's claims
-  (``plugins/papers/claims/paper.yaml``) with the verdicts of the committed boards.
+  (``plugins/papers/claims/paper.yaml``) by the verdicts of the committed boards.
 * ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own is a
   condition that must hold, and is not printed: it checks a sentence about numbers.
 
@@ -43,6 +43,19 @@ BOARDS = DOCS.parent / "leaderboard" / "boards"
 NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
 
 OWN, HERE, AGAIN = "the paper contradicts itself", "cannot decide here", "to be judged again"
+MIXED = "not alike on all boards"
+GROUPS = (
+    "supported",
+    "contradicted",
+    MIXED,
+    "not decided",
+    HERE,
+    "not comparable",
+    "not tested",
+    AGAIN,
+    OWN,
+)
+"""headings of a paper's claims, in order"""
 
 Table = dict[str, dict[str, str]]
 """row -> column -> text; a table with an attack beside the defense has rows ``defense / attack``,
@@ -55,15 +68,15 @@ def rendered(template: str, where: str) -> str:
     lines, problems, base = [], [], ()
     for number, line in enumerate(template.splitlines(), 1):
         try:
-            if found := re.fullmatch(r"<!-- from: (.*) -->", line):
-                base = parts(found[1])
+            if match := re.fullmatch(r"<!-- from: (.*) -->", line):
+                base = parts(match[1])
                 continue
-            if found := re.fullmatch(r"<!-- claims: (\S+) -->", line):
-                lines += claims(found[1])
+            if match := re.fullmatch(r"<!-- claims: (\S+) -->", line):
+                lines += claims(match[1])
                 continue
             filled = re.sub(r"\{\{(.+?)\}\}", lambda m, base=base: value(m[1], base), line)
-            if found := re.fullmatch(r"<!-- holds: (.*) -->", filled):
-                check(found[1])
+            if match := re.fullmatch(r"<!-- holds: (.*) -->", filled):
+                check(match[1])
                 continue
             lines.append(filled)
         except Mistake as mistake:
@@ -74,46 +87,63 @@ def rendered(template: str, where: str) -> str:
 
 
 def claims(paper: str) -> list[str]:
-    """Number of verdicts of each kind, and a line for each claim; last those that the paper's own
-    tables do not hold.
+    """Return the number of verdicts of each kind, then the claims by verdict; last those that the
+    paper's own tables do not hold.
     """
     papers = shipped_papers()
     if paper not in papers:
         raise Mistake(f"no claims of {paper}; there are claims of {', '.join(papers)}")
-    rows, refuted, counted, not_run = [], [], Counter[str](), dict[str, None]()
+    judged: dict[str, dict[str, list[str]]] = {}
+    not_run: dict[str, None] = {}
     for claim in papers[paper].claims:
-        suites: dict[str, list[str]] = {}
         for suite in papers[paper].suites(claim):
             if verdict := verdicts(suite).get(claim.id):
-                suites.setdefault(verdict, []).append(
-                    f"[{suite}](../leaderboard/boards/{suite}.md)"
-                )
-                counted[verdict.partition(" (")[0]] += 1
+                judged.setdefault(claim.id, {}).setdefault(verdict, []).append(suite)
             else:
                 not_run[suite] = None
-        if suites and claim.id in contradictions():
-            where = contradictions()[claim.id].removeprefix(OWN)
-            refuted.append(f"* {escape(claim.text, len(claim.text))}{where}")
-        elif suites:
-            found = "; ".join(
-                f"*{verdict}*: {', '.join(boards)}" for verdict, boards in suites.items()
-            )
-            rows.append(f"* {escape(claim.text, len(claim.text))} {found}")
+    lists = [(verdict, boards) for of in judged.values() for verdict, boards in of.items()]
+    usual = Counter(boards[0] for _, boards in lists if len(boards) == 1).most_common(1)[0][0]
+    groups: dict[str, list[str]] = {}
+    for claim in papers[paper].claims:
+        if claim.id in judged:
+            group, line = claim_line(claim.id, judged[claim.id], usual)
+            text = escape(claim.text, len(claim.text))
+            groups.setdefault(group, []).append(f"* {text} {line}".rstrip())
+    counted = Counter[str]()
+    for verdict, boards in lists:
+        counted[verdict.partition(" (")[0]] += len(boards)
     summary = ", ".join(
         f"{n} {verdict}"
         for verdict, n in sorted(counted.items(), key=lambda item: (-item[1], item[0]))
     )
-    missing = (
-        f" Other claims need boards that have not been made: {', '.join(map(escape, not_run))}."
-        if not_run
-        else ""
-    )
-    return [
-        f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: {summary}.{missing}",
-        "",
-        *rows,
-        *(["", f"{OWN.capitalize()}:", "", *refuted] if refuted else []),
+    missing = ""
+    if not_run:
+        missing = f" Claims without a board need {', '.join(map(escape, not_run))}."
+    lines = [
+        f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: {summary}.{missing} "
+        f"Board, unless others are named: {board_link(usual)}."
     ]
+    for group in sorted(groups, key=GROUPS.index):
+        lines += ["", f"{group.capitalize()}:", "", *groups[group]]
+    return lines
+
+
+def claim_line(claim: str, boards_of: dict[str, list[str]], usual: str) -> tuple[str, str]:
+    """Return the group of a claim, by its verdict or ``MIXED``, and what stands behind its text:
+    boards, but for the ``usual`` one, or the tables that contradict it.
+    """
+    if claim in contradictions():
+        return OWN, contradictions()[claim].removeprefix(OWN).strip()
+    texts = {v: ", ".join(map(board_link, boards)) for v, boards in boards_of.items()}
+    if len(texts) > 1:
+        return MIXED, "; ".join(f"*{verdict}*: {links}" for verdict, links in texts.items())
+    ((verdict, boards),) = boards_of.items()
+    return verdict, "" if boards == [usual] else texts[verdict]
+
+
+def board_link(board: str) -> str:
+    """Return a link to a committed board."""
+    return f"[{board}](../leaderboard/boards/{board}.md)"
 
 
 @cache
@@ -147,10 +177,10 @@ def contradictions() -> dict[str, str]:
     """Claim's id -> verdict with the tables, of the claims that their paper's own tables do not
     hold.
     """
-    every = [
+    tables_of_claims = [
         (c.id, own_table(paper, c)) for paper in shipped_papers().values() for c in paper.claims
     ]
-    return {name: f"{OWN} ({own.tables})" for name, own in every if own.fails}
+    return {name: f"{OWN} ({tables.tables})" for name, tables in tables_of_claims if tables.fails}
 
 
 def parts(text: str) -> tuple[str, ...]:
@@ -162,10 +192,10 @@ def value(text: str, base: tuple[str, ...]) -> str:
     """The text for a pair of braces."""
     if text.startswith("said:"):
         board, pattern = (p.strip() for p in text.removeprefix("said:").split("|", 1))
-        found = re.search(pattern, board_text(board))
-        if found is None:
+        match = re.search(pattern, board_text(board))
+        if match is None:
             raise Mistake(f"nothing in {board}.json is like {pattern}")
-        return found[1]
+        return match[1]
     if text.startswith("verdict:"):
         board, claim = parts(text.removeprefix("verdict:"))
         if claim not in verdicts(board):
@@ -186,18 +216,20 @@ def value(text: str, base: tuple[str, ...]) -> str:
             "column"
         )
     board, *section, table, row, column = full
-    found = tables(board).get((*section, table))
-    if found is None:
+    rows = tables(board).get((*section, table))
+    if rows is None:
         raise Mistake(f"{board}.json has no table '{table}' under {' / '.join(section)}")
-    if row not in found:
-        raise Mistake(f"{board}.json, {table} has no row '{row}'; it has {', '.join(found)}")
-    if column not in found[row]:
+    if row not in rows:
+        raise Mistake(f"{board}.json, {table} has no row '{row}'; it has {', '.join(rows)}")
+    if column not in rows[row]:
         raise Mistake(
-            f"{board}.json, {table} has no column '{column}'; it has {', '.join(found[row])}"
+            f"{board}.json, {table} has no column '{column}'; it has {', '.join(rows[row])}"
         )
-    text = found[row][column]
-    if column in ("accuracy", "delta-accuracy") and earlier(board):
-        text = by_three_rounds(board, tuple(section), row, found[row].get("strength", ""), column)
+    text = rows[row][column]
+    # boards from before accuracies were means over three rounds
+    earlier = all("better" not in row for row in document(board)["rows"])
+    if column in ("accuracy", "delta-accuracy") and earlier:
+        text = by_three_rounds(board, tuple(section), row, rows[row].get("strength", ""), column)
     return number(text, form)
 
 
@@ -209,13 +241,6 @@ def document(board: str) -> dict[str, Any]:
         names = ", ".join(p.stem for p in sorted(BOARDS.glob("*.json")))
         raise Mistake(f"there is no committed board {path.name}; there are {names}")
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def earlier(board: str) -> bool:
-    """Whether a board's accuracies are of the last round: made before they were means over
-    three.
-    """
-    return all("better" not in row for row in document(board)["rows"])
 
 
 def by_three_rounds(
@@ -252,11 +277,11 @@ def by_three_rounds(
     if subtracted:
         other = accuracies[defense[subtracted]]
         values = {seed: values[seed] - other[seed] for seed in values.keys() & other.keys()}
-    found = t_interval([values[seed] for seed in section["seeds"] if seed in values])
+    interval = t_interval([values[seed] for seed in section["seeds"] if seed in values])
     return (
-        f"{found.mean:+.2f} ± {found.half_width:.2f}"
+        f"{interval.mean:+.2f} ± {interval.half_width:.2f}"
         if subtracted
-        else f"{found.mean:.1f} ± {found.half_width:.1f}"
+        else f"{interval.mean:.1f} ± {interval.half_width:.1f}"
     )
 
 
@@ -286,11 +311,11 @@ def number(text: str, form: tuple[str, ...]) -> str:
     text = text.replace("**", "")
     if form == ("text",):
         return text
-    found = re.match(NUMBER, text)
-    if found is None:
+    match = re.match(NUMBER, text)
+    if match is None:
         raise Mistake(f"'{text}' holds no number")
     if not form:
-        return short(found[0])
+        return short(match[0])
     spread = re.match(rf"{NUMBER} (± {NUMBER}|\[{NUMBER}, {NUMBER}\])", text)
     if spread is None:
         raise Mistake(f"'{text}' has no interval")
@@ -304,11 +329,11 @@ def short(word: str) -> str:
 
 def check(claim: str) -> None:
     """Raise :class:`Mistake` unless the comparison of two numbers holds."""
-    found = re.fullmatch(r"\s*(\S+)\s*([<>])\s*(\S+)\s*", claim)
-    if found is None:
+    match = re.fullmatch(r"\s*(\S+)\s*([<>])\s*(\S+)\s*", claim)
+    if match is None:
         raise Mistake(f"'{claim}' is no comparison of two numbers")
-    a, b = (float(found[i].replace(",", "")) for i in (1, 3))
-    if not (a < b if found[2] == "<" else a > b):
+    a, b = (float(match[i].replace(",", "")) for i in (1, 3))
+    if not (a < b if match[2] == "<" else a > b):
         raise Mistake(f"no longer true: {claim.strip()}")
 
 
@@ -363,14 +388,16 @@ def grid(table: dict[str, Any]) -> Table:
 
 def main() -> int:
     """0, or 1 where something is wrong or, with ``--check``, out of date."""
-    problems, made = [], {}
+    problems, contents = [], {}
     for template in sorted(DOCS.rglob("*.md.in")):
         try:
             where = template.relative_to(DOCS.parent).as_posix()
-            made[template.with_suffix("")] = rendered(template.read_text(encoding="utf-8"), where)
+            contents[template.with_suffix("")] = rendered(
+                template.read_text(encoding="utf-8"), where
+            )
         except Mistake as mistake:
             problems.append(str(mistake))
-    return finish(made, problems, "its template and the boards say: run python docs/make.py")
+    return finish(contents, problems, "its template and the boards say: run python docs/make.py")
 
 
 if __name__ == "__main__":

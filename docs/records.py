@@ -24,19 +24,17 @@ _HEAD = f"""# Records
 <!-- Written by `python docs/records.py`. -->
 
 A run has two files in the results folder: `records/RUN.json`, UTF-8 JSON of at most 16 MiB, and `records/RUN--DIGEST.npz`, the
-arrays of the cells with scores. This page is generated from the classes of `core/store/`; the schema is {SCHEMA_VERSION}.
-[What a record proves](architecture.md#what-a-record-proves).
+arrays of the cells with scores ([what a record proves](architecture.md#what-a-record-proves)). Fields of the file:
 
-| field of the file | meaning |
-|---|---|
-| `schema_version` | version of this format |
-| `digest` | sha256 of the canonical JSON of all other fields, made when the file is written and checked when it is read |
-| `arrays` | name of the `.npz`, empty where no cell has scores |
-| `run` | what all cells share; `identity` of the run alone |
-| `cells` | the rest of the record of each cell; a field of `run` that differs in a cell is repeated there |
+* `schema_version`: {SCHEMA_VERSION}
+* `digest`: sha256 of the canonical JSON of all other fields
+* `arrays`: name of the `.npz`, empty where no cell has scores
+* `run`: what all cells share; `identity` of the run alone
+* `cells`: the rest of the record of each cell; a field of `run` that differs in a cell is repeated there
 
 What follows from the identity is not stored: keys, seed, members, setting, versions of libraries, digests of code and data, and
-all of a component but its label. `fedbench show RESULTS --json` prints it.
+all of a component but its label. `fedbench show RESULTS --json` prints it. Below, `?` after a type means: or null;
+a field without a type is a string.
 
 An `outcome` is one of {", ".join(f"`{o}`" for o in typing.get_args(Outcome))}; every one but `ok` has a `reason`.
 """
@@ -46,18 +44,15 @@ _TAIL = """
 `T` is the number of a target; arrays are in the order of its candidates, null arrays in that of the shuffles. An array that is
 equal in all cells of the run has the name below, one of a single cell `KEY/NAME` with the first 12 letters of its key.
 
-| array | type | meaning |
-|---|---|---|
-| `tT_scores` | float64 | the attack's score of each candidate, higher = member |
-| `tT_kind` | int8 | 0 member, 1 outside the federation, 2 another client's, -1 not counted |
-| `tT_ids` | int64 | the sample's id |
-| `tT_canary` | bool | deliberately mislabelled |
-| `tT_owner` | int32 | the client that trained on it, -1 none |
-| `tT_in_mix` | bool | in the group `mix` |
-| `tT_null_auc` | float32 | the target's largest AUC over the rounds under each of 200 shuffled memberships |
-| `tT_null_advantage` | float32 | the same for the advantage |
-| `test_correct` | bool | final model's result on each test sample |
-| `ANALYSIS:NAME` | float64 | a vector of an analysis |
+* `tT_scores` (float64): the attack's score of each candidate, higher = member
+* `tT_kind` (int8): 0 member, 1 outside the federation, 2 another client's, -1 not counted
+* `tT_ids` (int64): the sample's id
+* `tT_canary` (bool): deliberately mislabelled
+* `tT_owner` (int32): the client that trained on it, -1 none
+* `tT_in_mix` (bool): in the group `mix`
+* `tT_null_auc`, `tT_null_advantage` (float32): the target's largest value over the rounds under each of 200 shuffled memberships
+* `test_correct` (bool): final model's result on each test sample
+* `ANALYSIS:NAME` (float64): a vector of an analysis
 """
 
 
@@ -72,14 +67,14 @@ def page() -> str:
 
 def classes() -> list[type]:
     """The record's class and every one that stands in it, in the order of their first use."""
-    found: dict[type, None] = {}
+    seen_classes: dict[type, None] = {}
     pending: list[Any] = [Record]
     while pending:
         cls = pending.pop(0)
-        if cls not in found:
-            found[cls] = None
+        if cls not in seen_classes:
+            seen_classes[cls] = None
             pending += [inner for hint in fields(cls).values() for inner in _inside(hint)]
-    return list(found)
+    return list(seen_classes)
 
 
 def fields(cls: type) -> dict[str, Any]:
@@ -102,7 +97,7 @@ def meanings(cls: type) -> dict[str, str]:
     """Field -> the text under it."""
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(node, ast.ClassDef)
-    found = {}
+    texts = {}
     for statement, after in zip(node.body, [*node.body[1:], None], strict=True):
         if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
             continue
@@ -111,13 +106,13 @@ def meanings(cls: type) -> dict[str, str]:
             and isinstance(after.value, ast.Constant)
             and isinstance(after.value.value, str)
         ):
-            found[statement.target.id] = " ".join(after.value.value.split())
-    return found
+            texts[statement.target.id] = " ".join(after.value.value.split())
+    return texts
 
 
 def _section(cls: type) -> str:
     known, about = meanings(cls), " ".join((inspect.getdoc(cls) or "").split())
-    rows = []
+    described: dict[tuple[str, str], list[str]] = {}
     for name, hint in fields(cls).items():
         if name not in known and f"``{name}``" not in about:
             raise Mistake(
@@ -125,7 +120,11 @@ def _section(cls: type) -> str:
                 "not explain it"
             )
         meaning = known.get(name, "").replace("``", "`")
-        rows.append(f"* `{name}` ({_type(hint)})" + f": {meaning}" * bool(meaning))
+        described.setdefault((_type(hint), meaning), []).append(f"`{name}`")
+    rows = [
+        f"* {', '.join(names)}" + f" ({kind})" * (kind != "string") + f": {meaning}" * bool(meaning)
+        for (kind, meaning), names in described.items()
+    ]
     text = about.replace("``", "`")
     title = TITLES.get(cls.__name__, cls.__name__)
     return f"\n## {title}\n\n{text}\n\n" + "\n".join(rows) + "\n"
@@ -135,6 +134,8 @@ def _type(hint: Any) -> str:
     """As a reader of JSON would say it."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
+        if type(None) in args:
+            return f"{' or '.join(_type(a) for a in args if a is not type(None))}?"
         return " or ".join(_type(a) for a in args) if len(args) < 4 else "any"
     if hint is Outcome or origin is typing.Literal:
         return "string"
@@ -143,7 +144,8 @@ def _type(hint: Any) -> str:
     if origin is dict:
         return f"object of {_type(args[1])}".removesuffix(" of any")
     if isinstance(hint, type) and list(_inside(hint)):
-        return f"[{hint.__name__}](#{TITLES.get(hint.__name__, hint.__name__).lower().replace(' ', '-')})"
+        anchor = TITLES.get(hint.__name__, hint.__name__).lower().replace(" ", "-")
+        return f"[{hint.__name__}](#{anchor})"
     names = {
         str: "string",
         int: "integer",

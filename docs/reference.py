@@ -11,7 +11,7 @@ writes:
   ``fedbench.core.toolkit``;
 * ``class CLASS``: docstring, a table of its fields, and a table of its properties and methods;
 * ``spec MODEL``: the fields of a part of a suite, from its pydantic model; ``recipes``;
-* ``pages FOLDER``: the pages of a folder of docs/reference/, a line each.
+* ``phases``: the pages of the phases, a line each.
 
 Every phase needs a page; every hook, public method of a base class and context needs a block; a
 block of something that does not exist is an error. Nothing is written then.
@@ -48,55 +48,20 @@ BASES = {
     name: getattr(fedbench.core, name)
     for name in [*dict.fromkeys(n for _, n in _BASES.values()), "ActiveAttack"]
 }
+_NAMES = """
+Federation MemberData Batch Selection MemberContext CoalitionContext Layer ServerContext
+AnswerContext ReportContext Observations Audit Colluder ShadowModels Knowledge Probe Data
+FinishedRun Judgement Judged Findings Number Component Summary
+"""
+_REPORT_NAMES = "Section Row Entry Sweep RowDifference RowSummary Figure Style"
 CONTEXTS = (
     {"Randomness": Randomness, "Results": api.Results}
-    | {
-        name: getattr(fedbench.core, name)
-        for name in (
-            "Federation",
-            "MemberData",
-            "Batch",
-            "Selection",
-            "MemberContext",
-            "CoalitionContext",
-            "Layer",
-            "ServerContext",
-            "AnswerContext",
-            "ReportContext",
-            "Observations",
-            "Audit",
-            "Colluder",
-            "ShadowModels",
-            "Knowledge",
-            "Probe",
-            "Data",
-            "FinishedRun",
-            "Judgement",
-            "Judged",
-            "Findings",
-            "Number",
-            "Component",
-            "Summary",
-        )
-    }
-    | {
-        name: getattr(report, name)
-        for name in (
-            "Section",
-            "Row",
-            "Entry",
-            "Sweep",
-            "RowDifference",
-            "RowSummary",
-            "Figure",
-            "Style",
-        )
-    }
+    | {name: getattr(fedbench.core, name) for name in _NAMES.split()}
+    | {name: getattr(report, name) for name in _REPORT_NAMES.split()}
 )
-_MODULES = (suite, setting, federation)
 SPECS = {
     name: cls
-    for module in _MODULES
+    for module in (suite, setting, federation)
     for name, cls in vars(module).items()
     if isinstance(cls, type) and issubclass(cls, base.SpecModel) and cls is not base.SpecModel
 }
@@ -120,29 +85,25 @@ TITLES = {  # the sections of suite.md
 
 
 def hook_block(name: str) -> str:
-    """Signature and one line."""
+    """Signature, in one line."""
     hook = _named(HOOKS, name, "hook")
-    return f"{_code(_signature(hook, name, skip_self=True))}\n\n{_prose(hook)}"
+    return f"Hook: `{_signature(hook, name, skip_self=True)}`"
 
 
 def phase_block(name: str) -> str:
     """Signature, the row of the table, and the docstring."""
     row = _named(PHASES, name, "phase")
     method = getattr(Defense, name)
-    acts = (
-        f"Party: {row.party}. Stage: {row.stage}. Several defenses: {row.combines}. "
-        f"Returns: {row.returns}."
-    )
+    acts = f"Party: {row.party}. Stage: {row.stage}. Several defenses: {row.combines}."
     return "\n\n".join((_code(_signature(method, name)), acts, _prose(method)))
 
 
 def method_block(name: str) -> str:
     """Signature and docstring of a method of a base class."""
     cls, _, method = name.partition(".")
-    if method not in methods_of(cls):
-        raise Mistake(f"{cls} has no public method '{method}'; it has {', '.join(methods_of(cls))}")
-    found = inspect.getattr_static(BASES[cls], method)
-    function = found.__func__ if isinstance(found, classmethod) else found
+    _named(dict.fromkeys(methods_of(cls)), method, f"public method of {cls}")
+    static = inspect.getattr_static(BASES[cls], method)
+    function = static.__func__ if isinstance(static, classmethod) else static
     return f"{_code(_signature(function, method))}\n\n{_prose(function)}"
 
 
@@ -157,12 +118,12 @@ def methods_of(name: str) -> list[str]:
     own.
     """
     cls = _named(BASES, name, "base class")
-    own = [
+    public = [
         n
         for n, f in vars(cls).items()
         if not n.startswith("_") and (inspect.isfunction(f) or isinstance(f, classmethod))
     ]
-    return [n for n in own if not (cls is Defense and n in PHASES)]
+    return [n for n in public if not (cls is Defense and n in PHASES)]
 
 
 def class_block(name: str) -> str:
@@ -200,11 +161,11 @@ def class_block(name: str) -> str:
 def _entry(fields: list[dataclasses.Field[Any]], text: str) -> str:
     """The line of fields that one sentence describes."""
     names = ", ".join(f"`{f.name}`" for f in fields)
-    types = ", ".join(dict.fromkeys(f"`{_type(f)}`" for f in fields))
+    types = ", ".join(dict.fromkeys(_type(f) for f in fields))
     text = text.rstrip(";")
     after = text.removeprefix(f"{names}: ")
-    if after == text and text and all(f"`{f.name}`" in text for f in fields):
-        return f"* {text.rstrip('.')} ({types})"
+    if types in ("`Tensor`", "`ndarray`") and after.startswith("["):
+        return f"* {names}: {after}"
     return f"* {names} ({types})" + f": {after}" * bool(after)
 
 
@@ -215,13 +176,9 @@ def spec_block(name: str) -> str:
     for field, kind, default, span, description in schema.parameters(model):
         if not description:
             raise Mistake(f"{name}.{field} has no description: give its Field one")
-        value = (
-            default
-            if default == "required"
-            else ""
-            if default in ("", "null", "its defaults")
-            else f"default {default}"
-        )
+        value = default if default == "required" else f"default {default}"
+        if default in ("", "null", "its defaults", "[]", "{}"):
+            value = ""
         span = re.sub(
             r"([\[(])([^,]+), \d{6,}[\])]", lambda m: f"{'>=' if m[1] == '[' else '>'} {m[2]}", span
         )
@@ -229,6 +186,7 @@ def spec_block(name: str) -> str:
         kind = re.sub(
             r"\w+", lambda m: f"[{TITLES[m[0]]}](#{TITLES[m[0]]})" if m[0] in TITLES else m[0], kind
         )
+        kind = kind.removesuffix(" | null")
         rows.append(
             f"* `{field}` ({', '.join(part for part in (kind, span, value) if part)}): "
             f"{_flat(description)}"
@@ -236,22 +194,20 @@ def spec_block(name: str) -> str:
     return f"{_prose(model)}\n\n" + "\n".join(rows)
 
 
-def recipes_block() -> str:
+def recipes_block(_: str) -> str:
     """Every recipe with what it states, and the source its file names."""
     rows = []
     for name in federation.recipe_names():
-        stated = federation.recipe(name)
+        stated = dict(federation.recipe(name))
         text = (files(recipes.__name__) / f"{name}.yaml").read_text(encoding="utf-8")
         comments = [
             line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")
         ]
-        source = " ".join(comments).replace("|", r"\|")
-        rest = ", ".join(f"{k} {v}" for k, v in stated.items() if k != "optimizer")
-        optimizer = ", ".join(f"{k} {_flat(v)}" for k, v in stated["optimizer"].items())
-        rows.append(f"| `{name}` | {rest} | {optimizer} | {source} |")
-    return "\n".join(
-        ("| recipe | states | optimizer | source |", "| --- | --- | --- | --- |", *rows)
-    )
+        optimizer = stated.pop("optimizer")
+        rows.append(
+            f"* `{name}`: {_flat(stated)}; optimizer {_flat(optimizer)}. {' '.join(comments)}"
+        )
+    return "\n".join(rows)
 
 
 # --- pieces
@@ -296,45 +252,37 @@ def _first(documented: Any) -> str:
 
 def _flat(text: Any) -> str:
     if isinstance(text, dict):
-        return ", ".join(f"{k} {v}" for k, v in text.items())
+        return ", ".join(f"{k} {_flat(v)}" for k, v in text.items())
     return " ".join(str(text).split())
 
 
 def _type(field: dataclasses.Field[Any]) -> str:
-    """Type, and the default where it is a plain value."""
+    """Return the type, with ``?`` for None."""
     text = (
         field.type
         if isinstance(field.type, str)
         else getattr(field.type, "__name__", str(field.type))
     )
     text = re.sub(r"Callable\[.*\]", "Callable", text)
-    default = (
-        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    )
-    return f"{text} = {default!r}" if isinstance(default, int | str | dict | tuple) else text
+    name, _, rest = text.partition(" ")
+    if name in CONTEXTS:
+        return f"[{name}](#{name.lower()})" + "?" * bool(rest)
+    return f"`{text.replace(' | None', '?')}`"
 
 
 def _members(cls: type) -> list[tuple[str, Any]]:
     """Public properties and methods of a class and of what it is derived from."""
-    found = {}
+    members = {}
     for part in reversed(cls.__mro__[:-1]):
         for name, value in vars(part).items():
-            shown = (
-                value.fget
-                if isinstance(value, property)
-                else value.func
-                if isinstance(value, cached_property)
-                else value
-            )
-            if not name.startswith("_") and inspect.isfunction(shown):
-                found[name] = value if isinstance(value, property | cached_property) else shown
-    return list(found.items())
+            function = getattr(value, "fget", getattr(value, "func", value))
+            if not name.startswith("_") and inspect.isfunction(function):
+                members[name] = value if isinstance(value, property | cached_property) else function
+    return list(members.items())
 
 
 def _meaning(cls: type, field: dataclasses.Field[Any]) -> str:
-    """The text under a field, else the sentence of the docstring that names it first, else a link
-    to its type.
-    """
+    """The text under a field, else the sentence of the docstring that names it first."""
     texts = meanings(cls)
     if field.name in texts:
         return f"`{field.name}`: {texts[field.name].replace('``', '`')}"
@@ -344,10 +292,7 @@ def _meaning(cls: type, field: dataclasses.Field[Any]) -> str:
                 rf"`(?:{field.name}|\*_{field.name.rpartition('_')[2]})(?:`|\[|\()", sentence
             ):
                 return sentence
-    of = str(field.type).partition(" ")[0]
-    if of in CONTEXTS:
-        return f"see [{of}](#{of.lower()})"
-    if not texts:
+    if not texts and str(field.type) not in CONTEXTS:
         raise Mistake(f"the docstring of {cls.__name__} does not describe '{field.name}'")
     return ""
 
@@ -364,8 +309,8 @@ def _sentences(documented: Any) -> list[str]:
 def filled(text: str, where: str) -> str:
     """A page with its blocks made anew; raises :class:`Mistake` for one that cannot be made."""
 
-    def make(found: re.Match[str]) -> str:
-        head, kind, name, _, end = found.groups()
+    def make(match: re.Match[str]) -> str:
+        head, kind, name, _, end = match.groups()
         if kind not in MAKERS:
             raise Mistake(f"{where}: unknown block '{kind}'; there are {', '.join(MAKERS)}")
         try:
@@ -373,33 +318,19 @@ def filled(text: str, where: str) -> str:
         except Mistake as mistake:
             raise Mistake(f"{where}: {mistake}") from None
 
-    if text.count("<!-- made:") != len(BLOCK.findall(text)) or text.count("<!-- end -->") != len(
-        BLOCK.findall(text)
-    ):
+    marks = {text.count("<!-- made:"), text.count("<!-- end -->")}
+    if marks != {len(BLOCK.findall(text))}:
         raise Mistake(f"{where}: a block is not closed, or its first line is misspelt")
     return BLOCK.sub(make, text)
 
 
-def pages_block(folder: str) -> str:
-    """A line a page of ``folder``: its title as a link, and its first sentence."""
+def phases_block(_: str) -> str:
+    """Return a line a phase: its page as a link, and the page's first sentence."""
     lines = []
-    order = list(PHASES)
-    for path in sorted(
-        (PAGES / folder).glob("*.md"),
-        key=lambda p: (order.index(p.stem) if p.stem in order else -1, p.stem),
-    ):
-        prose = BLOCK.sub("", path.read_text(encoding="utf-8"))
-        title = next(line for line in prose.splitlines() if line.startswith("# ")).removeprefix(
-            "# "
-        )
-        first = next(
-            (p for p in prose.split("\n\n") if p.strip() and not p.startswith(("#", "```", "|"))),
-            "",
-        )
-        sentence = re.split(r"(?<=[.]) ", " ".join(first.split()), maxsplit=1)[0]
-        # a link would lead elsewhere from here
-        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", sentence)
-        lines.append(f"* [{title}]({folder}/{path.name}): {plain}")
+    for name in PHASES:
+        prose = (PAGES / "phases" / f"{name}.md").read_text(encoding="utf-8").split("\n\n")[1]
+        sentence = re.split(r"(?<=[.]) ", " ".join(prose.split()), maxsplit=1)[0]
+        lines.append(f"* [{name}](phases/{name}.md): {sentence}")
     return "\n".join(lines)
 
 
@@ -410,43 +341,31 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "class": class_block,
     "spec": spec_block,
     "function": function_block,
-    "recipes": lambda _: recipes_block(),
-    "pages": pages_block,
+    "recipes": recipes_block,
+    "phases": phases_block,
 }
 
 
 def wanted() -> dict[str, str]:
     """Block -> the page that it must stand on; ``*`` for any."""
-    found = {f"hook {name}": "*" for name in HOOKS}
-    found |= {f"phase {name}": f"phases/{name}.md" for name in PHASES}
-    found |= {f"method {base}.{name}": "*" for base in BASES for name in methods_of(base)}
-    return (
-        found
-        | {f"class {name}": "*" for name in CONTEXTS}
-        | {f"spec {name}": "suite.md" for name in SPECS}
-    )
+    blocks = {f"hook {name}": "*" for name in HOOKS}
+    blocks |= {f"phase {name}": f"phases/{name}.md" for name in PHASES}
+    blocks |= {f"method {base}.{name}": "*" for base in BASES for name in methods_of(base)}
+    blocks |= {f"class {name}": "*" for name in CONTEXTS}
+    return blocks | {f"spec {name}": "suite.md" for name in SPECS}
 
 
 def missing(pages: dict[str, str]) -> list[str]:
-    """What has no page or block of its own, and pages of what is gone."""
+    """Return what has no block on its page."""
     stands: dict[str, list[str]] = {}
     for page, text in pages.items():
         for _, kind, name, _, _ in BLOCK.findall(text):
             stands.setdefault(f"{kind} {name}", []).append(page)
     bad = []
     for block, page in wanted().items():
-        where = stands.get(block, [])
-        if not where or (page != "*" and page not in where):
-            bad.append(
-                f"docs/reference/{page}: no block '{block}'"
-                if page != "*"
-                else f"docs/reference: no page has '{block}'"
-            )
-    bad += [
-        f"docs/reference/{p}: no such phase"
-        for p in pages
-        if p.startswith("phases/") and Path(p).stem not in PHASES
-    ]
+        places = stands.get(block, [])
+        if not places or (page != "*" and page not in places):
+            bad.append(f"docs/reference/{page}: no block '{block}'")
     return bad
 
 
@@ -456,13 +375,13 @@ def main() -> int:
         p.relative_to(PAGES).as_posix(): p.read_text(encoding="utf-8")
         for p in sorted(PAGES.rglob("*.md"))
     }
-    problems, made = missing(pages), {}
+    problems, contents = missing(pages), {}
     for name, text in pages.items():
         try:
-            made[PAGES / name] = filled(text, f"docs/reference/{name}")
+            contents[PAGES / name] = filled(text, f"docs/reference/{name}")
         except Mistake as mistake:
             problems.append(str(mistake))
-    return finish(made, problems, "the code says: run `python docs/reference.py`")
+    return finish(contents, problems, "the code says: run `python docs/reference.py`")
 
 
 if __name__ == "__main__":
