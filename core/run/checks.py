@@ -77,9 +77,8 @@ def trained_on(data: Data, x: np.ndarray, y: np.ndarray) -> int:
 def _hashes(x: np.ndarray, y: np.ndarray) -> Iterator[bytes]:
     """Hash each sample with its label, in 16 bytes, so that no two samples share one by chance."""
     flat = np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint8)
-    for row, label in zip(flat, y.tolist(), strict=True):
-        key = label.to_bytes(8, "little", signed=True)
-        yield hashlib.blake2b(row.data, digest_size=16, key=key).digest()
+    for row, label in zip(flat, y, strict=True):
+        yield hashlib.blake2b(row.data, digest_size=16, key=label.tobytes()).digest()
 
 
 def require_room(

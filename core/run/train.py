@@ -410,7 +410,7 @@ class _Audits:
         """Measure the signals of a round, and the utility of its global models."""
         began = _now()
         self._recorder.record(result)
-        self.values, self.predicted = tested(self._training, self._test_x, self._test_y)
+        self.values, self.predicted = evaluated(self._training, self._test_x, self._test_y)
         row = {"round": result.uploads.round, **self._utility(), **self._clusters(result)}
         self.history.append(row)
         self.assignments.append(result.assignment)
@@ -486,7 +486,9 @@ def final_logits(training: Training, x: torch.Tensor) -> np.ndarray:
     return np.stack([answer.float().cpu().numpy() for answer in logits])
 
 
-def tested(training: Training, x: torch.Tensor, y: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+def evaluated(
+    training: Training, x: torch.Tensor, y: torch.Tensor
+) -> tuple[np.ndarray, np.ndarray]:
     """Return (utility, prediction), each [n_test], of the global models on the test samples.
 
     With several global models, sample i is put to the model of client i mod K: the mean is then the

@@ -14,7 +14,8 @@ from fedbench.core.contract.attack import Group
 from fedbench.core.metrics import auc, auc_covariance
 from fedbench.core.metrics.registry import Direction, group_masks, metric
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.leaderboard.statistics.intervals import Measured, candidates_error, share_error
+from fedbench.leaderboard.statistics.intervals import Measured, candidates_error
+from fedbench.leaderboard.statistics.rows import utility_error
 from fedbench.leaderboard.statistics.scores import pulls_of
 from fedbench.leaderboard.statistics.tf01 import (
     Sample,
@@ -138,10 +139,8 @@ def values_of(records: Mapping[int, LoadedRecord]) -> Values:
 
 
 def accuracy_of(loaded: LoadedRecord) -> Value:
-    """Test accuracy of the run, with its binomial error."""
-    said = loaded.record.utility
-    assert said is not None, "a record with scores has an accuracy"
-    return _value([loaded.record.accuracy], share_error(loaded.record.accuracy, said.n_test))
+    """Test accuracy of the run, with its standard error."""
+    return _value([loaded.record.accuracy], utility_error(loaded))
 
 
 _Targets = Sequence[tuple[Candidates, np.ndarray]]

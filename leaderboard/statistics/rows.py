@@ -56,6 +56,15 @@ def adversary_of(loaded: LoadedRecord) -> str | None:
     return str(found) if found else None
 
 
+def utility_error(loaded: LoadedRecord) -> float:
+    """Return the standard error of a run's utility over the test samples, of a share binomial."""
+    utility = loaded.record.utility
+    assert utility is not None, "a record with scores has a utility"
+    if utility.name == "accuracy":
+        return share_error(loaded.record.accuracy, utility.n_test)
+    return float(loaded.test_correct().std(ddof=1) / np.sqrt(utility.n_test))
+
+
 @dataclass(frozen=True)
 class Entry:
     """``records`` by seed; ``targets``: the section's by seed, a record's other targets do not
@@ -312,16 +321,11 @@ class Row:
         """Test accuracy of the runs over seeds with its 95 % interval, as a fraction; None without
         scores.
         """
-        found = [
-            (r.accuracy, r.utility.n_test)
-            for r in (l.record for l in self.utility_records.values())
-            if r.utility
-        ]
-        return (
-            combined_interval([a for a, _ in found], [share_error(*one) for one in found])
-            if found
-            else None
-        )
+        measured = [l for l in self.utility_records.values() if l.record.utility]
+        if not measured:
+            return None
+        values = [l.record.accuracy for l in measured]
+        return combined_interval(values, list(map(utility_error, measured)))
 
     @property
     def histories(self) -> list[list[RoundRow]]:

@@ -25,7 +25,7 @@ from fedbench.core.contract.board import (
     value,
 )
 from fedbench.core.contract.section import RowSummary
-from fedbench.leaderboard.columns import BY_KEY, COLUMNS
+from fedbench.leaderboard.columns import BY_KEY, COLUMNS, columns_for
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import PrivacyClaim, Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
@@ -111,7 +111,9 @@ def front_table(section: Section, rows: Sequence[Row], trust: Trust = None) -> T
     if left := len(section.rows) - len(rows):
         more.append(Words(f"{left} more rows are in the full board."))
     columns = {"rank": RANK, "defense": DEFENSE}
-    columns |= {column.key: column.heading for column in COLUMNS if column.at_a_glance}
+    columns |= {
+        column.key: column.heading for column in columns_for(section.utility) if column.at_a_glance
+    }
     columns["tf01"] = replace(columns["tf01"], name=Words("TF01"))
     columns["delta"] = replace(columns["delta"], digits=1)
     columns |= {"trust": words("trust")} if trust else {}
@@ -379,7 +381,7 @@ def ranking_table(section: Section, trust: Trust = None) -> Table:
         for row in section.rows
     ]
     columns = {"rank": RANK, "defense": DEFENSE}
-    for column in COLUMNS:
+    for column in columns_for(section.utility):
         columns[column.key] = column.heading
         if column.key == "worst":
             columns["largest"] = numbers("largest of all", direction="lower")
