@@ -95,8 +95,8 @@ class Backend(backend.Backend):
 
 
 def _alike(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Clients that may be stacked, of similar size together: those whose batches may change size,
-    to which others would be padded, apart; one type of samples each.
+    """Clients that may be stacked, of similar size together. Batches that may change size, to which
+    others would be padded, are apart; so are samples of another type.
     """
     kinds: dict[tuple[bool, str], list[Turn]] = {}
     for turn in turns:
