@@ -24,6 +24,7 @@ Table = Any
 """A ``pandas.DataFrame``; a list of dicts where pandas is not installed."""
 Texts = str | Sequence[str]
 
+_MARKS = ("floor", "undefended", "complete", "front", "claims", "trust")
 _CELL = (
     "suite",
     "setting",
@@ -318,17 +319,18 @@ def _unpacked(text: str) -> Iterator[float | None]:
 
 
 def row_of(board: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    """A row of a board's document as a row of :attr:`Results.rows`."""
+    """Return a row of a board's document as a row of :attr:`Results.rows`."""
     section = board["sections"][row["section"]]
-    setting, attack = board["settings"][section["setting"]], row["worst_attack"]
+    setting = board["settings"][section["setting"]]
     first, last = row["rank"] or (None, None)
-    ranked = [
-        other
-        for other in map(board["rows"].__getitem__, section["rows"])
-        if other["complete"] and not other["floor"]
-    ]
-    leak = "tf01" if all(other["numbers"]["tf01"] for other in ranked) else "worst"
-    found = {
+    worst_attack = front_of = None
+    if row["worst_attack"] >= 0:
+        worst_attack = board["uses"][section["attacks"][row["worst_attack"]]]["label"]
+    if row["front"] is not None:
+        rows = [board["rows"][i] for i in section["rows"]]
+        ranked = [r["numbers"]["tf01"] for r in rows if r["complete"] and not r["floor"]]
+        front_of = "tf01" if all(ranked) else "worst"
+    values = {
         "suite": setting["suite"],
         "setting": setting["name"],
         "coalition": section["coalition"],
@@ -336,18 +338,14 @@ def row_of(board: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         "rank": first,
         "rank_last": last,
         "defense": row["label"],
-        "worst_attack": board["uses"][section["attacks"][attack]]["label"] if attack >= 0 else None,
-        **{
-            name: row[name]
-            for name in ("floor", "undefended", "complete", "front", "claims", "trust")
-        },
-        "front_of": None if row["front"] is None else leak,
+        "worst_attack": worst_attack,
     }
+    values |= {name: row[name] for name in _MARKS} | {"front_of": front_of}
     for column in board["columns"]:
         name = column["key"]
-        ends = f"{name}_low", f"{name}_high"
-        found[name], found[ends[0]], found[ends[1]] = row["numbers"].get(name) or (None,) * 3
-    return found
+        names = (name, f"{name}_low", f"{name}_high")
+        values |= dict(zip(names, row["numbers"].get(name) or (None,) * 3, strict=True))
+    return values
 
 
 def _texts(texts: Texts) -> tuple[str, ...]:

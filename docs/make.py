@@ -94,35 +94,34 @@ def claims(paper: str) -> list[str]:
     if paper not in papers:
         raise Mistake(f"no claims of {paper}; there are claims of {', '.join(papers)}")
     judged: dict[str, dict[str, list[str]]] = {}
+    counted, sole_boards = Counter[str](), Counter[str]()
     not_run: dict[str, None] = {}
     for claim in papers[paper].claims:
+        boards_of: dict[str, list[str]] = {}
         for suite in papers[paper].suites(claim):
             if verdict := verdicts(suite).get(claim.id):
-                judged.setdefault(claim.id, {}).setdefault(verdict, []).append(suite)
+                boards_of.setdefault(verdict, []).append(suite)
+                counted[verdict.partition(" (")[0]] += 1
             else:
                 not_run[suite] = None
-    lists = [(verdict, boards) for of in judged.values() for verdict, boards in of.items()]
-    usual = Counter(boards[0] for _, boards in lists if len(boards) == 1).most_common(1)[0][0]
+        if boards_of:
+            judged[claim.id] = boards_of
+        for boards in boards_of.values():
+            if len(boards) == 1:
+                sole_boards[boards[0]] += 1
+    ((usual, _),) = sole_boards.most_common(1)
     groups: dict[str, list[str]] = {}
     for claim in papers[paper].claims:
         if claim.id in judged:
             group, line = claim_line(claim.id, judged[claim.id], usual)
             text = escape(claim.text, len(claim.text))
             groups.setdefault(group, []).append(f"* {text} {line}".rstrip())
-    counted = Counter[str]()
-    for verdict, boards in lists:
-        counted[verdict.partition(" (")[0]] += len(boards)
-    summary = ", ".join(
-        f"{n} {verdict}"
-        for verdict, n in sorted(counted.items(), key=lambda item: (-item[1], item[0]))
-    )
-    missing = ""
+    kinds = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+    summary = f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: "
+    summary += ", ".join(f"{n} {verdict}" for verdict, n in kinds) + "."
     if not_run:
-        missing = f" Claims without a board need {', '.join(map(escape, not_run))}."
-    lines = [
-        f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: {summary}.{missing} "
-        f"Board, unless others are named: {board_link(usual)}."
-    ]
+        summary += f" Claims without a board need {', '.join(map(escape, not_run))}."
+    lines = [f"{summary} Board, unless others are named: {board_link(usual)}."]
     for group in sorted(groups, key=GROUPS.index):
         lines += ["", f"{group.capitalize()}:", "", *groups[group]]
     return lines

@@ -237,11 +237,7 @@ def _prose(documented: Any) -> str:
     text = inspect.getdoc(documented)
     if not text:
         raise Mistake(f"{documented} has no docstring")
-    return (
-        re.sub(r":(?:class|func|attr):`(\w+)`", r"`\1`", text)
-        .replace("``", "`")
-        .replace("[n, *input", r"[n, \*input")
-    )
+    return re.sub(r":(?:class|func|attr):`(\w+)`", r"`\1`", text).replace("``", "`")
 
 
 def _first(documented: Any) -> str:

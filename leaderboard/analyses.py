@@ -4,7 +4,8 @@ a table of its findings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,42 +24,41 @@ from fedbench.leaderboard.tables.attacks import analyses_with_findings, findings
 
 @dataclass(frozen=True, kw_only=True)
 class Drawer:
-    """An analysis under the ``label`` of its findings; ``analysis`` None: it cannot be had, for the
-    ``reason`` given. ``own``: it is part of fedbench; ``source``: its name and package.
-    """
+    """An analysis under the label of its findings."""
 
     label: str
     analysis: Analysis | None
+    """None: it cannot be had"""
     reason: str = ""
-    own: bool = False
+    """why it cannot be had"""
+    builtin: bool = False
+    """whether it is part of fedbench"""
     source: str = ""
-
-    @property
-    def tells(self) -> tuple[str, ...]:
-        """Ends of the names of facts that it shows. Analyses of other packages leave out no
-        facts.
-        """
-        return self.analysis.tells if self.own and self.analysis is not None else ()
+    """name and package"""
 
     @property
     def place(self) -> str:
-        """Where in a section: with the attacks or with the costs."""
+        """Where in a section it belongs: with the attacks or with the costs."""
         return "attacks" if self.analysis is None else self.analysis.place
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Limit what another package's code may take."""
+        return at_work(self.source, None if self.builtin else long_plugin_limits())
 
 
 def drawers(wanted: Sequence[Any] | None, sections: Sequence[Section]) -> list[Drawer]:
-    """The analyses that the results name (a name, or name, label and params); where they name none
-    (None), the built-in ones and every other one with findings in a record.
+    """Return the analyses that the results name (a name, or name, label and params); where they
+    name none (None), the built-in ones and every other one with findings in a record.
     """
     registry = Registry.discover()
-    own = [c.name for c in registry.own("analysis")]
+    builtin = [component.name for component in registry.own("analysis")]
     if wanted is None:
-        with_findings = {label for s in sections for label in analyses_with_findings(s)}
-        wanted = [*own, *sorted(with_findings - set(own))]
+        with_findings = set[str]().union(*map(analyses_with_findings, sections))
+        wanted = [*builtin, *sorted(with_findings - set(builtin))]
     entries = [entry if isinstance(entry, dict) else {"name": str(entry)} for entry in wanted]
-    named = {entry.get("name") for entry in entries}
-    others = [_drawer({"name": name}, registry) for name in own if name not in named]
-    every_board = [d for d in others if d.analysis is not None and d.analysis.every_board]
+    names = {entry.get("name") for entry in entries}
+    rest = [_drawer({"name": name}, registry) for name in builtin if name not in names]
+    every_board = [d for d in rest if d.analysis is not None and d.analysis.every_board]
     return [*(_drawer(entry, registry) for entry in entries), *every_board]
 
 
@@ -66,54 +66,46 @@ def _drawer(entry: dict[str, Any], registry: Registry) -> Drawer:
     name = str(entry.get("name"))
     label = str(entry.get("label") or name)
     try:
-        found = registry.get("analysis", name)
-        cls = found.load()
-        with at_work(str(found), plugin_limits()):
-            made = cls(**(entry.get("params") or {}))
-        return Drawer(
-            label=label, analysis=made, own=found in registry.own("analysis"), source=str(found)
-        )
+        component = registry.get("analysis", name)
+        cls = component.load()
+        with at_work(str(component), plugin_limits()):
+            analysis = cls(**(entry.get("params") or {}))
     except BaseException as error:  # the constructor of another package may raise anything
         pass_on_interrupt(error)
-        return Drawer(
-            label=label,
-            analysis=None,
-            reason=str(error) if isinstance(error, UserError) else error_text(error),
-        )
+        reason = str(error) if isinstance(error, UserError) else error_text(error)
+        return Drawer(label=label, analysis=None, reason=reason)
+    builtin = component in registry.own("analysis")
+    return Drawer(label=label, analysis=analysis, builtin=builtin, source=str(component))
 
 
 def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
-    """Its tables and, with ``plots``, images; the generic table of its findings, and why, where it
-    cannot be drawn.
+    """Return its tables and, with ``plots``, images; the generic table of its findings, and why,
+    where it cannot be drawn.
     """
-    found, reason = findings_table(section, drawer.label), drawer.reason
+    reason = drawer.reason
     if drawer.analysis is not None:
         try:
-            with at_work(drawer.source, None if drawer.own else long_plugin_limits()):
+            with drawer.at_work():
                 blocks = drawer.analysis.draw(section, drawer.label)
-                return [b for block in blocks for b in _finished(block, drawer, section, plots)]
+                return _finished(blocks, drawer, section, plots)
         except BaseException as error:  # the code of another package may raise anything
             pass_on_interrupt(error)
             reason = error_text(error)
-    elif not found:
+    findings = findings_table(section, drawer.label)
+    if drawer.analysis is None and not findings:
         return []
-    why = (
-        Words("The analysis "),
-        drawer.label,
-        Words(" could not be drawn, so its bare numbers are shown: "),
-        reason,
-    )
-    return [Note(why), *found]
+    failed = Words(" could not be drawn, so its bare numbers are shown: ")
+    return [Note((Words("The analysis "), drawer.label, failed, reason)), *findings]
 
 
 def drawn_on_board(
     drawer: Drawer, sections: Sequence[Section], published: Sequence[dict[str, Any]]
 ) -> list[Block]:
-    """The analysis's blocks about the whole board, or a note of why there are none."""
+    """Return the analysis's blocks about the whole board, or a note of why there are none."""
     if drawer.analysis is None:
         return []
     try:
-        with at_work(drawer.source, None if drawer.own else long_plugin_limits()):
+        with drawer.at_work():
             blocks = list(drawer.analysis.draw_board(sections, published))
             for block in blocks:
                 paragraphs(block)
@@ -124,24 +116,28 @@ def drawn_on_board(
         return [Note((Words("The analysis "), drawer.label, failed, error_text(error)))]
 
 
-def _finished(block: Block, drawer: Drawer, section: Section, plots: bool) -> list[Block]:
-    """Raises TypeError or ValueError for what a board cannot show."""
-    if isinstance(block, Numbers):
-        return [*findings_table(section, block.label)]
-    if isinstance(block, Figure):
-        # no other figure's file
-        figure = block if drawer.own else replace(block, kind=f"{drawer.label}-{block.kind}")
-        return [image_of(figure, section)] if plots else []
-    if isinstance(block, Fold):
-        return [
-            Fold(
-                block.summary,
-                tuple(
-                    b for inner in block.blocks for b in _finished(inner, drawer, section, plots)
-                ),
-            )
-        ]
-    if isinstance(block, Image):
-        raise TypeError("it drew an Image, not a Figure")
-    paragraphs(block)
-    return [block]
+def _finished(
+    blocks: Iterable[Block], drawer: Drawer, section: Section, plots: bool
+) -> list[Block]:
+    """Replace numbers by tables and figures by images.
+
+    Raises:
+        TypeError, ValueError: for what a board cannot show.
+    """
+    finished: list[Block] = []
+    for block in blocks:
+        if isinstance(block, Numbers):
+            finished += findings_table(section, block.label)
+        elif isinstance(block, Figure):
+            if not drawer.builtin:  # no other figure's file
+                block = replace(block, kind=f"{drawer.label}-{block.kind}")
+            finished += [image_of(block, section)] if plots else []
+        elif isinstance(block, Fold):
+            inner = _finished(block.blocks, drawer, section, plots)
+            finished.append(Fold(block.summary, tuple(inner)))
+        elif isinstance(block, Image):
+            raise TypeError("it drew an Image, not a Figure")
+        else:
+            paragraphs(block)
+            finished.append(block)
+    return finished

@@ -1,5 +1,5 @@
-"""The report `board`: a results folder as Markdown with its figures, and its first tables for a
-terminal.
+"""The reports `board` and `full`: a results folder as Markdown with its figures, and its first
+tables for a terminal.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ from threadpoolctl import threadpool_limits
 from fedbench.core.contract.board import Block, Column, Content, Image, Value, opened
 from fedbench.core.contract.components import Report, Summary
 from fedbench.core.store.files import write_atomically
-from fedbench.leaderboard.document import Source, document, source_of
+from fedbench.leaderboard.columns import COLUMNS
+from fedbench.leaderboard.document import Source, document, one_page, source_of
 from fedbench.leaderboard.markdown import render
-from fedbench.leaderboard.page import one_page
-from fedbench.leaderboard.statistics.rows import Row, privacy_claims
+from fedbench.leaderboard.statistics.rows import Row
 from fedbench.leaderboard.statistics.sections import Section
 from fedbench.leaderboard.tables.common import amount, plain_text
-from fedbench.leaderboard.tables.ranking import Trust, claimed, front_table
+from fedbench.leaderboard.tables.ranking import Trust, front_table
 
 _READING = (
     "with 95 % intervals; delta-accuracy in points, against the undefended run; runtime over that "
-    "of the row with 1; "
-    "all else on the board"
+    "of the row with 1; all else on the board"
 )
-_HEADERS = ("#", "defense", "worst AUC", "by", "mean AUC", "TF01 %", "delta-acc", "runtime")
 
 
 class MarkdownBoard(Report):
@@ -36,7 +34,11 @@ class MarkdownBoard(Report):
     _last: tuple[Path, Source] | None = None  # what was written last: its summary is printed next
 
     def write(self, results: Path, plots: bool = True) -> Path:
-        """Raises ``UserError`` for records that cannot be used; then nothing is written."""
+        """Write the file and its figures.
+
+        Raises:
+            UserError: for records that cannot be used; then nothing is written.
+        """
         self._last = None
         # of thousands of small products: threads cost more time than they save
         with threadpool_limits(1, "blas"):
@@ -51,11 +53,10 @@ class MarkdownBoard(Report):
         return path
 
     def _blocks(self, source: Source, plots: bool) -> list[Block]:
-        """The content of the file."""
         return one_page(source, plots)
 
     def summary(self, results: Path) -> Summary:
-        """The folder's last plan, in the board's order."""
+        """Return the first tables of the folder's last plan."""
         source = self._source(results)
         return summary(source.sections, source.trust)
 
@@ -71,7 +72,6 @@ class FullBoard(MarkdownBoard):
     name = "full"
 
     def _blocks(self, source: Source, plots: bool) -> list[Block]:
-        """The content of the file."""
         return document(source, plots)
 
 
@@ -79,48 +79,48 @@ class FullBoard(MarkdownBoard):
 
 
 def summary(sections: Sequence[Section], trust: Trust = None) -> Summary:
-    """One row a defense under each setting, coalition and view, in the board's order.
+    """Return a row a defense under each setting, coalition and view, in the board's order.
 
-    Cells without a score are counted in a column that is there where some row has any; claims of
-    differential privacy are notes.
+    Cells without a score are counted in a column that is there where some row has any.
     """
-    every = [(section, row) for section in sections for row in section.rows]
-    lacking = any(map(_lacking, (row for _, row in every)))
-    rows = []
+    headers = ["#", "defense", *(column.terminal for column in COLUMNS if column.terminal)]
+    headers.insert(3, "by")  # the attack has a column of its own
+    headers += ["trust"] if trust else []
+    rows: list[list[str]] = []
+    headings: list[str] = []
     for section in sections:
-        table = front_table(section, section.rows, trust)
-        for row, cells in zip(section.rows, table.rows, strict=True):
-            shown = list(map(short_text, cells, table.columns))
-            shown[2:3] = (*shown[2].partition(" ")[::2],)  # the attack has a column of its own
-            rows.append([*shown, *([_lacking(row)] if lacking else [])])
-    claims = [
-        f"{r.label} claims {plain_text(claimed(r))} ({s.where})"
-        for s, r in every
-        if privacy_claims(r)
-    ]
-    return Summary(
-        [*_HEADERS, *(["trust"] if trust else []), *(["no score"] if lacking else [])],
-        rows,
-        headings=[s.where for s, _ in every],
-        notes=[_READING] * bool(every) + list(dict.fromkeys(claims)),
-    )
+        rows += _texts(section, trust)
+        headings += [section.where] * len(section.rows)
+    if any(texts[-1] for texts in rows):
+        headers.append("no score")
+    notes = [_READING] if rows else []
+    rows = [texts[: len(headers)] for texts in rows]
+    return Summary(headers, rows, headings=headings, notes=notes)
+
+
+def _texts(section: Section, trust: Trust) -> list[list[str]]:
+    """Return the cells of the first table, the last those without a score."""
+    table = front_table(section, section.rows, trust)
+    lines = []
+    for row, cells in zip(section.rows, table.rows, strict=True):
+        rank, name, worst, *rest = map(short_text, cells, table.columns)
+        number, _, attack = worst.partition(" ")
+        lines.append([rank, name, number, attack, *rest, _lacking(row)])
+    return lines
 
 
 def _lacking(row: Row) -> str:
-    return ", ".join(
-        f"{n} {what}" for what, n in sorted(row.outcomes.items()) if n and what != "ok"
-    )
+    outcomes = [(name, n) for name, n in sorted(row.outcomes.items()) if n and name != "ok"]
+    return ", ".join(f"{n} {name}" for name, n in outcomes)
 
 
 def short_text(cell: Content, column: Column) -> str:
-    """``.619±.033 fedmia-ii``, ``+1.2 [0.3, 2.1]``: one place of a table without blanks in a
-    number.
-    """
+    """Return ``.619±.033 fedmia-ii``, ``+1.2 [0.3, 2.1]``: a cell without blanks in a number."""
     if cell is None or (isinstance(cell, Value) and cell.mean is None):
         return "n/a"
     if not isinstance(cell, Value):
         return plain_text(cell)
-    shown = amount(cell, column).replace(" ± ", "±")
-    return (re.sub(r"(?<!\d)0\.", ".", shown) if column.digits > 2 else shown) + plain_text(
-        cell.suffix
-    )
+    text = amount(cell, column).replace(" ± ", "±")
+    if column.digits > 2:
+        text = re.sub(r"(?<!\d)0\.", ".", text)
+    return text + plain_text(cell.suffix)

@@ -33,8 +33,10 @@ class RankingColumn:
     scale: float = 1.0
     """factor of what is printed"""
     signed: bool = False
-    at_a_glance: bool = True
-    """whether the first table and the terminal show it"""
+    terminal: str = ""
+    """title in a terminal; empty: neither that nor the first table shows it"""
+    attack: Callable[[RowSummary], str] = lambda row: ""
+    """attack that the number is of, written behind it"""
 
     @property
     def heading(self) -> Column:
@@ -61,7 +63,9 @@ COLUMNS = (
     RankingColumn(
         key="worst",
         title="worst case AUC",
+        terminal="worst AUC",
         number=lambda row: row.worst,
+        attack=lambda row: row.attack,
         hover="AUC of an adversary who picks attack and sign on the other seeds. 0.5 is guessing, "
         "lower is better.",
         direction="lower",
@@ -69,6 +73,7 @@ COLUMNS = (
     RankingColumn(
         key="mean",
         title="mean AUC",
+        terminal="mean AUC",
         number=lambda row: row.mean,
         hover="AUC over all attacks that beat chance on the undefended run. Lower is better.",
         direction="lower",
@@ -76,7 +81,9 @@ COLUMNS = (
     RankingColumn(
         key="tf01",
         title="worst TF01",
+        terminal="TF01 %",
         number=lambda row: row.tf01,
+        attack=lambda row: row.tf01_attack,
         hover="Share of members found while 0.1 % of the non-members are called members. Lower is "
         "better.",
         direction="lower",
@@ -86,6 +93,7 @@ COLUMNS = (
     RankingColumn(
         key="delta",
         title="delta-accuracy",
+        terminal="delta-acc",
         number=lambda row: row.delta_accuracy,
         hover="Test accuracy minus that of the undefended run of the same seed.",
         direction="higher",
@@ -103,7 +111,6 @@ COLUMNS = (
         unit="%",
         digits=1,
         scale=100,
-        at_a_glance=False,
     ),
     RankingColumn(
         key="contribution",
@@ -115,11 +122,11 @@ COLUMNS = (
         digits=2,
         scale=100,
         signed=True,
-        at_a_glance=False,
     ),
     RankingColumn(
         key="runtime",
         title="runtime",
+        terminal="runtime",
         number=lambda row: row.runtime,
         hover="Training CPU time over that of the row with 1.00 x.",
         direction="lower",

@@ -1,29 +1,34 @@
-"""A results folder as a document: headings, notes, tables and images in their order, which any
-report can write.
+"""A results folder as blocks: headings, notes, tables and images in their order, on one page or in
+full.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import fedbench.core
-from fedbench.core.contract.board import Block, Fold, Heading, Image, Note, Text, Words
+from fedbench.core.contract.board import Block, Bullets, Heading, Image, Note, Table, Text, Words
 from fedbench.core.store.integrity import key_of
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import MARKER, Results
 from fedbench.core.store.stored_suites import ID
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn, drawn_on_board
 from fedbench.leaderboard.figures import image_of, roc_figure, tradeoff_figure
+from fedbench.leaderboard.markdown import render
+from fedbench.leaderboard.statistics.rows import outcome_of
 from fedbench.leaderboard.statistics.sections import Section, build_sections, newest
 from fedbench.leaderboard.submissions.trust import Marks
 from fedbench.leaderboard.tables import ranking
+from fedbench.leaderboard.tables.answer import caveats
 from fedbench.leaderboard.tables.attacks import (
     attack_tables,
+    auc_table,
     decision_tables,
     fact_table,
     group_table,
@@ -38,59 +43,41 @@ from fedbench.leaderboard.tables.common import (
 )
 from fedbench.leaderboard.tables.provenance import (
     mixed_note,
-    provenance_blocks,
+    packages,
+    provenance_lines,
     setting_bullets,
     unscored_blocks,
 )
-from fedbench.leaderboard.tables.tradeoffs import adversary_table, paired_table, pareto_table
+from fedbench.leaderboard.tables.tradeoffs import adversary_table, paired_table
 
-READING = Note(
-    sentence(
-        "How to read it: an attack's AUC is the chance that it ranks a member above a non-member; "
-        "0.5 is guessing. TF01 is the\n"
-        "share of members it finds, in percent, while 0.1 % of the non-members are called members. "
-        "The adversary has a data set\n"
-        "of its own: the sign of a score, and the attack of the worst case, are chosen on the "
-        "other seeds' federations and\n"
-        "judged on the one at hand, so without a leak both are 0.5. Non-members are from outside "
-        "the federation. Only attacks\n"
-        "that beat chance on the undefended run count. `±` and brackets are 95 % intervals: the "
-        "widest of resampling the\n"
-        "candidates, Student's t over seeds x targets and over seeds; none is too narrow for the "
-        "largest of all attacks.\n"
-        "Lower is better; **bold** is lower than every other defense with significance. A range "
-        "lists the ranks that the tests\n"
-        "leave open (paired, Holm); ranges that overlap are no tie. A row with scores missing or "
-        "refuted has no rank. Floors are\n"
-        "rows for comparison, not defenses. Accuracy is that of the test samples, the mean over "
-        "the last three audited rounds;\n"
-        "delta-accuracy is paired with the undefended run of the same seed, in percentage points, "
-        "with the variance of training;\n"
-        "runtime is training CPU time over that of the row with 1 (n/a across machines and on busy "
-        "ones). docs/method.md has the\n"
-        "definitions."
-    )
+MOST_LINES = 160
+TABLE_ROWS = (16, 10, 6, 4)
+"""rows of a table; the first number with which the page is short enough is taken"""
+MOST_UNSCORED = 5
+MORE = (
+    "Every table and figure: `fedbench leaderboard RESULTS --full`; to look at: `fedbench "
+    "leaderboard RESULTS --html DIR`; docs/method.md has the definitions."
 )
-
 # hex digits of an id: two of a million boards have the same with a chance below one in 500
 _LENGTH = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Records and the notes of their folder. ``superseded``: number of records left out;
-    ``published``: the suite's entries of published numbers; ``analyses``: those the suite names,
-    None: the built-in ones; ``marks``: how far the records can be trusted; ``plan``: the id of the
-    stored suite.
-    """
+    """Records and the notes of their folder."""
 
     records: Sequence[LoadedRecord]
     title: str
     superseded: int = 0
+    """number of records left out"""
     published: Sequence[dict[str, Any]] = ()
+    """the suite's entries of published numbers"""
     analyses: Sequence[Any] | None = None
+    """analyses that the suite names; None: the built-in ones"""
     marks: Marks | None = None
+    """how far the records can be trusted"""
     plan: str | None = None
+    """id of the stored suite"""
 
     @cached_property
     def newest(self) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
@@ -99,22 +86,26 @@ class Source:
 
     @cached_property
     def sections(self) -> list[Section]:
-        """In the board's order."""
-        return build_sections(
-            self.newest[0], self.marks.refuted if self.marks is not None else None
-        )
+        """Sections in the board's order."""
+        if self.marks is None:
+            return build_sections(self.newest[0])
+        return build_sections(self.newest[0], self.marks.refuted)
 
     @property
     def trust(self) -> ranking.Trust:
         """The trust mark of a row, where some record is imported or not repeatable."""
-        marked = self.marks is not None and any(
-            self.marks.level(r) != "measured here" for r in self.newest[0]
-        )
-        return self.marks.of_row if self.marks is not None and marked else None
+        marks = self.marks
+        if marks is None or all(marks.level(r) == "measured here" for r in self.newest[0]):
+            return None
+        return marks.of_row
 
 
 def source_of(results: Path) -> Source:
-    """The records of the folder's last plan. Raises UserError for records that cannot be used."""
+    """Return the records of the folder's last plan.
+
+    Raises:
+        UserError: for records that cannot be used.
+    """
     records, superseded = Results(results).planned(load_records(results))
     marker = Results(results).marker() if (results / MARKER).is_file() else {}
     suites = ", ".join(sorted({r.record.suite for r in records}))
@@ -141,44 +132,14 @@ def uncounted(source: Source) -> list[Block]:
     return notes
 
 
-def document(source: Source, plots: bool = True) -> list[Block]:
-    """The whole board, all but its first tables in ``Fold`` blocks; the same records give the same
-    blocks. ``plots``: with images.
-
-    Raises UserError if two records of one target have different candidates.
-    """
-    records, sections = source.newest[0], source.sections
-    analyses = drawers(source.analyses, sections)
-    fronts: list[Block] = []
-    details: list[Block] = []
-    for i, section in enumerate(sections):
-        if i == 0 or _setting(sections[i - 1]) != _setting(section):
-            details += _introduced(section, sections)
-        details += _section(section, analyses, plots, source.trust)
-        fronts += ranking.front_blocks(section, source.trust)
-        section.comparison.scores.forget()
-    blocks: list[Block] = [Heading(1, source.title), _cited(records)]
-    blocks += [*ranking.caveats(sections), *([ranking.READING] if sections else []), *fronts]
-    blocks += [*mixed_note(records), *uncounted(source)]
-    blocks.append(Fold(Words("How to read this board in full"), (READING,)))
-    blocks += folded(ranking.across_settings(sections), "Every defense in every setting")
-    blocks += details
-    for analysis in analyses:
-        blocks += folded(drawn_on_board(analysis, sections, source.published))
-    blocks += folded(unscored_blocks(sections))
-    end = "Packages, versions, commits, machine and data behind the board"
-    blocks += folded(provenance_blocks(records, _origin(source, records)), end)
-    return without_empty_tables(blocks)
-
-
 @cache
 def rules_digest() -> str:
-    """Hex sha256 over the files that turn records into a board's numbers; line ends do not
+    """Return hex sha256 over the files that turn records into a board's numbers; line ends do not
     count.
     """
-    here, core = Path(__file__).parent, Path(fedbench.core.__path__[0])
+    leaderboard, core = Path(__file__).parent, Path(fedbench.core.__path__[0])
     h = hashlib.sha256()
-    for folder in (core / "metrics", here / "statistics", here / "tables"):
+    for folder in (core / "metrics", leaderboard / "statistics", leaderboard / "tables"):
         for path in sorted(folder.glob("*.py")):
             content = path.read_bytes().replace(b"\r\n", b"\n")
             h.update(f"{folder.name}/{path.name}:{len(content)};".encode() + content)
@@ -186,103 +147,163 @@ def rules_digest() -> str:
 
 
 def board_id(records: Iterable[LoadedRecord]) -> str:
-    """``fb-`` and hex digits: another one exactly when a record, the number of them, or a rule is
-    another.
+    """Return ``fb-`` and hex digits, which differ exactly when a record, the number of them, or a
+    rule does.
     """
     digests = sorted(r.record.digest for r in records)
     return f"fb-{key_of({'rules': rules_digest(), 'records': digests})[:_LENGTH]}"
 
 
-def _cited(records: Sequence[LoadedRecord]) -> Note:
-    """The identifier of exactly these records under exactly these rules, and the command that makes
-    the board again.
+# -- one page --------------------------------------------------------------------------------------
+
+
+def one_page(source: Source, plots: bool = True) -> list[Block]:
+    """Return the blocks of a page of at most ``MOST_LINES`` lines of Markdown.
+
+    Long tables show their first rows, and a board of many sections its first sections. ``plots``:
+    with the trade-off of the first section.
     """
-    made = f"`{board_id(records)}`, made from {len(records)} records"
-    return Note(sentence(f"Board id: {made} by `fedbench leaderboard RESULTS`."))
+    number = len(source.sections)
+    sizes = [(number, rows) for rows in TABLE_ROWS]
+    sizes += [(sections, TABLE_ROWS[-1]) for sections in range(number - 1, 0, -1)]
+    for sections, rows in sizes:
+        blocks = _page(source, source.sections[:sections], rows, plots)
+        if render(blocks).count("\n") <= MOST_LINES:
+            break
+    return blocks
+
+
+def _page(source: Source, first: list[Section], most_rows: int, plots: bool) -> list[Block]:
+    sections, records = source.sections, source.newest[0]
+    blocks: list[Block] = [Heading(1, source.title), *caveats(sections)]
+    if sections:
+        blocks.append(ranking.READING)
+    for section in first:
+        blocks += ranking.front_blocks(section, source.trust, most_rows)
+    blocks += [*mixed_note(records), *uncounted(source)]
+    if left_out := len(sections) - len(first):
+        text = f"{left_out} more settings and coalitions are in the full board."
+        blocks.append(Note(Words(text)))
+    if first:
+        blocks.append(auc_table(first[0], ranking.first_rows(first[0], most_rows)))
+    places = len(sections) <= ranking.MOST_SECTIONS
+    blocks += ranking.across_settings(sections, most_rows, places)
+    blocks += _unscored(sections)
+    blocks = without_empty_tables(blocks)
+    figure = tradeoff_figure(first[0]) if plots and first else None
+    if figure is not None:
+        blocks.append(image_of(figure, first[0]))
+    heading = Heading(2, Words("Provenance"))
+    return [*blocks, heading, _short_provenance(records), Note(sentence(MORE))]
+
+
+def _short_provenance(records: Sequence[LoadedRecord]) -> Bullets:
+    outcomes = Counter(map(outcome_of, records))
+    counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items()))
+    board = sentence(f"board `{board_id(records)}`, made from {len(records)} records ({counts})")
+    return Bullets((board, *provenance_lines(records)))
+
+
+def _unscored(sections: list[Section]) -> list[Block]:
+    """Return the first cells without a score, and how many more there are."""
+    blocks: list[Block] = []
+    for block in unscored_blocks(sections):
+        if isinstance(block, Table) and len(block.rows) > MOST_UNSCORED:
+            more = f"{len(block.rows) - MOST_UNSCORED} more rows are in the full board."
+            block = replace(block, rows=block.rows[:MOST_UNSCORED], footnotes=(Words(more),))
+        blocks.append(block)
+    return blocks
+
+
+# -- every table and figure ------------------------------------------------------------------------
+
+
+def document(source: Source, plots: bool = True) -> list[Block]:
+    """Return every table and figure, all but the first tables in ``Fold`` blocks; the same records
+    give the same blocks. ``plots``: with images.
+    """
+    sections, records = source.sections, source.newest[0]
+    analyses = drawers(source.analyses, sections)
+    fronts: list[Block] = []
+    details: list[Block] = []
+    settings: list[tuple[str, str]] = []
+    for section in sections:
+        setting = section.suite, section.setting
+        if setting not in settings:
+            details += _introduced(section, sections)
+            settings.append(setting)
+        details += _section(section, analyses, plots, source.trust)
+        fronts += ranking.front_blocks(section, source.trust)
+        section.comparison.scores.forget()
+    cited = sentence(f"Board id: `{board_id(records)}`, made from {len(records)} records.")
+    blocks: list[Block] = [Heading(1, source.title), Note(cited), *caveats(sections)]
+    if sections:
+        blocks.append(ranking.READING)
+    blocks += [*fronts, *mixed_note(records), *uncounted(source)]
+    blocks += [*folded(ranking.across_settings(sections)), *details]
+    for analysis in analyses:
+        blocks += folded(drawn_on_board(analysis, sections, source.published))
+    blocks += folded(unscored_blocks(sections))
+    lines = (*_origin(source, records), packages(records), *provenance_lines(records))
+    blocks += folded([Heading(2, Words("Provenance")), Bullets(lines)])
+    return without_empty_tables(blocks)
 
 
 def _origin(source: Source, records: Sequence[LoadedRecord]) -> list[Text]:
-    lines = source.marks.lines(records) if source.marks is not None else []
+    """Say which records came from elsewhere, and what runs the suite again."""
+    lines: list[Text] = []
+    if source.marks is not None:
+        lines += source.marks.lines(records)
     if source.plan is not None:
-        again = (
-            Words(f"fedbench run RESULTS/suites/{source.plan}.yaml", "code")
-            if ID.fullmatch(source.plan)
-            else source.plan
-        )
+        again: Text = source.plan
+        if ID.fullmatch(source.plan):
+            again = Words(f"fedbench run RESULTS/suites/{source.plan}.yaml", "code")
         lines.append(sentence("suite as it was resolved, to run again: {}", again))
     return lines
 
 
-def _setting(section: Section) -> tuple[str, str]:
-    return section.suite, section.setting
-
-
-def setting_of(section: Section, sections: Sequence[Section]) -> Block:
-    """The description of a section's setting, from the records of all its sections."""
-    same = [s for s in sections if _setting(s) == _setting(section)]
-    tuning = {seed for s in same if s.tuning is not None for seed in s.tuning.seeds}
-    return setting_bullets([r for s in same for r in s.records], sorted(tuning))
-
-
 def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
-    several = len({s.suite for s in sections}) > 1
-    name = f"{section.suite}: {section.setting}" if several else section.setting
-    summary = Words(
-        "What the setting is: data, model, partition, federation, audit, seeds, threat model"
-    )
-    return [
-        Heading(2, sentence("Setting {}", name)),
-        Fold(summary, (setting_of(section, sections),)),
-    ]
+    """Return the heading of a setting and its description, from the records of all its sections."""
+    setting = section.suite, section.setting
+    records: list[LoadedRecord] = []
+    tuning: set[int] = set()
+    for s in sections:
+        if (s.suite, s.setting) == setting:
+            records += s.records
+            if s.tuning is not None:
+                tuning |= set(s.tuning.seeds)
+    name = section.setting
+    if len({s.suite for s in sections}) > 1:
+        name = f"{section.suite}: {section.setting}"
+    lead = "What the setting is: data, model, partition, federation, audit, seeds, threat model"
+    described = fold(lead, [setting_bullets(records, sorted(tuning))])
+    return [Heading(2, sentence("Setting {}", name)), *described]
+
+
+def _images(section: Section) -> list[Block]:
+    figures = tradeoff_figure(section), roc_figure(section)
+    return [image_of(figure, section) for figure in figures if figure is not None]
 
 
 def _section(
     section: Section, analyses: Sequence[Drawer], plots: bool, trust: ranking.Trust
 ) -> list[Block]:
-    """Tables first, images last."""
-    made = {
-        place: [b for a in analyses if a.place == place for b in drawn(a, section, plots)]
-        for place in ("attacks", "costs")
-    }
-    tables, images = (
-        {
-            place: [b for b in blocks if isinstance(b, Image) == seen]
-            for place, blocks in made.items()
-        }
-        for seen in (False, True)
-    )
-    own = [tradeoff_figure(section), roc_figure(section)] if plots else []
-    shown = [image_of(figure, section) for figure in own if figure is not None]
-    figures = [*shown, *images["costs"], *images["attacks"]]
+    """Return a section's tables, then its images."""
+    images = _images(section) if plots else []
+    drawings: dict[str, list[Block]] = {"attacks": [], "costs": []}
+    for analysis in analyses:
+        for block in drawn(analysis, section, plots):
+            (images if isinstance(block, Image) else drawings[analysis.place]).append(block)
+    ranks: list[Block] = [counts_note(section), ranking.ranking_table(section, trust)]
+    ranks += [*ranking.canary_table(section), *remarks(section)]
+    by_attack: list[Block] = [*attack_tables(section), *fact_table(section)]
+    by_attack += [*decision_tables(section), *drawings["attacks"]]
+    beside: list[Block] = [*adversary_table(section), group_table(section)]
+    beside += [*paired_table(section), *drawings["costs"]]
     return [
         Heading(3, sentence("Coalition {}, {} view", section.coalition, section.view)),
-        *fold(
-            "Ranks with all columns",
-            [
-                counts_note(section),
-                ranking.ranking_table(section, trust),
-                *ranking.canary_table(section),
-                *remarks(section),
-            ],
-        ),
-        *fold(
-            "Attack by attack",
-            [
-                *attack_tables(section),
-                *fact_table(section, [end for a in analyses for end in a.tells]),
-                *decision_tables(section),
-                *tables["attacks"],
-            ],
-        ),
-        *fold(
-            "Beside undefended",
-            [
-                *adversary_table(section),
-                group_table(section),
-                *paired_table(section),
-                *pareto_table(section),
-                *tables["costs"],
-            ],
-        ),
-        *fold(f"Figures ({len(figures)})", figures),
+        *fold("Ranks with all columns", ranks),
+        *fold("Attack by attack", by_attack),
+        *fold("Beside undefended", beside),
+        *fold(f"Figures ({len(images)})", images),
     ]

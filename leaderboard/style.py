@@ -20,22 +20,22 @@ MARKERS = "oD^vP*X<>ph"
 
 
 def colour(i: int) -> str:
-    """Of the i-th defense, distinguishable with every common colour blindness."""
+    """Return the colour of the i-th defense, distinguishable with every common colour blindness."""
     return COLOURS[i % len(COLOURS)]
 
 
 def dashes(i: int) -> Any:
-    """A matplotlib line style."""
+    """Return a matplotlib line style."""
     return DASHES[i % len(DASHES)]
 
 
 def marker(i: int) -> str:
-    """A matplotlib marker."""
+    """Return a matplotlib marker."""
     return MARKERS[i % len(MARKERS)]
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches, imported late."""
+    """Return an empty figure of so many inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
@@ -56,18 +56,11 @@ def row_styles(section: Section) -> dict[str, dict[str, Any]]:
     styles: dict[str, dict[str, Any]] = {}
     defended = sorted(r.label for r in section.rows if not r.undefended)
     for i, label in enumerate(defended):
-        styles[label] = {
-            "color": colour(i),
-            "ls": dashes(i),
-            "marker": marker(i),
-            "lw": 1.5,
-            "zorder": 3,
-        }
-    for row in section.rows:
-        if row.undefended:
-            styles[row.label] = {"color": "black", "ls": "-", "marker": "s", "lw": 1.8, "zorder": 2}
-    shown = {r.label for r in section.rows if r.means("auc")}
-    return {label: style for label, style in styles.items() if label in shown}
+        look = {"color": colour(i), "ls": dashes(i), "marker": marker(i)}
+        styles[label] = {**look, "lw": 1.5, "zorder": 3}
+    black = {"color": "black", "ls": "-", "marker": "s", "lw": 1.8, "zorder": 2}
+    scored = [row for row in section.rows if row.means("auc")]
+    return {row.label: styles.get(row.label, black) for row in scored}
 
 
 def legend_name(row: Row) -> str:
@@ -76,5 +69,5 @@ def legend_name(row: Row) -> str:
 
 
 def title_of(section: Section) -> str:
-    """Where the figure belongs."""
+    """Return where the figure belongs."""
     return literal(section.where, 90)

@@ -143,13 +143,6 @@ class Runs(Defense):
         return BLANK[ctx.round]
 
 
-class AnswersEachSampleAlone(Defense):
-    """Answers that are centred over the chunk."""
-
-    def answer(self, logits, ctx):
-        return logits - logits.mean(0)
-
-
 class DefaultsConstruct(Defense):
     """A constructor that does not call that of its base."""
 

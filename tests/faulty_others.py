@@ -1,4 +1,4 @@
-"""Models, data sets, signals and analyses with one mistake each: a class is called as the check
+"""Models, data sets and signals with one mistake each: a class is called as the check
 that must find it.
 """
 
@@ -8,16 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedbench.core import Analysis, Data, Dataset, Findings, Model, Number, Signal
+from fedbench.core import Data, Dataset, Model, Signal
 
 # --- models ---------------------------------------------------------------------------------------
-
-
-class SoundModel(Model):
-    """One layer."""
-
-    def build(self, input_shape, n_classes):
-        return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), n_classes))
 
 
 class Unused(nn.Module):
@@ -128,27 +121,8 @@ class OtherSeedOtherSplit(SoundData):
 # --- signals --------------------------------------------------------------------------------------
 
 
-class SoundSignal(Signal):
-    """The largest logit."""
-
-    def measure(self, probe):
-        return probe.logits.amax(1)
-
-
 class ChunkIndependent(Signal):
     """Against the batch's mean."""
 
     def measure(self, probe):
         return probe.logits.amax(1) - probe.logits.mean()
-
-
-# --- analyses and reports -------------------------------------------------------------------------
-
-
-class SoundAnalysis(Analysis):
-    """The share of samples that belong to clients."""
-
-    needs = frozenset({"loss"})
-
-    def analyse(self, run, judgement):
-        return Findings({"share": Number(float((run.pool >= 0).mean()))})

@@ -26,10 +26,6 @@ EXAMPLES = {
         ("params: {sigma: 0.01}", f"grid: {{sigma: {list(range(40))}, b: {list(range(40))}}}"),
         "grid has 1,600 combinations, more than 1,000",
     ),
-    "brackets without end": (
-        ("name: small", "name: small\ntitle: " + "[" * 4_000),
-        "nested too deeply",
-    ),
     "a client 2,500 times": (
         ("pair, half", f"{{name: m, clients: {[0] * 2_500}}}"),
         "the client 0 is given twice",

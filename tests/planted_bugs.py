@@ -1,6 +1,4 @@
-"""Bugs that are planted in a copy of the tree: what the oracle, the gate and the quick tests must
-find.
-"""
+"""Bugs that are planted in a copy of the tree: what the oracle and the gate must find."""
 
 from __future__ import annotations
 
@@ -94,19 +92,5 @@ OF_THE_GATE = {
         "targets = of_target(measured, observations)",
         "targets = of_others(measured, observations)[:, 0]",
         {"fedmia-i", "fedmia-ii"},
-    ),
-}
-
-# of `tests/test_cohort.py`: neither the oracle's suites nor the gate's keep moments
-OF_THE_QUICK_TESTS = {
-    "Adam's kept moments by row": (
-        "core/federation/optimizer.py",
-        "[self._moments[k] for k in clients]",
-        "[self._moments.setdefault(row, self._fresh()) for row in range(len(clients))]",
-    ),
-    "Adam's moments by place among the active rows": (
-        "core/federation/optimizer.py",
-        "[self._states[i] for i in rows]",
-        "[self._states[n] for n, _ in enumerate(rows)]",
     ),
 }

@@ -9,13 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from fedbench.core.cli.run import command as run
+from fedbench.core.registry.components import Registry
+from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.store.reading import LoadedRecord, all_paths, load_records, read_run
 from fedbench.core.store.run_file import CellResult, digest_of_arrays, write_run
 
@@ -69,6 +73,16 @@ def changed(folder: Path, change: dict, **more: Any) -> Path:
     return suite(folder, settings=settings_of(folder, change), **more)
 
 
+@cache
+def plan_once() -> None:
+    """Plan a suite in this process: every fork that plans inherits what it imported and read."""
+    from fedbench.core.run.expand import make_plan  # and torch, which not every Python here has
+
+    with TemporaryDirectory() as folder:
+        path, registry = suite(Path(folder), defenses=["cofedmid"]), Registry.discover()
+        make_plan(*load_and_check(path, registry), registry, Path(folder), "cpu")
+
+
 def invoke(*args: object, status: int = 0) -> str:
     """The output of `fedbench run` with these arguments, called in this process; a ``UserError``
     passes.
@@ -87,6 +101,7 @@ def finish(folder: Path) -> Path:
 
 def called(*args: object) -> tuple[int, str]:
     """(exit status, output) of the same, however it ends."""
+    plan_once()
     result = CliRunner().invoke(run, [*map(str, args), "--no-plots"])
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception

@@ -114,7 +114,8 @@ def test_a_child_that_prints_without_end_is_ended_at_its_limit():
         while True:
             os.write(1, b"x" * 10_000 + b"\n")
 
-    child = Child(work, SOON, printed=lambda block: time.sleep(0.001))
+    limits = TimeLimits(cpu_s=0.02)  # it waits for its reader most of the time
+    child = Child(work, limits, printed=lambda block: time.sleep(0.001))
     assert list(child) == [] and child.timed_out
 
 

@@ -1,4 +1,4 @@
-"""The commands that compute nothing: help, list, validate, plugins, doctor, completion."""
+"""The commands that compute nothing, and what a shell completes."""
 
 import errno
 import json
@@ -18,7 +18,6 @@ from good_suite import edited as edited_spec
 from fedbench.core import UserError
 from fedbench.core.cli import machine
 from fedbench.core.cli import main as cli_main
-from fedbench.core.cli.machine import VARIABLE
 from fedbench.core.cli.main import COMMANDS, cli, main
 from fedbench.core.registry.kinds import PLURAL
 from fedbench.suites import shipped_suites
@@ -351,7 +350,7 @@ def test_doctor_reports_the_machine_and_names_problems(tmp_path, monkeypatch, fe
 
 def names(*words: str, incomplete: str = "") -> set[str]:
     """What a shell offers after these words; ``(type)`` where it looks for files itself."""
-    found = get_completion_class("bash")(cli, {}, "fedbench", VARIABLE).get_completions(
+    found = get_completion_class("bash")(cli, {}, "fedbench", "_FEDBENCH_COMPLETE").get_completions(
         list(words), incomplete
     )
     return {item.value if item.type == "plain" else f"({item.type})" for item in found}
@@ -366,9 +365,3 @@ def test_a_tab_offers_commands_options_and_suites():
     assert names("run", "x", "--rerun") == {"missing", "failed", "always", "never"}
     assert names("run") == names("validate", "clustered") == set(shipped_suites())
     assert names("run", incomplete="../elsewhere/a") == names("show") == {"(file)"}
-
-
-def test_the_script_of_each_shell(fedbench):
-    for shell in ("bash", "zsh", "fish"):
-        status, script, _ = fedbench("completion", shell)
-        assert (status, f"{VARIABLE}={shell}_complete" in script) == (0, True), shell

@@ -10,7 +10,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -114,27 +113,6 @@ def test_every_document_that_is_named_and_every_link_leads_somewhere():
     assert offenders == {}
 
 
-def test_the_check_of_links_finds_each_kind_of_mistake():
-    assert bad_mentions("nowhere.md (docs/absent.png) docs/methods/quirks.md#f99") == [
-        "docs/absent.png",
-        "docs/methods/quirks.md",
-        "nowhere.md",
-    ]
-    bad = (
-        "[a](absent.md) [b](README.md#no-such) [c](#nor-this) `core/absent/` `plugins/x_*.py` "
-        "`absent_file.py`"
-    )
-    assert len(bad_links(bad, ROOT)) == 6
-    good = (
-        "# A title, here\n[a](README.md#commands) [b](#a-title-here) [c](https://example.org) "
-        "`[d](absent.md)` `core/metrics/`"
-    )
-    assert bad_links(good, ROOT) == []
-    page = f"{SOURCE}/blob/main/docs/gate.md"
-    mine = f"[a]: {page}#verdicts\n[b]: {page}#gone\n[c]: {SOURCE}/raw/main/no"
-    assert bad_links(mine, ROOT) == ["docs/gate.md#gone", "no"]
-
-
 def test_the_readme_of_an_index_page_has_whole_addresses_and_every_label_has_one():
     prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", README, flags=re.DOTALL | re.MULTILINE)
     assert re.findall(r"\]\((?!https:)|^\[[^]]+\]: (?!https:)", prose, re.MULTILINE) == []
@@ -196,21 +174,6 @@ def test_every_command_that_is_shown_exists_with_its_options():
     assert problem(["compare", "a", "b", "--fail-off", "worse"]).startswith("No such option")
 
 
-def test_ci_takes_its_commands_from_the_readme_and_they_start_from_nothing():
-    text = (ROOT / ".ci" / "run").read_text()
-    function = re.search(r"^readme\(\) \{.*?^\}", text, re.MULTILINE | re.DOTALL).group()
-    for name in ("run-command", "test-command"):
-        (marked,) = re.findall(
-            rf"<!-- {name} -->\n```\n(.*)\n```", (ROOT / "README.md").read_text()
-        )
-        assert f"readme {name}" in text
-        call = ["bash", "-c", f"{function}\nreadme {name}"]
-        assert (
-            subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-            == marked + "\n"
-        )
-
-
 def test_the_image_runs_the_commands_of_the_readme():
     image = (ROOT / "examples" / "docker" / "Dockerfile").read_text()
     run, test = (
@@ -233,58 +196,6 @@ def test_the_image_runs_the_commands_of_the_readme():
         "package-dir"
     ].values()
     assert set(packages) <= copied and all((ROOT / name).exists() for name in copied)
-
-
-# the package that a reader has just written
-OF_THE_TEXT = {"$distribution", "fedbench-sign-update"}
-# without an index
-FOUND_BY_CI = {"fedbench-memory-top-k", "fedbench-merlin", "fedbench-control-charts"}
-
-
-def installed_names(path):
-    """Names of packages that the commands and requirements of a file give to pip; paths and
-    computed names are none.
-    """
-    text = path.read_text()
-    word = r"'[^']*'|[^\s'\",;`&|#()]+"
-    words = re.findall(
-        word, " ".join(re.findall(rf"pip (?:install|download)((?: +(?:{word}))+)", text))
-    )
-    if path.name.startswith("requirements"):
-        words += re.sub(r"#.*", "", text).split()
-    if path.name.startswith("pyproject.toml"):
-        project = tomllib.loads(re.sub(r"^\$name|\$author_quoted", '""', text, flags=re.M))
-        lists = [
-            project["build-system"]["requires"],
-            *project["project"].get("optional-dependencies", {}).values(),
-        ]
-        words += [
-            word for one in [project["project"].get("dependencies", []), *lists] for word in one
-        ]
-    names = (
-        re.match(r"\$?\w[\w.-]*(?=$|[\[<>=!~$ ])", w.strip("'")) for w in words if "/" not in w
-    )
-    return {name[0] for name in names if name and not name[0].endswith(".txt")}
-
-
-def test_every_package_that_a_text_installs_is_ours_or_one_that_ours_requires():
-    """Their authors are known; any other name could be registered by a stranger."""
-    tracked = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split("\0")
-    outside = re.compile(r"tests/(?!plugin_example/)|leaderboard/boards/|.*\.(png|npz)$|$")
-    names = {name: installed_names(ROOT / name) for name in tracked if not outside.match(name)}
-    known = OF_THE_TEXT | names["pyproject.toml"]
-    names[".ci/examples"] -= FOUND_BY_CI
-    assert {name: found - known for name, found in names.items() if found - known} == {}
-    template = names["core/scaffold/templates/package/pyproject.toml.in"]
-    assert template == {PROJECT["name"], "setuptools", "pytest", "ruff"}
-    ours = (
-        "docs/site.md",
-        "examples/ci/fedbench-gate.yml",
-        "examples/results-repository/requirements.txt",
-    )
-    assert [names[name] for name in ours] == 3 * [{PROJECT["name"]}]
 
 
 def test_the_versions_of_python_are_those_that_ci_runs():

@@ -196,7 +196,7 @@ def measured(tmp_path):
     not equal.
     """
 
-    class Measured(Folder):
+    class WithFindings(Folder):
         def add(self, defense, attack, seed, outcome="ok", **change):
             mine = {"epsilon|": Number(2.0 + seed, 0.5, "per client"), "none": Number(None)}
             own = {
@@ -205,7 +205,7 @@ def measured(tmp_path):
             }
             return super().add(defense, attack, seed, outcome, **{"analyses": own, **change})
 
-    return Measured(tmp_path / "r", {"none": 1.0, "mixup": 0.5}).fill(seeds=range(5))
+    return WithFindings(tmp_path / "r", {"none": 1.0, "mixup": 0.5}).fill(seeds=range(5))
 
 
 def found_of(text, label):
@@ -218,6 +218,7 @@ def test_findings_of_an_analysis_that_is_not_installed_are_shown_by_the_generic_
     assert found_of(text, "mine")[0] == {
         "defense": "mixup",
         r"epsilon\| (per client)": f"4.000 ± {half:.3f}",
+        "none": "n/a",
     }
     assert [(r["defense"], r["attack"], r["n"]) for r in found_of(text, "by-attack")][:2] == [
         ("mixup", "fedmia-ii", "9.0"),

@@ -222,11 +222,11 @@ def test_shared_seeds_are_compared_in_pairs_and_others_unpaired(seeds, paired, c
     ("path", "value", "reason"),
     [
         ("run/setting/federation/rounds", 30, "federation.rounds 20 -> 30"),
-        ("run/digests/data", "other", "the data of 'digits' changed"),
-        ("run/digests/split", "other", "who holds which samples, or who is asked about"),
+        ("run/digests/data", "other", "the digest of the data changed"),
+        ("run/digests/split", "other", "the digest of the split changed"),
         ("run/defense/params/rate", 0.3, "rate 0.2 -> 0.3"),
         ("run/provenance/dtype", "float64", "dtype float32 -> float64"),
-        ("run/attacker", use("insider"), "adversary's attack none -> 'insider'"),
+        ("run/attacker", use("insider"), "attacker null -> insider"),
     ],
 )
 def test_another_protocol_is_not_comparable_and_fails_the_gate(path, value, reason):
@@ -241,7 +241,7 @@ def test_another_protocol_is_not_comparable_and_fails_the_gate(path, value, reas
     [
         ("run/digests/engine", "the engine's code changed", 6),
         ("attack/digest", "the code of attack", 4),
-        ("signals/loss/digest", "the code of signal 'loss' changed", 2),
+        ("signals/loss/digest", "the code of signals.loss changed", 2),
     ],
 )
 def test_changed_code_is_compared_and_named_unless_it_must_be_the_same(path, said, cells):

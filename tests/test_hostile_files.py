@@ -5,7 +5,6 @@ no text.
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import tarfile
 import tracemalloc
@@ -16,7 +15,7 @@ import pytest
 from PIL import Image
 
 from fedbench.core import UserError
-from fedbench.core.toolkit import archive_files, check_size, decode_images
+from fedbench.core.toolkit import decode_images
 from fedbench.core.toolkit.arrays import SUFFIXES
 from fedbench.plugins.datasets.folders import ImageFolder
 from fedbench.plugins.datasets.tabular import Location30
@@ -100,25 +99,6 @@ def test_an_archive_of_a_tabular_set_costs_no_more_than_the_set(home, start, zer
         f"{archive}: not unpacked: it holds {refusal}; get it from its official home",
     )
     assert peak < 16 * MIB
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path):
-    with open(tmp_path / "big", "wb") as f:
-        f.truncate(10**12)  # of holes: it takes no disk
-    with pytest.raises(
-        UserError, match="big: 1,000,000,000,000 bytes, at most 300 expected: not this data set"
-    ):
-        check_size(tmp_path / "big", 300)
-
-
-def test_files_of_an_archive_are_read_without_unpacking(tmp_path):
-    with tarfile.open(tmp_path / "a.tgz", "w:gz") as tar:
-        for name, content in (("d/one", b"1"), ("d/" + "long" * 60, b"22")):
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    found = {path.name: content.read() for path, content in archive_files(tmp_path / "a.tgz", 3)}
-    assert found == {"one": b"1", "long" * 60: b"22"} and os.listdir(tmp_path) == ["a.tgz"]
 
 
 def test_names_that_are_not_utf_8_are_names(home):

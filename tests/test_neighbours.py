@@ -105,6 +105,7 @@ def test_bytes_that_are_no_message_cost_one_worker(tmp_path, monkeypatch):
     assert list(records(tmp_path / "r")) == [("none", "loss-series", 3)]
 
 
+@pytest.mark.slow
 def test_a_closed_standard_input_costs_no_cell(tmp_path, bad):
     command = start(suite(tmp_path), tmp_path / "r", bad, preexec_fn=partial(os.close, 0))
     output, _ = command.communicate(timeout=HANG_S)

@@ -149,6 +149,7 @@ def test_a_script_runs_once_and_needs_no_guard_of_its_main_module(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_notebook_runs_and_is_committed_without_outputs(tmp_path):
     import nbformat
     from nbclient import NotebookClient

@@ -18,27 +18,16 @@ from running import called, fingerprint, records, suite
 
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
-from fedbench.core.run import ray_executor
-from fedbench.core.run.executor import Watcher
 from fedbench.core.run.job import job_json
 from fedbench.core.run.provenance import needs_of
 from fedbench.core.run.ray_executor import (
     CANNOT,
     MOST_RETRIES,
-    Node,
-    RayExecutor,
     RayRuns,
     keep_run,
-    require_room,
 )
-from fedbench.core.spec.suite import Limits
 from fedbench.core.store.integrity import sealed
 from fedbench.core.store.results import Results
-
-NODES = [
-    Node("a" * 8, "one", cpus=2, gpus=0, memory_gb=4.0),
-    Node("b" * 8, "two", cpus=1, gpus=1, memory_gb=8.0),
-]
 
 
 class Gone(Exception):
@@ -75,15 +64,7 @@ class FakeRay:
         return self.script[task]
 
     def nodes(self):
-        return [
-            {
-                "NodeID": n.id,
-                "NodeName": n.name,
-                "Alive": True,
-                "Resources": {"CPU": n.cpus, "GPU": n.gpus, "memory": n.memory_gb * 2**30},
-            }
-            for n in NODES
-        ]
+        return [{"NodeID": name * 8, "Alive": True} for name in "ab"]
 
 
 def returned(files=None, node="a" * 8, refused="", said=""):
@@ -206,21 +187,6 @@ def test_a_damaged_record_is_a_loss(job, done):
     assert "what the node returned cannot be used" in note
 
 
-# -- resources -------------------------------------------------------------------------------------
-
-
-def test_more_than_any_node_has_is_refused_with_what_each_has():
-    with pytest.raises(
-        UserError,
-        match=r"limits\.cpus is 2, limits\.gpus is 1, but one has gpus: 0; two has cpus: 1",
-    ):
-        require_room(Limits(cpus=2, gpus=1), NODES)
-    require_room(Limits(cpus=1, gpus=0.25, memory_gb=8), NODES)
-    with pytest.raises(ValueError, match="above 1 is a number of whole GPUs"):
-        Limits(gpus=1.5)
-    require_room(Limits(cpus=1, gpus=1, memory_gb=8), NODES)
-
-
 # -- the node's side, without Ray ------------------------------------------------------------------
 
 
@@ -277,22 +243,6 @@ def test_a_node_that_differs_from_the_driver_refuses(job, tmp_path, made, needs,
 
 
 # -- the command line ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("address", "why"),
-    [
-        ("127.0.0.1:1", "no answer"),
-        ("ray://head:10001", "run this command on a machine of the cluster"),
-        ("head:99999", "expected HOST:PORT"),
-    ],
-)
-def test_an_address_that_cannot_be_a_cluster_is_refused_before_ray_is_imported(
-    address, why, job, monkeypatch
-):
-    monkeypatch.setattr(ray_executor, "find_spec", lambda name: True)
-    with pytest.raises(UserError, match=why):
-        RayExecutor(address=address).execute([job], Watcher())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from boards import LEAK, Folder
 
 from fedbench.core import Attack, Observations
 from fedbench.core.contract.attack import View
@@ -16,9 +15,6 @@ from fedbench.core.run.job import SignalRequest, identity
 from fedbench.core.run.needs import compared, needed_rows
 from fedbench.core.run.scoring import ask
 from fedbench.core.run.train import Run, Trained, train
-from fedbench.core.store.reading import load_records
-from fedbench.leaderboard.tables.common import plain_text
-from fedbench.leaderboard.tables.provenance import setting_bullets
 from fedbench.testing.worlds import AUDIT, job_of, setting_of
 
 CLIENTS = 8
@@ -118,11 +114,3 @@ def test_it_is_part_of_a_run_where_it_leaves_clients_out():
         stated = n if n in (2, 3, CLIENTS - 2) else None
         assert job.references == stated and job.described()["audit"].get("references") == stated
         assert identity(job)["setting"]["audit"].get("references") == stated
-
-
-def test_a_board_states_how_many_clients_are_compared(tmp_path):
-    described = {"federation": {"clients": 1000}, "audit": {"references": 64}}
-    folder = Folder(tmp_path / "r", LEAK)
-    folder.add("none", "loss-series", 0, described=described)
-    lines = [plain_text(line) for line in setting_bullets(load_records(folder.root)).items]
-    assert "attacks compare a target with 64 of 1000 clients, drawn by key" in lines

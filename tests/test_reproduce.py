@@ -37,7 +37,7 @@ from fedbench.leaderboard.submissions import trust
 from fedbench.leaderboard.submissions.comparing import Compared, _tf01s, compare
 from fedbench.leaderboard.submissions.reproducing import Draw, sampled
 from fedbench.leaderboard.submissions.trust import pip_command
-from fedbench.leaderboard.tables.ranking import answer
+from fedbench.leaderboard.tables.answer import answer
 from fedbench.leaderboard.tables.tradeoffs import trade_off
 
 

@@ -19,6 +19,7 @@ TEMPLATE, GATE = EXAMPLES / "results-repository", EXAMPLES / "ci" / "fedbench-ga
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_bundle_is_checked_and_published(finished, tmp_path):
     """A branch adds a bundle and a file; then one with a bundle that is no bundle."""
     env = {

@@ -279,10 +279,6 @@ WRONG: dict[str, list[Wrong]] = {
             "5 samples for 12; ",
         ),
         (
-            lambda data, ctx: replace(data, y=data.y - 3),
-            "data.y from -3 to -1; expected labels in 0..2",
-        ),
-        (
             lambda data, ctx: replace(data, y=data.y + 1),
             "data.y from 1 to 3; expected labels in 0..2",
         ),
@@ -294,7 +290,6 @@ WRONG: dict[str, list[Wrong]] = {
     "assign": [
         (lambda models, ctx: torch.tensor(0), "a tensor of shape []; expected 0..1"),
         (lambda models, ctx: 2, "2; expected 0..1"),
-        (lambda models, ctx: -1, "-1; expected 0..1"),
     ],
     "select": [
         (
@@ -313,10 +308,6 @@ WRONG: dict[str, list[Wrong]] = {
             lambda ctx: Selection(torch.arange(3), batches=-1),
             "batches that are -1; expected None, or an integer >= 0",
         ),
-        (
-            lambda ctx: Selection(torch.arange(3), poisson=1),
-            "poisson that is 1; expected True or False",
-        ),
     ],
     "transform": [
         (lambda batch, ctx: batch.x, "a tensor of shape [5, 4]; expected Batch"),
@@ -327,10 +318,6 @@ WRONG: dict[str, list[Wrong]] = {
         (
             lambda batch, ctx: replace(batch, x=batch.x.double()),
             "batch.x that is float64; expected samples of float32",
-        ),
-        (
-            lambda batch, ctx: replace(batch, x=batch.x[:0], y=batch.y[:0]),
-            "batch.x that is an empty tensor; ",
         ),
         (
             lambda batch, ctx: replace(batch, y=batch.y + 1),
@@ -360,10 +347,6 @@ WRONG: dict[str, list[Wrong]] = {
     ],
     "protect": [
         (lambda update, ctx: update[:-1], f"a tensor of shape [50]; expected {VECTOR}"),
-        (
-            lambda update, ctx: update.to(torch.complex64),
-            f"a tensor of complex64; expected {VECTOR} of floats",
-        ),
         (lambda update, ctx: update.to_sparse(), "a sparse tensor; expected a dense one"),
     ],
     "coordinate": [
@@ -505,9 +488,8 @@ def test_an_exception_without_words_is_a_failure_with_a_place(error):
         ),
         ("check", lambda self, f: refuses(), "lower f: it removes all rows\nor add clients"),
         ("remarks", lambda self, f: "text", "Mine.remarks returned str; expected a list of texts"),
-        ("remarks", lambda self, f: [1], "Mine.remarks returned list; expected a list of texts"),
     ],
-    ids=["an answer", "a refusal", "a text", "numbers"],
+    ids=["an answer", "a refusal", "a text"],
 )
 def test_what_a_defense_says_before_round_1_is_checked(method, does, message):
     mine = type("Mine", (Defense,), {method: does})()

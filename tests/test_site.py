@@ -35,8 +35,8 @@ from fedbench.leaderboard.site.pages import BEFORE
 from fedbench.leaderboard.site.schema import read_board
 from fedbench.leaderboard.site.write import make_site
 from fedbench.leaderboard.statistics.roc import roc_band
+from fedbench.leaderboard.tables.answer import answer
 from fedbench.leaderboard.tables.common import TITLE
-from fedbench.leaderboard.tables.ranking import answer
 
 BOARDS = Path(__file__).parents[1] / "leaderboard" / "boards"
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"

@@ -375,6 +375,8 @@ def test_the_mistakes_of_many_coalitions_are_all_found(tmp_path):
 # a defense -> the rest of its message; (start) of a message that lists all names
 DEFENSES = {
     "3": ": expected text or a mapping, found 3",
+    "[none, mixup]": ": expected text or a mapping, found a list; defenses in order are one entry, "
+    "{name: FIRST, then: [SECOND]}",
     "{name: none, label: a "
     "b}": ".label: expected text without blanks and brackets, found the text 'a b'",
     "{name: grad-noise, grid: {sigma: []}}": ".grid.sigma: must not be empty",

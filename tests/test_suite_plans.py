@@ -4,6 +4,8 @@ that `--only` asks for.
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from fake_packages import install
 from good_suite import edited, write
@@ -213,6 +215,7 @@ def seeds(tuning, reported="[0, 1]"):
 def planned(tmp_path, registry):
     """The plan of the small suite with these edits."""
 
+    @cache
     def plan(*edits):
         return make_plan(
             *load_and_check(write(tmp_path, edited(PAIR, *edits)), registry),

@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 
 from fedbench.core.cli.suites import schema_text
 from fedbench.core.registry.components import Registry
+from fedbench.core.registry.kinds import KINDS
 from fedbench.core.spec.document import read
 from fedbench.suites import shipped_suites
 
@@ -48,6 +49,14 @@ def loads(folder: Path, text: str, registry: Registry = REGISTRY) -> bool:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("schema")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def imported() -> None:
+    """Every component's module, here and not in each fork that describes one."""
+    for kind in KINDS:
+        for component in REGISTRY.own(kind):
+            component.load()
 
 
 def test_the_committed_schema_is_what_the_command_makes():

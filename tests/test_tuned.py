@@ -16,7 +16,7 @@ from fedbench.core.metrics import hypervolume
 from fedbench.core.report import RowSummary, Table
 from fedbench.leaderboard.tables.attacks import attack_tables
 from fedbench.leaderboard.tables.ranking import ranking_table
-from fedbench.leaderboard.tables.tradeoffs import paired_table, pareto_table
+from fedbench.leaderboard.tables.tradeoffs import paired_table
 from fedbench.plugins.analyses.choice import Strengths
 from fedbench.plugins.analyses.strengths import Tuned
 
@@ -72,7 +72,7 @@ def test_what_is_reported_never_reads_a_tuning_seed(section, tmp_path):
     assert {label: changed.summary(label) for label in STRENGTHS} == {
         label: section.summary(label) for label in STRENGTHS
     }
-    for made in (ranking_table, attack_tables, paired_table, pareto_table):
+    for made in (ranking_table, attack_tables, paired_table):
         assert made(changed) == made(section)
 
 

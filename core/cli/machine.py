@@ -1,4 +1,4 @@
-"""`fedbench doctor`, `completion` and `clean`: facts of this machine, shells and caches."""
+"""`fedbench doctor` and `clean`: facts of this machine, and caches."""
 
 from __future__ import annotations
 
@@ -125,31 +125,6 @@ def _plugins() -> Iterator[Row]:
         yield "broken plugin", f"{plugin}: {plugin.reason}"
     for clash in registry.clashes:
         yield "clash", str(clash)
-
-
-# -- completion ------------------------------------------------------------------------------------
-
-VARIABLE = "_FEDBENCH_COMPLETE"
-
-
-@click.command(
-    epilog=examples(
-        "fedbench completion bash > ~/.local/share/bash-completion/completions/fedbench",
-        "fedbench completion zsh > ~/.zfunc/_fedbench      a folder of $fpath",
-        "fedbench completion fish > ~/.config/fish/completions/fedbench.fish",
-    )
-)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL complete fedbench's commands, options and suites."""
-    from click.shell_completion import get_completion_class
-
-    script_class = get_completion_class(shell)
-    assert script_class is not None  # one of the choices, all of which click has
-    # not `source()`: for bash it starts a shell to look at its version, and prints an opinion
-    script = script_class(ctx.find_root().command, {}, "fedbench", VARIABLE)
-    say((script.source_template % script.source_vars()).strip())
 
 
 # -- clean -----------------------------------------------------------------------------------------

@@ -52,10 +52,6 @@ COMMANDS = {
         "Versions, devices and data folder of this machine.",
     ),
     "schema": ("fedbench.core.cli.suites:schema", "The JSON schema of suites, for editors."),
-    "completion": (
-        "fedbench.core.cli.machine:completion",
-        "A shell's script: complete commands, options, names.",
-    ),
     "new": (
         "fedbench.core.cli.plugins:new",
         "Write a package of your own: defense, attack, dataset and more.",
@@ -69,7 +65,7 @@ SECTIONS = {
     "Watch for changes": ("baseline", "compare"),
     "Share results": ("export", "import", "reproduce", "judge", "merge"),
     "Plugins of your own": ("new", "check", "plugins"),
-    "This machine": ("doctor", "schema", "completion", "clean"),
+    "This machine": ("doctor", "schema", "clean"),
 }
 
 _EPILOG = """\b

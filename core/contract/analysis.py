@@ -169,10 +169,6 @@ class Analysis(Configured):
     """
     needs_tuning_seeds: bool = False
     """a suite without ``tuning_seeds`` is refused"""
-    tells: tuple[str, ...] = ()
-    """for built-in ones: endings of the names of facts that it shows, which the table of facts then
-    leaves out
-    """
     every_board: bool = False
     """for built-in ones: ``draw_board`` is asked on boards of suites that do not name it"""
     place: Place = "attacks"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -54,42 +54,39 @@ class Watch:
     def __init__(
         self,
         context: Any,
-        handed: Mapping[str, torch.Tensor],
+        handed: dict[str, torch.Tensor],
         closely: bool,
     ) -> None:
         self._closely = closely
         self._module: nn.Module | None = None
+        lead: dict[str, torch.Tensor] = {}
         if closely:
-            self._tensors = {**dict(_tensors_of(context)), **handed}
+            lead = dict(_tensors_of(context))
             if isinstance(context, MemberContext | Knowledge):
                 self._module = context.model
         elif isinstance(context, MemberContext):
-            self._tensors = {"ctx.start": context.start, **handed}
-        else:
-            self._tensors = dict(handed)
-        self._settings = [get() for get in SETTINGS.values()]
+            lead["ctx.start"] = context.start
+        self._tensors = lead | handed
         self._before = self._state()
 
     def change(self) -> str:
         """Return what has changed, with the remedy; an empty text if nothing has."""
         now = self._state()
-        changed = [name for name in now if now[name] != self._before[name]]
-        if changed:
-            return f"changed {', '.join(changed)}; it is read-only: work on a copy, e.g. .clone()"
-        settings = [get() for get in SETTINGS.values()]
-        if settings == self._settings:
+        if now == self._before:
             return ""
-        pairs = zip(SETTINGS, settings, self._settings, strict=True)
-        names = ", ".join(name for name, value, before in pairs if value != before)
+        changed = [name for name, value in now.items() if value != self._before[name]]
+        values = [name for name in changed if name not in SETTINGS]
+        if values:
+            return f"changed {', '.join(values)}; it is read-only: work on a copy, e.g. .clone()"
         return (
-            f"changed torch's {names}; all clients train in the same process: restore the setting, "
-            "e.g. by a `with` block"
+            f"changed torch's {', '.join(changed)}; all clients train in the same process: restore "
+            "the setting, e.g. by a `with` block"
         )
 
     def _state(self) -> dict[str, Any]:
-        if not self._closely:
-            return {name: t._version for name, t in self._tensors.items()}
-        state = {name: _fingerprint(t) for name, t in self._tensors.items()}
+        state: dict[str, Any] = {name: get() for name, get in SETTINGS.items()}
+        for name, t in self._tensors.items():
+            state[name] = _fingerprint(t) if self._closely else t._version
         if self._module is not None:
             state[_MODULE] = _structure(self._module)
         return state

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -191,26 +192,31 @@ def _closure(module_name: str) -> dict[str, Path]:
         path = _locate(name)
         if path is not None and name not in files:
             files[name] = path
-            pending += [m for m in _imports(path, name) if f"{m}.".startswith(prefix)]
+            imports = _imports(path, name, path.stat().st_mtime_ns)
+            pending += [m for m in imports if f"{m}.".startswith(prefix)]
     return files
 
 
-def _imports(path: Path, module_name: str) -> Iterator[str]:
-    """Yield the modules that the file imports, wherever in it; a name taken from a package may
-    itself be a module.
+@cache
+def _imports(path: Path, module_name: str, changed_ns: int) -> list[str]:
+    """Return the modules that the file, last changed then, imports wherever in it.
+
+    A name taken from a package may itself be a module.
     """
+    modules: list[str] = []
     package = module_name.split(".")
     if path.name != "__init__.py":
         package = package[:-1]
     for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             source = ".".join(filter(None, [*base, node.module]))
             for alias in node.names:
                 inner = f"{source}.{alias.name}"
-                yield source if _locate(inner) is None else inner
+                modules.append(source if _locate(inner) is None else inner)
+    return modules
 
 
 def _locate(module_name: str) -> Path | None:
@@ -228,6 +234,7 @@ def _locate(module_name: str) -> Path | None:
     return None
 
 
+@cache
 def _folder(part: str) -> Path | None:
     """Return the folder of ``fedbench.core`` or another part."""
     locations = getattr(find_spec(part), "submodule_search_locations", None)

@@ -15,8 +15,6 @@ from fedbench.core.population.labels import data_of_labels, labels_of
 from fedbench.core.process.ask import ask, is_own, long_plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.spec import bounds
-from fedbench.core.spec.setting import Setting
 from fedbench.core.toolkit.arrays import check_data
 
 
@@ -79,30 +77,6 @@ def _hashes(x: np.ndarray, y: np.ndarray) -> Iterator[bytes]:
     flat = np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint8)
     for row, label in zip(flat, y, strict=True):
         yield hashlib.blake2b(row.data, digest_size=16, key=label.tobytes()).digest()
-
-
-def require_room(
-    targets: int,
-    setting: Setting,
-    n_train: int,
-    n_holdout: int,
-) -> None:
-    """Raise ``UserError`` for audit lists that no machine can draw, by their numbers alone."""
-    clients = setting.federation.clients
-    audit = setting.audit
-    if targets * clients > bounds.DRAWS:
-        raise UserError(
-            f"{targets:,} targets of {clients:,} clients: each is asked about against all others, "
-            f"which makes more than {bounds.DRAWS:,} draws; name fewer clients in audit.targets"
-        )
-    nonmembers = min(audit.nonmembers + (audit.outside or 0), n_train + n_holdout)
-    candidates = targets * nonmembers + n_train
-    if candidates > bounds.CANDIDATES:
-        raise UserError(
-            f"{targets:,} targets with up to {audit.nonmembers:,} non-members make {candidates:,} "
-            f"candidates, at most {bounds.CANDIDATES:,} can be asked about: lower "
-            "audit.nonmembers or name fewer clients in audit.targets"
-        )
 
 
 # --- loading --------------------------------------------------------------------------------------

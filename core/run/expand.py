@@ -25,7 +25,7 @@ from fedbench.core.process.ask import ask_apart, is_own
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.run.checks import Loaded, load_data, load_outline, require_room
+from fedbench.core.run.checks import Loaded, load_data, load_outline
 from fedbench.core.run.declarations import Declared, Misspelt, declared
 from fedbench.core.run.job import Cell, Job, cell_identity
 from fedbench.core.run.model_checks import try_model
@@ -346,27 +346,10 @@ class _Expansion:
         if split is None:
             return None
         digests = {"data": loaded.digest, "split": split, "engine": self.engine}
-        job = self._bare_job(row, seed, targets, attacker, digests)
-        job = replace(job, repeated_holdout=loaded.repeated)
-        analyses = self._analyses_of(job, self._place(row))
-        return replace(
-            job,
-            analyses=tuple(use for use, _ in analyses),
-            requests={use.label: declaration.request for use, declaration in analyses},
-        )
-
-    def _bare_job(
-        self,
-        row: Row,
-        seed: int,
-        targets: tuple[Target, ...],
-        attacker: ComponentUse | None,
-        digests: dict[str, str],
-    ) -> Job:
         resolved = self.resolved.settings[row.i]
-        return Job(
+        job = Job(
             suite=self.spec.name,
-            setting=self.spec.settings[row.i],
+            setting=setting,
             coalition=row.coalition,
             members=row.members,
             coalitions=row.coalitions,
@@ -378,15 +361,22 @@ class _Expansion:
             model=resolved.model,
             defense=row.use,
             attacker=attacker,
-            adversary=row.adversary,
+            adversary=adversary,
             signals=self.signals.uses,
             analyses=(),
             digests=digests,
+            repeated_holdout=loaded.repeated,
             device=self.device,
             results=str(self.results),
             provenance=self.provenance,
             limits=self.spec.limits,
             debug=debugging(),
+        )
+        analyses = self._analyses_of(job, self._place(row))
+        return replace(
+            job,
+            analyses=tuple(use for use, _ in analyses),
+            requests={use.label: declaration.request for use, declaration in analyses},
         )
 
     def _analyses_of(self, job: Job, place: str) -> list[Declaration]:
@@ -520,7 +510,6 @@ def _split_digest(
     attacker: ComponentUse | None,
 ) -> str:
     """Return the digest of who trains on what and of the candidates: a plan keeps no data."""
-    require_room(len(targets), setting, len(data.train_y), len(data.holdout_y))
     scene = make_scene(
         data,
         setting,

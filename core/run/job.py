@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from fedbench.core.population.audit import Target
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.spec.setting import Adversary, Setting
 from fedbench.core.spec.suite import Limits
-from fedbench.core.store.integrity import key_of
+from fedbench.core.store.integrity import described_of, key_of
 from fedbench.core.store.record import Provenance
 from fedbench.core.store.stems import run_stem
 
@@ -40,14 +40,11 @@ class SignalRequest:
     @classmethod
     def of(cls, component: Any) -> SignalRequest:
         """Return the request of an attack or an analysis."""
-        return cls(
-            needs=frozenset(component.needs),
-            view=component.view,
-            colluders=getattr(component, "colluders", 0),
-            needs_shadow_models=bool(getattr(component, "needs_shadow_models", False)),
-            knows_half=bool(getattr(component, "knows_half", False)),
-            also=frozenset(getattr(component, "also", ())),
-        )
+        names = [f.name for f in fields(cls) if hasattr(component, f.name)]
+        values = {name: getattr(component, name) for name in names}
+        for name in ("needs", "also"):
+            values[name] = frozenset(values.get(name, ()))
+        return cls(**values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,24 +193,11 @@ class Job:
 
     def described(self) -> dict[str, Any]:
         """The setting in words a board can print."""
-        setting = _setting_of(self)
-        described: dict[str, Any] = {
-            "dataset": {"name": self.dataset.name, "params": self.dataset.params},
-            "model": {"name": self.model.name, "params": self.model.params},
-            "partition": setting["partition"],
-            "federation": setting["federation"],
-            "audit": setting["audit"],
-            "adversary": self.attacker.label if self.attacker else None,
-            "insider": _insider_of(self),
-            "groups": setting["groups"],
-            "thresholds": setting["thresholds"],
-        }
+        described = described_of(identity(self), self.coalition)
+        described["adversary"] = self.attacker.label if self.attacker else None
+        described["insider"] = _insider_of(self)
         if self.repeated_holdout:
             described["dataset"]["repeated_holdout"] = round(self.repeated_holdout, 4)
-        if self.coalitions:
-            described["coalitions"] = {self.coalition: list(map(list, self.coalitions))}
-        if self.tuning:
-            described["tuning"] = True
         return described
 
 

@@ -4,7 +4,7 @@ and the engine trains it as plain autograd does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -76,7 +76,7 @@ def try_model(model: Model, data: Data) -> int:
 def _require_one_dtype(
     name: str,
     kind: str,
-    tensors: list[torch.Tensor],
+    tensors: Sequence[torch.Tensor],
 ) -> None:
     """Raise ``UserError`` for tensors that cannot lie in one vector."""
     dtypes = {t.dtype for t in tensors}
@@ -176,43 +176,22 @@ def _revealing(
 
 
 def _require_apart(name: str, net: nn.Module, x: torch.Tensor) -> None:
-    """Raise ``UserError`` unless swapping two samples swaps their rows, and no row depends on
-    another sample.
-    """
+    """Raise ``UserError`` unless each sample alone has the logits that it has among the others."""
     logits = net(x)
     if not bool(torch.isfinite(logits).all()):
         return  # nothing can be told from them
-    mistake = "answers the same samples differently each time in eval mode: draw no random numbers "
-    _require_close(name, net(x), logits, logits, f"{mistake}there")
-    if len(x) < 2:
-        return
-    for rows, expected, mistake in _mixtures(name, net, x, logits):
-        _require_close(name, rows, expected, logits, f"mixes samples: {mistake}; {_REMEDY}")
-
-
-def _mixtures(
-    name: str, net: nn.Module, x: torch.Tensor, logits: torch.Tensor
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, str]]:
-    """Return (rows of samples in other company, the rows among ``x``, what a difference means)."""
-    order = torch.arange(len(x))
-    order[:2] = torch.tensor([1, 0])
-    swapped = net(x[order])
-    yield swapped[2:], logits[2:], "swapping two samples changes other rows of its logits"
-    yield swapped[:2], logits[[1, 0]], "swapping two samples does not swap their rows"
-    order[:2] = torch.tensor([1, 1])
-    rows = net(x[order])[1:]
-    yield rows, logits[1:], "changing one sample changes other rows of its logits"
-    alone = _answer(name, net, x[:1], "does not take a sample alone")
-    yield alone, logits[:1], "it answers a sample alone otherwise than among others"
-
-
-def _require_close(
-    name: str, rows: torch.Tensor, expected: torch.Tensor, logits: torch.Tensor, mistake: str
-) -> None:
-    """Raise ``UserError`` for rows that differ by more than rounding, a share of the ``logits``."""
     tolerance = _ROUNDING.get(logits.dtype, 1e-2) * float(logits.abs().max())
-    if not bool(((rows - expected).abs() <= tolerance).all()):
-        raise UserError(f"the model {name} {mistake}")
+    if not torch.allclose(net(x), logits, rtol=0.0, atol=tolerance):
+        raise UserError(
+            f"the model {name} answers the same samples differently each time in eval mode: draw "
+            "no random numbers there"
+        )
+    alone = [_answer(name, net, sample[None], "does not take a sample alone") for sample in x]
+    if not torch.allclose(torch.cat(alone), logits, rtol=0.0, atol=tolerance):
+        raise UserError(
+            f"the model {name} mixes samples: it answers a sample alone otherwise than among "
+            f"others; {_REMEDY}"
+        )
 
 
 # --- one step of training -------------------------------------------------------------------------

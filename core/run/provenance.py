@@ -182,31 +182,21 @@ def _uses(job: Job) -> Iterator[ComponentUse]:
 
 
 def _lacking_of(
-    distribution: str,
-    module: str,
-    name: str,
-    digest: str,
-    requires: dict[str, str],
+    distribution: str, module: str, name: str, digest: str, requires: dict[str, str]
 ) -> Iterator[str]:
     package, _, version = distribution.rpartition(" ")
     lead = f"the package '{package}'"
     try:
-        same_version = metadata.version(package) == version
-        same_files = source_digest(module, package) == digest
+        same = metadata.version(package) == version and source_digest(module, package) == digest
     except metadata.PackageNotFoundError:
         yield f"{lead} {version}, of '{name}': not installed"
         return
-    except UserError as error:
-        yield f"{lead}, of '{name}': {error}"
-        return
-    if not (same_files and same_version):
+    if not same:
         yield f"{lead}, of '{name}': {_versions(package, version)}"
     present = requirements_of(package)
-    for required, wanted in requires.items():
-        found_version = present.get(required, "none")
-        if found_version != wanted:
-            lead = f"the package '{required}', required by '{name}'"
-            yield f"{lead}: version {found_version}, not {wanted}"
+    for required in requires:
+        if present.get(required) != requires[required]:
+            yield f"the package '{required}', of '{name}': another version"
 
 
 def _versions(package: str, planned: str) -> str:

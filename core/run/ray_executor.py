@@ -10,10 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
-import socket
 import tempfile
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -41,10 +38,7 @@ PASSED_ON = ("FEDBENCH_DATA", "FEDBENCH_OFFLINE", "FEDBENCH_PLUGIN_SECONDS", "FE
 # tasks given to Ray at a time: enough for it to plan with, and to ask an autoscaler for nodes
 _MOST_WAITING = 256
 _TICK_S = 0.5
-_LOOK_EVERY_S = 5.0
-_STRANDED_S = 60.0  # how long all nodes that could do a run may be away
-_PROBE_S, _JOIN_S = 10.0, 90.0
-_HOST_PORT = re.compile(r"\[?([^\[\]/]+)\]?:(\d{1,5})")
+_JOIN_S = 90.0
 _HELP = (
     "`ray status --address ...` shows the cluster; every node needs the same versions of Python "
     "and Ray"
@@ -76,7 +70,6 @@ class RayExecutor:
                 "on every node"
             )
         address = self.address or os.environ.get("RAY_ADDRESS") or ""
-        _require_answer(address)
         drive = partial(_drive, jobs, address, self.workers or _MOST_WAITING)
         child = Child(drive, TimeLimits(), watcher.tick, printed=lambda _: None)
         for message in child:
@@ -102,29 +95,6 @@ def _hand_on(message: Message, jobs: Sequence[Job], watcher: Watcher) -> None:
     if index is not None:
         values = [jobs[index], *values]
     getattr(watcher, message.kind)(*values)
-
-
-def _require_answer(address: str) -> None:
-    """Raise ``UserError`` for an address that does not answer: Ray itself would wait for minutes,
-    or abort.
-    """
-    if address in ("", "auto", "local"):
-        return
-    parts = _HOST_PORT.fullmatch(address)
-    if parts is None or not 0 < int(parts[2]) < 2**16:
-        hint = ""
-        if address.startswith("ray://"):
-            hint = "; run this command on a machine of the cluster"
-        raise UserError(
-            f"--ray-address {address}: expected HOST:PORT of the head node, auto or local{hint}"
-        )
-    try:
-        socket.create_connection((parts[1], int(parts[2])), timeout=_PROBE_S).close()
-    except OSError as error:
-        raise UserError(
-            f"--ray-address {address}: no answer ({error.strerror or error}); `ray start --head` "
-            "prints the address, by default port 6379"
-        ) from error
 
 
 def _name_of(address: str) -> str:
@@ -182,13 +152,11 @@ class RayRuns:
         self.task = ray.remote(_task())
         self.refusals: dict[str, str] = {}  # node id -> why it is not used
         self.running: dict[Any, int] = {}
-        self._looked = self._had_node = time.monotonic()
 
     def work(self, most: int) -> None:
         """Compute every run. Raises ``UserError`` if no node can do a run, ``OSError`` if a record
-        cannot be written.
+        cannot be written. Ray waits for a node with enough cores, GPUs and memory.
         """
-        require_room(self.jobs[0].limits, self._nodes())
         waiting = deque(range(len(self.jobs)))
         while waiting or self.running:
             while waiting and len(self.running) < most:
@@ -199,11 +167,10 @@ class RayRuns:
                 index = self.running.pop(task)
                 result = self._result(index, task)
                 if result and (reason := refusal(result)):
-                    self._refuse(index, result["node"], reason)
+                    self._refuse(result["node"], reason)
                     waiting.append(index)
                 elif result:
                     self._keep(index, result)
-            self._require_node()
 
     def _submit(self, job: Job) -> Any:
         from fedbench.core.run.provenance import needs_of
@@ -225,13 +192,14 @@ class RayRuns:
             return None
         return result
 
-    def _refuse(self, index: int, node: str, reason: str) -> None:
+    def _refuse(self, node: str, reason: str) -> None:
         """Leave out a node that cannot do runs of this command."""
         if node not in self.refusals:
             self.refusals[node] = reason
             self.tell("note", [None, f"node {node[:8]} is not used: {reason}"])
-        if not self._has_room(self.jobs[index].limits):
-            self._give_up("")
+        if self._nodes() <= self.refusals.keys():
+            reasons = " | ".join(dict.fromkeys(self.refusals.values()))
+            raise UserError(f"no node of the Ray cluster can do the runs: {reasons}{_CONTINUES}")
 
     def _keep(self, index: int, result: dict[str, Any]) -> None:
         _keep_log(self.jobs[index], result["logs"])
@@ -254,28 +222,8 @@ class RayRuns:
         text += "; it has no record, and the same command tries it again"
         self.tell("note", [None, text])
 
-    def _require_node(self) -> None:
-        """Raise ``UserError`` if no node for the runs has been there for a while."""
-        now = time.monotonic()
-        if self.running and now - self._looked > _LOOK_EVERY_S:
-            self._looked = now
-            if self._has_room(self.jobs[0].limits):
-                self._had_node = now
-            elif now - self._had_node > _STRANDED_S:
-                self._give_up(f" for {_STRANDED_S:g} s")
-
-    def _give_up(self, how_long: str) -> None:
-        reasons = " | ".join(dict.fromkeys(self.refusals.values()))
-        reasons = reasons or "the nodes with enough cores, GPUs and memory are gone"
-        raise UserError(
-            f"no node of the Ray cluster can do the runs{how_long}: {reasons}{_CONTINUES}"
-        )
-
-    def _has_room(self, limits: Limits) -> bool:
-        return any(not node.lacks(limits) for node in self._nodes() if node.id not in self.refusals)
-
-    def _nodes(self) -> list[Node]:
-        return [Node.of(node) for node in self.ray.nodes() if node["Alive"]]
+    def _nodes(self) -> set[str]:
+        return {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
 
 
 def _task() -> Callable[[str, dict[str, str]], dict[str, Any]]:
@@ -365,56 +313,6 @@ def _are_of(job: Job, records: Sequence[Record]) -> bool:
     names = {(r.run_key, r.suite, r.setting, r.coalition) for r in records}
     expected = (job.run_key, job.suite, job.setting.name, job.coalition)
     return names == {expected} and {r.key for r in records} == {cell.key for cell in job.cells}
-
-
-# --- resources of nodes ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Node:
-    """A machine of a cluster: id, name, cores, GPUs and memory (GiB)."""
-
-    id: str
-    name: str
-    cpus: float
-    gpus: float
-    memory_gb: float
-
-    @classmethod
-    def of(cls, node: dict[str, Any]) -> Node:
-        """Return the node that Ray describes."""
-        cpus, gpus, memory = (
-            node["Resources"].get(resource, 0.0) for resource in ("CPU", "GPU", "memory")
-        )
-        return cls(node["NodeID"], node["NodeName"], cpus, gpus, memory / 2**30)
-
-    def lacks(self, limits: Limits) -> dict[str, float]:
-        """Return name -> amount here of each resource of which a run needs more, even alone."""
-        amounts = {"cpus": self.cpus, "gpus": self.gpus, "memory_gb": round(self.memory_gb, 1)}
-        return {
-            name: amount
-            for name, amount in amounts.items()
-            if amount < (getattr(limits, name) or 0)
-        }
-
-
-def require_room(limits: Limits, nodes: Sequence[Node]) -> None:
-    """Raise ``UserError`` if no node has the resources of one run."""
-    lacks = [node.lacks(limits) for node in nodes]
-    if not all(lacks):
-        return
-    names = [name for name in ("cpus", "gpus", "memory_gb") if any(name in lack for lack in lacks)]
-    names = names or ["cpus"]
-    wanted = ", ".join(f"limits.{name} is {getattr(limits, name):g}" for name in names)
-    amounts = []
-    for node, lack in zip(nodes, lacks, strict=True):
-        amount = ", ".join(f"{name}: {amount:g}" for name, amount in lack.items())
-        amounts.append(f"{node.name} has {amount}")
-    remedy = " ".join(f"--set limits.{name}=..." for name in names)
-    raise UserError(
-        f"a run fits on no node of the Ray cluster: {wanted}, but "
-        f"{'; '.join(amounts) or 'it has no nodes'}; ask for less with {remedy}, or add a node"
-    )
 
 
 def options(limits: Limits, without: Collection[str]) -> dict[str, object]:

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +101,8 @@ def pending(
 
 _MOST_LINES = 12
 _MOST_SHOWN = 60  # characters of a value
-_COMPONENTS = ("dataset", "model", "defense", "attacker")
-_FOLLOWING = ("split", "targets")  # follow from other fields: named where nothing else says why
-_DIGESTS = {"engine": "the engine's code changed", "data": "the data of '{}' changed"}
+_UNNAMED = ("run", "setting", "provenance")  # parts of an identity that no suite names
+_FOLLOWING = ("digests.split", "targets")  # follow from other fields: told where nothing else is
 
 
 def why_stale(
@@ -161,98 +160,41 @@ def _latest(paths: Iterable[Path]) -> dict[str, Record]:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Return the differences between two identities of cells (``run``, ``attack``, ``signals``,
-    ``analyses``), in words.
-    """
-    lines = [
-        *_of_runs(old["run"], new["run"]),
-        *_of_component("attack", old["attack"], new["attack"]),
-    ]
-    for part, kind in (("signals", "signal"), ("analyses", "analysis")):
-        for name in sorted(old[part].keys() | new[part].keys()):
-            before = old[part].get(name)
-            after = new[part].get(name)
-            lines += _of_component(f"{kind} '{name}'", before, after, named=True)
-    return list(dict.fromkeys(lines))
+    """Return the differences between two identities of cells, in words."""
+    changes = list(values_that_differ(old, new))
+    if others := [change for change in changes if change[0] not in _FOLLOWING]:
+        changes = others
+    return [_told(*change) for change in changes]
 
 
-def _of_runs(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    lines: list[str] = []
-    for kind in _COMPONENTS:
-        name = "adversary's attack" if kind == "attacker" else kind
-        lines += _of_component(name, old.get(kind), new.get(kind))
-    before = old["digests"]
-    after = new["digests"]
-    for part in sorted(before.keys() | after.keys()):
-        if before.get(part) != after.get(part) and part not in _FOLLOWING:
-            text = _DIGESTS.get(part, f"the digest of {part} changed")
-            lines.append(text.replace("{}", new["dataset"]["name"]))
-    compared = {*_COMPONENTS, "digests", *_FOLLOWING}
-    for path, a, b in values_that_differ(old, new, compared):
-        lines.append(f"{path} {a} -> {b}")
-    if lines:
-        return lines
-    if old["targets"] != new["targets"]:
-        return [f"targets {_shown(old['targets'])} -> {_shown(new['targets'])}"]
-    return ["who holds which samples, or who is asked about"] if before != after else []
-
-
-def _of_component(
-    kind: str,
-    old: dict[str, Any] | None,
-    new: dict[str, Any] | None,
-    named: bool = False,
-) -> Iterator[str]:
-    """Return the differences between two uses of a component. ``named``: whether ``kind`` says
-    which it is.
-    """
-    if old is None or new is None or old["name"] != new["name"]:
-        if old != new:
-            yield f"{kind} {_name(old)} -> {_name(new)}"
-        return
-    subject = kind if named else f"{kind} '{new['name']}'"
-    versions = _versions(old["distribution"], new["distribution"])
-    if old["digest"] != new["digest"] or old["target"] != new["target"]:
-        yield f"the code of {subject} changed ({versions})"
-    elif old["distribution"] != new["distribution"]:
-        yield f"the package of {subject}: {versions}"
-    for path, a, b in values_that_differ(old["params"], new["params"]):
-        yield f"{subject}: {path} {a} -> {b}"
-    for package, a, b in values_that_differ(old.get("requires", {}), new.get("requires", {})):
-        yield f"{subject}: its required package {package} {a} -> {b}"
-    for before, after in zip_longest(old.get("then", []), new.get("then", [])):
-        yield from _of_component(f"after {subject}, {kind.partition(' ')[0]}", before, after)
-
-
-def _name(use: dict[str, Any] | None) -> str:
-    return "none" if use is None else f"'{use['name']}'"
-
-
-def _versions(old: str, new: str) -> str:
-    """Return ``my-package 0.1 -> 0.2``, or the one version."""
-    if old == new:
-        return new
-    package, _, version = new.rpartition(" ")
-    return f"{old} -> {version if package == old.rpartition(' ')[0] else new}"
+def _told(path: str, old: str, new: str) -> str:
+    if path == "digests.engine":
+        return "the engine's code changed"
+    party, _, field = path.rpartition(".")
+    if field == "digest":
+        return f"the code of {party} changed"
+    if party == "digests":
+        return f"the digest of the {field} changed"
+    return f"{path} {old} -> {new}"
 
 
 def values_that_differ(
-    old: dict[str, Any],
-    new: dict[str, Any],
-    without: Collection[str] = (),
-    prefix: str = "",
+    old: dict[str, Any], new: dict[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, str, str]]:
-    """Return (dotted name as a suite has it, old value, new value) of every difference."""
-    for name in sorted((old.keys() | new.keys()) - {*without}):
+    """Return (dotted name as a suite has it, old value, new value) of every difference; of
+    components with other names, the names.
+    """
+    for name in sorted(old.keys() | new.keys()):
         a = old.get(name)
         b = new.get(name)
-        if isinstance(a, dict) and isinstance(b, dict):
-            path = f"{prefix}{name}."
-            inner = "" if path in ("setting.", "provenance.") else path
-            yield from values_that_differ(a, b, prefix=inner)
+        if isinstance(a, dict) and isinstance(b, dict) and a.get("name") == b.get("name"):
+            path = "" if name in _UNNAMED else f"{prefix}{name}."
+            yield from values_that_differ(a, b, path)
         elif a != b:
             yield f"{prefix}{name}", _shown(a), _shown(b)
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        value = value.get("name", value)
     return one_line(value if isinstance(value, str) else canonical(value), _MOST_SHOWN)

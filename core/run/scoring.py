@@ -236,19 +236,7 @@ def _observations(run: Run, attack: Attack, audit: AuditSet) -> Observations:
     clients = compared(job, client, view)
     pick = _positions(run, audit, _drawn_rows(job, view, clients))
     served = trained.assignment[:, scene.client_of(audit)]
-    rows = trained.rows
-    if view == "coalition":
-        rows = seen_from(client, rows, job.coalitions)
-    observed = observe(
-        view,
-        client,
-        rows,
-        trained.rounds,
-        trained.signals,
-        pick,
-        served,
-        clients,
-    )
+    observed = _seen(run, view, client, pick, served, clients)
     if attack.needs_shadow_models:
         return replace(observed, shadow_models=_shadow_models(run, pick, served[-1]))
     if not len(observed.clients):
@@ -259,6 +247,22 @@ def _observations(run: Run, attack: Attack, audit: AuditSet) -> Observations:
             f"({', '.join(sorted(attack.needs))})"
         )
     return observed
+
+
+def _seen(
+    run: Run,
+    view: View,
+    client: int | None,
+    pick: np.ndarray,
+    served: np.ndarray,
+    clients: list[int],
+) -> Observations:
+    """Return the observations of the candidates at positions ``pick`` of the pool."""
+    trained = run.trained
+    rows = trained.rows
+    if view == "coalition":
+        rows = seen_from(client, rows, run.job.coalitions)
+    return observe(view, client, rows, trained.rounds, trained.signals, pick, served, clients)
 
 
 def _positions(run: Run, audit: AuditSet, rows: Sequence[int]) -> np.ndarray:
@@ -383,19 +387,7 @@ def _collude(run: Run, attack: Attack, colluders: tuple[int, ...]) -> str:
         if not scene.aligned:
             pick = _redrawn_pool(run, member, j, _drawn_rows(run.job, view, clients))
         served = trained.assignment[:, np.full(len(taught), j)]
-        rows = trained.rows
-        rounds = trained.rounds
-        signals = trained.signals
-        observed = observe(
-            view,
-            j,
-            rows,
-            rounds,
-            signals,
-            pick[..., taught],
-            served,
-            clients,
-        )
+        observed = _seen(run, view, j, pick[..., taught], served, clients)
         lessons.append(_lesson(run, j, observed, ids[taught], member[taught]))
     _fit(attack, lessons, _audit(run, ids, -1))
     names = [f"{c.client}{' (defended)' * c.defended}" for c in lessons]

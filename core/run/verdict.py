@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -33,11 +32,6 @@ class Verdict:
     cpu_s: float
     judgement: Judgement
     """what an analysis gets to see of them"""
-
-    @property
-    def recorded(self) -> dict[str, Any]:
-        """Fields of the cell's record that follow from the scores."""
-        return {"targets": self.targets, "pooled": self.pooled, "notes": self.notes}
 
 
 @dataclass(frozen=True, kw_only=True)

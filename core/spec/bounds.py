@@ -31,6 +31,3 @@ ROWS = 1_000  # that one grid makes
 # that all entries of a list make together: each is validated, and is a row of the board
 ROWS_OF_LIST = 5_000
 CELLS = 1_000_000  # of a suite's plan: a record and two files each
-# of all targets of one run: each is three integers, and a score of every attack
-CANDIDATES = 20_000_000
-DRAWS = 10_000_000  # targets x clients of one run: each target's audit list draws from every client

@@ -68,12 +68,6 @@ def derived_fields(identity: dict[str, Any], coalition: str) -> dict[str, Any]:
     """
     run = identity["run"]
     run_key, key = keys_of(identity)
-    described: dict[str, Any] = {kind: _name_and_params(run[kind]) for kind in ("dataset", "model")}
-    described |= {part: run["setting"][part] for part in _SETTING}
-    if run.get("coalitions"):
-        described["coalitions"] = {coalition: run["coalitions"]}
-    if run.get("tuning"):
-        described["tuning"] = True
     return {
         "key": key,
         "run_key": run_key,
@@ -81,10 +75,21 @@ def derived_fields(identity: dict[str, Any], coalition: str) -> dict[str, Any]:
         "members": run["members"],
         "defense": _use(run["defense"]),
         "attack": _use(identity["attack"]),
-        "described": described,
+        "described": described_of(run, coalition),
         "digests": run["digests"],
         "provenance": run["provenance"],
     }
+
+
+def described_of(run: dict[str, Any], coalition: str) -> dict[str, Any]:
+    """Return the setting as a record describes it, given the identity of a run."""
+    described: dict[str, Any] = {kind: _name_and_params(run[kind]) for kind in ("dataset", "model")}
+    described |= {part: run["setting"][part] for part in _SETTING}
+    if run.get("coalitions"):
+        described["coalitions"] = {coalition: run["coalitions"]}
+    if run.get("tuning"):
+        described["tuning"] = True
+    return described
 
 
 def without_derived(fields: dict[str, Any], derived: dict[str, Any]) -> dict[str, Any]:

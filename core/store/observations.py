@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from pydantic import ConfigDict
 
 from fedbench.core.contract.defense import FactValue
 from fedbench.core.contract.errors import UserError
@@ -22,8 +23,10 @@ from fedbench.core.store.scores import RecordPart
 _REMEDY = "ask its author for a bundle without observations"
 
 
-class _Facts(RecordPart, extra="ignore"):
+class _Facts(RecordPart):
     """Facts beside the arrays: those that are checked; the digest covers all."""
+
+    model_config = ConfigDict(extra="ignore")
 
     run_key: str
     cpu: str

@@ -52,20 +52,6 @@ def check_labels(y: np.ndarray, n_classes: int, where: str) -> None:
         raise UserError(f"{where}: {problem}")
 
 
-def check_size(file: Path, most: int) -> None:
-    """Check the size of a file before it is read.
-
-    Raises:
-        UserError: for more than ``most`` bytes.
-    """
-    size = file.stat().st_size
-    if size > most:
-        raise UserError(
-            f"{file}: {size:,} bytes, at most {most:,} expected: not this data set; get it from "
-            "its official home"
-        )
-
-
 def _label_problem(y: np.ndarray, n_classes: int) -> str:
     wrong = np.flatnonzero((y < 0) | (y >= n_classes))
     if not len(wrong):

@@ -38,15 +38,9 @@ from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
 from fedbench.leaderboard.statistics.rows import Row, adversary_of, outcome_of
 from fedbench.leaderboard.statistics.sections import Section, of_tuning
+from fedbench.leaderboard.tables.answer import answer, caveats, sentences
 from fedbench.leaderboard.tables.provenance import mixed_note, origin
-from fedbench.leaderboard.tables.ranking import (
-    Trust,
-    answer,
-    caveats,
-    claimed,
-    references,
-    sentences,
-)
+from fedbench.leaderboard.tables.ranking import Trust, claimed, references
 from fedbench.leaderboard.tables.tradeoffs import trade_off
 
 BINS = 20

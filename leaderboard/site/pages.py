@@ -30,8 +30,7 @@ from fedbench.leaderboard.site.schema import (
     document_file,
     not_a_board,
 )
-from fedbench.leaderboard.tables import ranking
-from fedbench.leaderboard.tables.common import number, plain_text, span
+from fedbench.leaderboard.tables.common import named, number, plain_text, span
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -327,9 +326,7 @@ def _standing(board: Board, at: int) -> str:
         )
         groups[how].append(other.label)
     return "; ".join(
-        f"{how} {plain_text(ranking.named(labels, MOST_NAMED))}"
-        for how, labels in groups.items()
-        if labels
+        f"{how} {plain_text(named(labels, MOST_NAMED))}" for how, labels in groups.items() if labels
     )
 
 

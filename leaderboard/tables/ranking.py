@@ -1,15 +1,13 @@
-"""The ranking of a section, its first screen in a table and three sentences, and every defense
-across settings.
+"""The ranking of a section in its two widths, on each kind of candidates, and every defense across
+settings.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from fedbench.core.contract.board import (
     Block,
@@ -21,44 +19,46 @@ from fedbench.core.contract.board import (
     Quote,
     Table,
     Text,
+    Value,
     Words,
     value,
 )
-from fedbench.core.contract.section import RowSummary
-from fedbench.leaderboard.columns import BY_KEY, COLUMNS, columns_for
+from fedbench.leaderboard.columns import COLUMNS, RankingColumn, columns_for
 from fedbench.leaderboard.statistics.intervals import bounded
-from fedbench.leaderboard.statistics.rows import PrivacyClaim, Row, privacy_claims
+from fedbench.leaderboard.statistics.rows import Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
-from fedbench.leaderboard.statistics.verdict import Difference
+from fedbench.leaderboard.statistics.verdict import Comparison
+from fedbench.leaderboard.tables.answer import MOST_NAMED, answer, sentences
 from fedbench.leaderboard.tables.common import (
-    DEFENSE,
+    NAMED,
     RANK,
     TITLE,
-    amount,
+    Declared,
+    is_first,
     joined,
-    name_of,
+    named,
     numbers,
     rank_of,
+    row_table,
     sentence,
     span,
-    table_of,
     tf01_notes,
-    with_attack,
     words,
     worst_of,
 )
 
 Trust = Callable[[Row], Words] | None
-"""How far a row can be trusted; None: every row is measured here"""
+"""trust mark of a row; None: every row is measured here"""
 
-WITHIN = 0.01  # of test accuracy below the undefended federation's: "one point"
-MOST_ROWS = 16  # in the first table; of longer ones the first
-MOST_NAMED = 4  # defenses in a sentence
-MOST_TIED = 8  # in a cell of the ranking
-MUCH = 0.03  # of an AUC that canaries add to the undefended leak
-ALIKE, FEWEST_ALIKE = 0.8, 5  # correlation of leakage and accuracy over rows, from so many on
-MOST_REMARKS, LONGEST_REMARK = 4, 600  # footnotes of a row, characters of one
-MOST_SECTIONS = 5  # in one table across settings, with the sums: eight columns
+MOST_ROWS = 16
+"""rows in the first table; of longer ones the first"""
+MOST_TIED = 8
+"""defenses in a cell of the ranking"""
+MOST_REMARKS, LONGEST_REMARK = 4, 600
+"""remarks of a row, characters of one"""
+MOST_SECTIONS = 5
+"""sections in one table of a page"""
+PLAIN = "Runtime is over plain training's, that of the row with 1."
 READING = Note(
     sentence(
         "Lower AUC and TF01 are better; an AUC of 0.5 is guessing. Ranges of ranks (#) that "
@@ -74,75 +74,94 @@ READING = Note(
 )
 
 
-# -- numbers of a row, for every table and page that shows them ------------------------------------
-
-_WORST = BY_KEY["worst"].heading
-_POINTS = replace(BY_KEY["delta"].heading, digits=1)
-PLAIN = "Runtime is over plain training's, that of the row with 1."
+# -- columns ---------------------------------------------------------------------------------------
 
 
 def references(section: Section, row: Row) -> dict[str, int]:
     """Return key of a column -> number of a row that the others' are relative to."""
-    numbers_of_row = {"delta": 0} if row is section.base else {}
-    return numbers_of_row | ({"runtime": 1} if row is section.plain else {})
+    fixed_numbers = {}
+    if row is section.base:
+        fixed_numbers["delta"] = 0
+    if row is section.plain:
+        fixed_numbers["runtime"] = 1
+    return fixed_numbers
 
 
-def _cells(section: Section, row: Row, trust: Trust) -> dict[str, Content]:
-    """Return key of a column -> cell of the row."""
-    comparison, summary = section.comparison, section.summaries[row.label]
-    cells: dict[str, Content] = {"rank": rank_of(comparison, row), "defense": name_of(row)}
-    for column in COLUMNS:
-        number = column.number(summary)
-        suffix = sentence(" {}", summary.tf01_attack) if column.key == "tf01" else ()
-        cells[column.key] = None if number is None else value(number, suffix)
-    cells["worst"] = worst_of(comparison, row)
-    cells["largest"] = with_attack(summary.largest)
+def _declared(section: Section, trust: Trust) -> dict[str, Declared]:
+    """Return key -> column of the ranking, in their order."""
+    pairwise = section.comparison.pairwise
+    columns: dict[str, Declared] = {
+        "rank": (RANK, partial(rank_of, section.comparison)),
+        "defense": NAMED,
+    }
+    for column in columns_for(section.utility):
+        columns[column.key] = column.heading, partial(_number, section, column)
+        if column.key == "worst":
+            heading = numbers("largest of all", direction="lower")
+            columns["largest"] = heading, partial(_largest, section)
+    columns["tied"] = (
+        words("tied with"),
+        lambda row: named(pairwise.tied(row.label), MOST_TIED),
+    )
+    if any(map(privacy_claims, section.rows)):
+        columns["claims"] = words("claims"), claimed
     if trust:
-        cells["trust"] = trust(row)
-    return cells | {key: Words(str(n)) for key, n in references(section, row).items()}
+        columns["trust"] = words("trust"), trust
+    return columns
 
 
-# -- the first screen ------------------------------------------------------------------------------
+def _number(section: Section, column: RankingColumn, row: Row) -> Content:
+    reference = references(section, row).get(column.key)
+    if reference is not None:
+        return Words(str(reference))
+    summary = section.summaries[row.label]
+    interval, attack = column.number(summary), column.attack(summary)
+    if interval is None:
+        return None
+    best = column.key == "worst" and is_first(section.comparison, row)
+    suffix = attack and sentence(" {}", attack)
+    return replace(value(interval, suffix), best=best)
+
+
+def _largest(section: Section, row: Row) -> Content:
+    largest = section.summaries[row.label].largest
+    return largest and Value(mean=largest[1], suffix=sentence(" {}", largest[0]))
+
+
+# -- the first table -------------------------------------------------------------------------------
 
 
 def front_table(section: Section, rows: Sequence[Row], trust: Trust = None) -> Table:
-    """Leak and costs of these rows, and how far each can be trusted."""
-    more: list[Text] = []
-    if left := len(section.rows) - len(rows):
-        more.append(Words(f"{left} more rows are in the full board."))
-    columns = {"rank": RANK, "defense": DEFENSE}
-    columns |= {
-        column.key: column.heading for column in columns_for(section.utility) if column.at_a_glance
-    }
-    columns["tf01"] = replace(columns["tf01"], name=Words("TF01"))
-    columns["delta"] = replace(columns["delta"], digits=1)
-    columns |= {"trust": words("trust")} if trust else {}
-    made = [
-        {**_cells(section, row, trust), "tf01": value(section.summaries[row.label].tf01)}
-        for row in rows
-    ]
-    caption = sentence(
-        ": {}, coalition {}, {} view", section.setting, section.coalition, section.view
+    """Return leak and costs of these rows, and how far each can be trusted."""
+    declared = _declared(section, trust)
+    tf01, delta = declared["tf01"][0], declared["delta"]
+    declared["tf01"] = (
+        replace(tf01, name=Words("TF01")),
+        lambda row: value(section.summaries[row.label].tf01),
     )
-    shown = (tuple(cells[key] for key in columns) for cells in made)
-    return table_of(
-        TITLE,
-        caption,
-        columns.values(),
-        shown,
-        footnotes=(*more, *_runtime(section), *tf01_notes(section)),
-    )
+    declared["delta"] = replace(delta[0], digits=1), delta[1]
+    keys = ["rank", "defense", *(c.key for c in COLUMNS if c.terminal), "trust"]
+    columns = [declared[key] for key in keys if key in declared]
+    place = section.setting, section.coalition, section.view
+    footnotes = [*_runtime(section), *tf01_notes(section)]
+    if len(rows) < len(section.rows):
+        more = len(section.rows) - len(rows)
+        footnotes.insert(0, Words(f"{more} more rows are in the full board."))
+    caption = sentence(": {}, coalition {}, {} view", *place)
+    return row_table(TITLE, caption, rows, columns, footnotes=tuple(footnotes))
 
 
 def front_blocks(section: Section, trust: Trust = None, most: int = MOST_ROWS) -> list[Block]:
-    """The sentences of one section and the table that they are about, of at most ``most`` rows."""
-    rows = first_rows(section, most)
-    return [Note(joined(sentences(section), " ")), front_table(section, rows, trust)]
+    """Return the sentences of one section and the table that they are about, of at most ``most``
+    rows.
+    """
+    table = front_table(section, first_rows(section, most), trust)
+    return [Note(joined(sentences(section), " ")), table]
 
 
 def first_rows(section: Section, most: int) -> list[Row]:
-    """The rows by rank. Of more than ``most``: the undefended row, those that the sentences name,
-    the first by rank, and floors where there is room.
+    """Return the rows by rank. Of more than ``most``: the undefended row, those that the sentences
+    name, the first by rank, and floors where there is room.
     """
     ranks = section.comparison.pairwise.ranks
     last = (len(section.rows), len(section.rows))
@@ -150,372 +169,104 @@ def first_rows(section: Section, most: int) -> list[Row]:
     if len(rows) <= most:
         return rows
     best = answer(section)
-    named = {best.defense.label if best.defense else None, *best.tied[:MOST_NAMED]}
-    by_need = sorted(rows, key=lambda row: (not row.undefended, row.label not in named, row.floor))
+    wanted = set(best.tied[:MOST_NAMED])
+    if best.defense:
+        wanted.add(best.defense.label)
+    by_need = sorted(rows, key=lambda row: (not row.undefended, row.label not in wanted, row.floor))
     labels = {row.label for row in by_need[:most]}
     return [row for row in rows if row.label in labels]
-
-
-# -- caveats: what changes the reading of all tables -----------------------------------------------
-
-
-def caveats(sections: Sequence[Section]) -> list[Block]:
-    """Whether canaries carry much of the undefended leak, and whether leakage and accuracy order
-    the rows alike.
-    """
-    leads = {
-        "**Mislabelled candidates carry much of the leak**: undefended worst case AUC on all, on "
-        "clean ones": _canaries,
-        "**Privacy and utility are nearly one thing here**: correlation of worst case AUC and "
-        "accuracy over rows": _alike,
-    }
-    notes: list[Block] = []
-    for lead, of in leads.items():
-        shown = [found for section in sections if (found := of(section))]
-        notes += [Note(sentence(f"{lead} {{}}.", joined(shown, "; ")))] if shown else []
-    return notes
-
-
-def _canaries(section: Section) -> Text:
-    """``.792, .724 (digits, pair, ...: 30 % canaries)``; empty where clean candidates leak as
-    much.
-    """
-    base, kinds = section.base, [section.comparison, section.comparison.by_kind[0]]
-    odd, every = (sum(s.n_members for s in section.scores(group)) for group in ("canary", "mix"))
-    if base is None or not odd:
-        return ()
-    cases = [kind.worst_cases.of(base.label).worst for kind in kinds]
-    worst = [0.5 if case is None else case.found.mean for case in cases]
-    if worst[0] - worst[1] < MUCH:
-        return ()
-    return sentence(
-        f"{worst[0]:.3f}, {worst[1]:.3f} ({{}}: {100 * odd / every:.0f} % canaries)", section.where
-    )
-
-
-def _alike(section: Section) -> Text:
-    """``.93 (digits, pair, server view)``; empty with fewer than five ranked rows, or where they
-    are not alike.
-    """
-    rows = [
-        s for label, s in section.summaries.items() if label in section.comparison.pairwise.ranked
-    ]
-    points = np.array([(s.worst.mean, s.accuracy.mean) for s in rows if s.worst and s.accuracy])
-    if len(points) < FEWEST_ALIKE or not points.std(axis=0).all():
-        return ()
-    correlation = float(np.corrcoef(points.T)[0, 1])
-    return sentence(f"{correlation:.2f} ({{}})", section.where) if correlation >= ALIKE else ()
-
-
-# -- the sentences ---------------------------------------------------------------------------------
-
-Outcome = Literal[
-    "found", "none lower", "none within", "none here", "nothing leaks", "no undefended run"
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """Which defense to use. ``outcome``: ``found``: the ``defense`` leaks significantly less than
-    the undefended federation and costs at most one point as measured. ``none lower``: of those
-    within one point none does; ``defense`` is the lowest. ``none within``: every defense costs
-    more; ``defense`` is the one that costs least. Otherwise there is no ``defense``: no row but
-    floors has a rank (``none here``), no attack beats chance (``nothing leaks``), or there is no
-    undefended run.
-
-    ``difference``: the defense's worst case minus the undefended one's. ``unsure``: whether the
-    interval of its delta-accuracy holds a loss of one point. ``within``: the rows within one point;
-    ``tied``: those of them but the defense that are statistically tied with it; both the lowest
-    first.
-    """
-
-    outcome: Outcome
-    undefended: RowSummary | None = None
-    defense: RowSummary | None = None
-    difference: Difference | None = None
-    unsure: bool = False
-    within: tuple[str, ...] = ()
-    tied: tuple[str, ...] = ()
-    seeds: int = 0
-
-
-def answer(section: Section) -> Answer:
-    """Of rows with a rank: floors and rows with missing scores are left out."""
-    comparison, base = section.comparison, section.base
-    if base is None:
-        return Answer(outcome="no undefended run")
-    undefended = section.summaries[base.label]
-    if undefended.worst is None or not comparison.worst_cases.eligible:
-        return Answer(outcome="nothing leaks")
-    ranked = [
-        s
-        for label, s in section.summaries.items()
-        if label in comparison.pairwise.ranked and label != base.label
-    ]
-    costs = {s.label: s.delta_accuracy for s in ranked if s.delta_accuracy is not None}
-    if not costs:
-        return Answer(outcome="none here", undefended=undefended)
-    within = [label for label, cost in costs.items() if -cost.mean <= WITHIN]
-    against = comparison.pairwise.against(base.label)
-    less = [
-        label
-        for label in within
-        if label in against and against[label].shown and against[label].found.mean < 0
-    ]
-    # rows are in the order of their worst cases
-    first = (less or within or [max(costs, key=lambda label: costs[label].mean)])[0]
-    tied = comparison.pairwise.tied(first)
-    return Answer(
-        outcome="found" if less else "none lower" if within else "none within",
-        undefended=undefended,
-        defense=section.summaries[first],
-        difference=against.get(first),
-        seeds=len(section.seeds),
-        within=tuple(within),
-        unsure=not (costs[first].low >= -WITHIN or costs[first].high < -WITHIN),
-        tied=tuple(label for label in within if label in tied),
-    )
-
-
-_WITHOUT: Mapping[Outcome, str] = {
-    "no undefended "
-    "run": "There is no undefended run to compare with, so the effect and the cost of a defense "
-    "are not known.",
-    "nothing leaks": "No attack beats chance on the undefended federation: there is no leak for a "
-    "defense to stop.",
-    "none here": "No defense with all its scores can be compared with the undefended federation.",
-}
-_LEADS: Mapping[Outcome, str] = {
-    "found": "The strongest defense within one point of the undefended accuracy is {}",
-    "none lower": "No defense within one point of the undefended accuracy is shown to leak less "
-    "than none; the lowest is {}",
-    "none within": "No defense is within one point of the undefended accuracy; the nearest is {}",
-}
-
-
-def sentences(section: Section) -> tuple[Text, ...]:
-    """The strongest defense within one point of the undefended accuracy, the leak of the undefended
-    federation, and the differences that can be seen.
-    """
-    found = answer(section)
-    first = Words(_WITHOUT[found.outcome]) if found.outcome in _WITHOUT else _strongest(found)
-    leak = () if found.undefended is None else (_leak(found.undefended),)
-    return (
-        first,
-        *leak,
-        *_power(section),
-        *(_left_out(section, attack) for attack in section.left_out),
-    )
-
-
-def _left_out(section: Section, attack: str) -> Text:
-    rows = [row.label for row in section.rows if row.entries[attack].broken]
-    why = "In no mean, worst case or rank: {}, which lacks scores of {}."
-    return sentence(why, attack, named(rows, MOST_NAMED))
-
-
-def _strongest(found: Answer) -> Text:
-    defense = found.defense
-    assert defense is not None and defense.delta_accuracy is not None
-    worst = replace(_WORST, signed=True)
-    less = (
-        ""
-        if found.difference is None
-        else f", {amount(found.difference.found, worst)} against the undefended one"
-    )
-    cost = f", at a change of accuracy of {amount(defense.delta_accuracy, _POINTS)} points"
-    seeds = "one seed does" if found.seeds == 1 else f"{found.seeds} seeds do"
-    wide = (
-        ", with an interval wider than that point"
-        if defense.delta_accuracy.half_width > WITHIN and found.seeds > 1
-        else ""
-    )
-    unsure = f", which {seeds} not distinguish from one point" if found.unsure else wide
-    alone = "; one seed shows no differences" if found.seeds == 1 else ""
-    ties = (
-        sentence("; statistically tied with {}", named(found.tied, MOST_NAMED))
-        if found.tied
-        else ()
-    )
-    return sentence(
-        f"{_LEADS[found.outcome]}: {{}}{less}{cost}{unsure}{alone}{{}}.",
-        defense.label,
-        _auc(defense),
-        ties,
-    )
-
-
-def named(labels: Sequence[str], most: int) -> tuple[Part, ...]:
-    """The first labels, and how many more there are."""
-    more = len(labels) - most
-    return joined(labels) if more <= 1 else sentence(f"{{}} and {more} more", joined(labels[:most]))
-
-
-def _leak(row: RowSummary) -> Text:
-    tf01 = sentence("; not enough non-members for TF01")
-    if row.tf01 is not None:
-        tf01 = sentence(
-            f", and a TF01 of {amount(row.tf01, BY_KEY['tf01'].heading)} % ({{}})", row.tf01_attack
-        )
-    return sentence("The undefended federation leaks a {}{}.", _auc(row), tf01)
-
-
-def _auc(row: RowSummary) -> tuple[Part, ...]:
-    if row.worst is None:
-        return sentence("worst case AUC that is not known")
-    return sentence(f"worst case AUC of {amount(row.worst, _WORST)} ({{}})", row.attack)
 
 
 # -- the full ranking ------------------------------------------------------------------------------
 
 
 def ranking_table(section: Section, trust: Trust = None) -> Table:
-    """A row a defense, by the worst case; ranks are ranges."""
-    comparison = section.comparison
-    cells = [
-        {
-            **_cells(section, row, trust),
-            "claims": claimed(row),
-            "tied": named(comparison.pairwise.tied(row.label), MOST_TIED),
-        }
-        for row in section.rows
-    ]
-    columns = {"rank": RANK, "defense": DEFENSE}
-    for column in columns_for(section.utility):
-        columns[column.key] = column.heading
-        if column.key == "worst":
-            columns["largest"] = numbers("largest of all", direction="lower")
-    columns |= {"tied": words("tied with")}
-    columns |= {"claims": words("claims")} if any(map(privacy_claims, section.rows)) else {}
-    columns |= {"trust": words("trust")} if trust else {}
+    """Return a row a defense, by the worst case; ranks are ranges."""
     caption = (
         ": AUC of an adversary who picks attack and sign on the other seeds, against outside "
-        "non-members. A range lists the "
-        "ranks the tests leave open; tied: not distinguished by the paired test"
+        "non-members. A range lists the ranks the tests leave open; tied: not distinguished by the "
+        "paired test"
     )
-    footnotes = (_share(section), *_runtime(section), *tf01_notes(section), *_remarks(section))
-    rows = (tuple(of[key] for key in columns) for of in cells)
-    return table_of("Ranking", caption, columns.values(), rows, footnotes=footnotes)
+    share = "accuracy minus that"
+    if section.free_rider is None:
+        share = "n/a, since there is no run"
+    footnotes = (
+        Words(f"Members' share: {share} with members that upload nothing."),
+        *_runtime(section),
+        *tf01_notes(section),
+        *_remarks(section),
+    )
+    columns = list(_declared(section, trust).values())
+    return row_table("Ranking", caption, section.rows, columns, footnotes=footnotes)
 
 
 def claimed(row: Row) -> tuple[Part, ...]:
-    """``ε ≤ 8 (19.13 if replaced), δ = 1e-05: example without its gradient, shuffled, ...``:
+    """Return ``ε ≤ 8 (19.13 if replaced), δ = 1e-05: example without its gradient, ...``:
     differential privacy as the row's facts claim it; empty: nothing.
     """
-
-    def shown(claim: PrivacyClaim) -> tuple[Part, ...]:
-        other = "" if claim.replaced is None else f" ({_above(claim.replaced)} if replaced)"
-        return sentence(
-            f"\u03b5 \u2264 {_above(claim.epsilon)}{other}, \u03b4 = {claim.delta:.3g}: {{}}",
-            joined(claim.terms),
-        )
-
-    return joined(map(shown, privacy_claims(row)), "; ")
+    texts = []
+    for claim in privacy_claims(row):
+        bound = f"\u03b5 \u2264 {_above(claim.epsilon)}"
+        if claim.replaced is not None:
+            bound += f" ({_above(claim.replaced)} if replaced)"
+        texts.append(sentence(f"{bound}, \u03b4 = {claim.delta:.3g}: {{}}", joined(claim.terms)))
+    return joined(texts, "; ")
 
 
 def _above(bound: float) -> str:
-    """Four significant digits, rounded up: what is printed of an upper bound is one too."""
+    """Round up to four significant digits: what is printed of an upper bound is one too."""
     unit = 10.0 ** (math.floor(math.log10(max(bound, 1e-9))) - 3)
     return f"{math.ceil(bound / unit - 1e-9) * unit:,.10g}"
 
 
-def short(number: float) -> str:
-    """Three significant digits; large numbers in full."""
-    return (
-        f"{number:,.0f}"
-        if abs(number) >= 1000
-        else f"{number:.3g}"
-        if number % 1
-        else f"{number:.0f}"
-    )
-
-
 def _remarks(section: Section) -> list[Text]:
-    """A footnote a remark, led by the rows that it is made of; of a row that has many, how many
-    more there are.
-    """
+    """Return a footnote a remark, led by the rows that it is made of."""
     rows: dict[str, list[str]] = {}
-    more: list[Text] = []
     for row in section.rows:
-        found = row.remarks
-        for text in found[:MOST_REMARKS]:
+        for text in row.remarks[:MOST_REMARKS]:
             rows.setdefault(text, []).append(row.label)
-        if len(found) > MOST_REMARKS:
-            more.append(
-                sentence(
-                    f"{{}}: {len(found) - MOST_REMARKS} more of these, which `fedbench show` "
-                    f"prints",
-                    row.label,
-                )
-            )
     return [
-        *(
-            sentence("{}: {}", joined(labels), Quote(text, LONGEST_REMARK))
-            for text, labels in rows.items()
-        ),
-        *more,
+        sentence("{}: {}", joined(labels), Quote(text, LONGEST_REMARK))
+        for text, labels in rows.items()
     ]
 
 
-def _power(section: Section) -> tuple[Text, ...]:
-    """The differences that are shown with a power of 80 %."""
-    auc, accuracy = section.comparison.pairwise.smallest_difference, section.smallest_difference
-    found = [f"{auc:.3f} between two worst case AUCs, all pairs tested together"] if auc else []
-    found += [f"{100 * accuracy:.1f} pp in delta-accuracy"] if accuracy else []
-    text = (
-        f"With {len(section.seeds)} seeds, a power of 80 % takes a difference of "
-        f"{', or '.join(found)}."
-    )
-    return (Words(text),) if found else ()
-
-
-def _share(section: Section) -> Words:
-    what = "n/a, since there is no run" if section.free_rider is None else "accuracy minus that"
-    return Words(f"Members' share: {what} with members that upload nothing.")
-
-
-def _runtime(section: Section) -> tuple[Text, ...]:
-    """What runtime is relative to, or why it is not known."""
+def _runtime(section: Section) -> list[Text]:
+    """Say what runtime is relative to, or why it is not known."""
     if section.plain is None or len(section.rows) == 1:
-        return ()
-    if all(found.runtime is None for found in section.summaries.values()):
-        return (Words("Runtime: n/a, since the runs were on machines that differ, or were busy."),)
-    return (
-        sentence("Runtime: training CPU time over that of {}, seed by seed.", section.plain.label),
-    )
+        return []
+    if all(summary.runtime is None for summary in section.summaries.values()):
+        return [Words("Runtime: n/a, since the runs were on machines that differ, or were busy.")]
+    text = "Runtime: training CPU time over that of {}, seed by seed."
+    return [sentence(text, section.plain.label)]
 
 
 def canary_table(section: Section) -> list[Table]:
-    """Worst case and mean of each defense on clean samples and on canaries; nothing where a setting
-    has samples of one kind only.
+    """Return worst case and mean of each defense on clean samples and on canaries; nothing where a
+    setting has samples of one kind only.
     """
     kinds = section.comparison.by_kind
     if not section.scores("canary") or not all(kind.cells.parts for kind in kinds):
         return []
-    columns, rows = [DEFENSE], list[tuple[Content, ...]]()
-    for name in ("clean", "canaries"):
+
+    def mean(kind: Comparison, row: Row) -> Content:
+        return value(bounded(kind.worst_cases.of(row.label).mean))
+
+    columns = [NAMED]
+    for name, kind in zip(("clean", "canaries"), kinds, strict=True):
         columns += [
-            words(f"{name}: #"),
-            numbers(f"{name}: worst case AUC", direction="lower"),
-            numbers(f"{name}: mean AUC", direction="lower"),
+            (words(f"{name}: #"), partial(rank_of, kind)),
+            (numbers(f"{name}: worst case AUC", direction="lower"), partial(worst_of, kind)),
+            (numbers(f"{name}: mean AUC", direction="lower"), partial(mean, kind)),
         ]
-    for row in section.rows:
-        cells = [
-            (
-                rank_of(kind, row),
-                worst_of(kind, row),
-                value(bounded(kind.worst_cases.of(row.label).mean)),
-            )
-            for kind in kinds
-        ]
-        rows.append((name_of(row), *cells[0], *cells[1]))
     caption = (
         " (worst case and mean as in the ranking, where members and outside non-members alike are "
-        "clean, or alike are canaries; "
-        "attacks count that beat chance on that kind, undefended; a range of ranks for each)"
+        "clean, or alike are canaries; attacks count that beat chance on that kind, undefended; a "
+        "range of ranks for each)"
     )
     empty = Words("no attack beats chance on either kind, undefended")
-    return [table_of("Clean samples and canaries", caption, columns, rows, empty=empty)]
+    title = "Clean samples and canaries"
+    return [row_table(title, caption, section.rows, columns, empty=empty)]
 
 
 # -- every defense in every section ----------------------------------------------------------------
@@ -530,110 +281,101 @@ _ACROSS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Across:
-    """A row, as its first section has it, that is in several settings. ``places``: a cell a
-    section, "-" where it is not there; ``first``: of each section in which it has a range of ranks,
-    whether that reaches 1; ``less``: of each in which it can be compared with the undefended row,
-    whether it leaks significantly less.
+def across_settings(
+    sections: Sequence[Section], most: int | None = None, places: bool = True
+) -> list[Block]:
+    """Return a row a defense that is in several settings, of which the first ``most``; nothing
+    where there is one setting only. ``places``: with a column a section.
+
+    The undefended row is the first; then rows by the share of sections in which they beat it, and
+    in which they can be the first.
     """
-
-    row: Row
-    places: tuple[Content, ...]
-    first: tuple[bool, ...]
-    less: tuple[bool, ...]
-
-
-def across_settings(sections: Sequence[Section], most: int | None = None) -> list[Block]:
-    """A row a defense that is in several settings, of which the first ``most``; nothing where there
-    is one setting only.
-    """
-    rows = _across(sections)[:most]
-    if not rows:
+    rows = _rows_of_several_settings(sections)
+    if all(row.undefended for row in rows):
         return []
-    names, n = _names(sections), len(sections)
-    heading = Heading(2, Words("Across settings"))
-    if n <= MOST_SECTIONS:
-        return [heading, _across_table("Across settings", rows, names, range(n), sums=True)]
-    parts = [range(i, min(i + MOST_SECTIONS + 1, n)) for i in range(0, n, MOST_SECTIONS + 1)]
-    tables = [
-        _across_table(f"Across settings, part {i}", rows, names, part)
-        for i, part in enumerate(parts, 1)
+    first, less = _can_be_first(sections), _less_than_undefended(sections)
+
+    def order(row: Row) -> tuple[bool, float, float, str]:
+        label = row.label
+        return not row.undefended, -_share(less, label), -_share(first, label), label
+
+    def tally(counts: dict[str, list[bool]], row: Row) -> Content:
+        flags = counts.get(row.label)
+        if row.undefended and counts is less:
+            return ""
+        return flags and Words(f"{sum(flags)} of {len(flags)}")
+
+    columns = [NAMED]
+    if places:
+        for section, name in zip(sections, _names(sections), strict=True):
+            columns.append((Column(name=name, direction="lower"), partial(_place, section)))
+    columns += [
+        (numbers("can be first in"), partial(tally, first)),
+        (numbers("less than undefended in"), partial(tally, less)),
     ]
-    return [heading, _across_table("Across settings", rows, names, range(0), sums=True), *tables]
+    table = row_table("Across settings", _ACROSS, sorted(rows, key=order)[:most], columns)
+    return [Heading(2, Words("Across settings")), table]
 
 
-def _across(sections: Sequence[Section]) -> list[Across]:
-    """The undefended row first, then by the share of sections in which a row beats it, and in which
-    it can be the first. Floors, and rows of a single setting, are left out.
+def _rows_of_several_settings(sections: Sequence[Section]) -> list[Row]:
+    """Return the rows, as their first sections have them, but floors and rows of one setting."""
+    rows: dict[str, Row] = {}
+    settings: dict[str, set[tuple[str, str]]] = {}
+    for section in sections:
+        for row in section.rows:
+            rows.setdefault(row.label, row)
+            settings.setdefault(row.label, set()).add((section.suite, section.setting))
+    return [row for row in rows.values() if len(settings[row.label]) > 1 and not row.floor]
+
+
+def _can_be_first(sections: Sequence[Section]) -> dict[str, list[bool]]:
+    """Return label -> whether its range of ranks reaches 1, of each section where it has one."""
+    flags: dict[str, list[bool]] = {}
+    for section in sections:
+        for label, (low, _) in section.comparison.pairwise.ranks.items():
+            flags.setdefault(label, []).append(low == 1)
+    return flags
+
+
+def _less_than_undefended(sections: Sequence[Section]) -> dict[str, list[bool]]:
+    """Return label -> whether it leaks significantly less than the undefended row, of each section
+    where both have scores.
     """
-    found = []
-    for label in {r.label for s in sections for r in s.rows if not r.floor}:
-        there = [(s, row) for s in sections if (row := s.row(label)) is not None]
-        if len({(s.suite, s.setting) for s, _ in there}) > 1:
-            against = [
-                s.comparison.pairwise.against(s.base.label).get(label)
-                for s, row in there
-                if s.base is not None and s.base is not row
-            ]
-            ranks = [
-                s.comparison.pairwise.ranks[label]
-                for s, _ in there
-                if label in s.comparison.pairwise.ranks
-            ]
-            found.append(
-                Across(
-                    row=there[0][1],
-                    places=tuple(_cell(s, label) for s in sections),
-                    first=tuple(low == 1 for low, _ in ranks),
-                    less=tuple(d.shown and d.found.mean < 0 for d in against if d is not None),
-                )
-            )
-
-    def share(of: Sequence[bool]) -> float:
-        return sum(of) / len(of) if of else -1.0
-
-    found.sort(key=lambda t: (not t.row.undefended, -share(t.less), -share(t.first), t.row.label))
-    return found if any(not t.row.undefended for t in found) else []
+    flags: dict[str, list[bool]] = {}
+    for section in sections:
+        if section.base is not None:
+            against = section.comparison.pairwise.against(section.base.label)
+            for label, difference in against.items():
+                less = difference.shown and difference.found.mean < 0
+                flags.setdefault(label, []).append(less)
+    return flags
 
 
-def _cell(section: Section, label: str) -> Content:
-    row, worst = section.row(label), section.comparison.worst_cases.of(label).worst
-    if row is None:
+def _share(counts: dict[str, list[bool]], label: str) -> float:
+    flags = counts.get(label)
+    return sum(flags) / len(flags) if flags else -1.0
+
+
+def _place(section: Section, row: Row) -> Content:
+    label = row.label
+    summary = section.summaries.get(label)
+    if summary is None:
         return Words("-")
-    if worst is None:
+    if summary.worst is None:
         return None
-    rank, delta = (
-        section.comparison.pairwise.ranks.get(label),
-        section.summaries[label].delta_accuracy,
-    )
-    notes = [f"#{span(rank)}"] if rank else []
-    notes += [] if delta is None else [f"{round(100 * delta.mean, 1) + 0.0:+.1f} pp"]
-    return value(bounded(worst.found), Words(f" ({', '.join(notes)})") if notes else ())
-
-
-def _across_table(
-    title: str, rows: Sequence[Across], names: Sequence[Text], part: range, sums: bool = False
-) -> Table:
-    def of(found: Sequence[bool]) -> Words:
-        return Words(f"{sum(found)} of {len(found)}" if found else "n/a")
-
-    columns = [DEFENSE, *(Column(name=names[i], direction="lower") for i in part)]
-    columns += [numbers("can be first in"), numbers("less than undefended in")] if sums else []
-    shown = (
-        (
-            name_of(t.row),
-            *(t.places[i] for i in part),
-            *((of(t.first), "" if t.row.undefended else of(t.less)) if sums else ()),
-        )
-        for t in rows
-        if sums or any(t.places[i] != Words("-") for i in part)
-    )
-    return table_of(title, _ACROSS if sums else "", columns, shown)
+    rank, delta = section.comparison.pairwise.ranks.get(label), summary.delta_accuracy
+    notes = []
+    if rank:
+        notes.append(f"#{span(rank)}")
+    if delta is not None:
+        notes.append(f"{round(100 * delta.mean, 1) + 0.0:+.1f} pp")
+    return value(summary.worst, Words(f" ({', '.join(notes)})") if notes else ())
 
 
 def _names(sections: Sequence[Section]) -> list[Text]:
-    """The setting of every section, and suite, coalition and view where there are several."""
-    parts = {"suite": "{}", "setting": "{}", "coalition": "{}", "view": "{} view"}
-    several = [p for p in parts if p == "setting" or len({getattr(s, p) for s in sections}) > 1]
-    return [joined(sentence(parts[p], getattr(s, p)) for p in several) for s in sections]
+    """Return the setting of every section, and suite, coalition and view where there are
+    several.
+    """
+    forms = {"suite": "{}", "setting": "{}", "coalition": "{}", "view": "{} view"}
+    parts = [p for p in forms if p == "setting" or len({getattr(s, p) for s in sections}) > 1]
+    return [joined([sentence(forms[p], getattr(s, p)) for p in parts]) for s in sections]

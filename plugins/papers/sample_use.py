@@ -213,7 +213,6 @@ class LossIntervals(Analysis):
     """
 
     place = "costs"
-    tells = (DRAWS, PROBABILITIES, PROPORTIONS)
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """Draw Figure 5's proportions and probabilities, and a table of them."""

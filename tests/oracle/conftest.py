@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from oracle.stored import PARTS, load, save
 from oracle.toys import images_in
+from running import plan_once
 
 import fedbench.plugins
 from fedbench.plugins.papers.claim_files import shipped_papers
@@ -71,6 +72,7 @@ def loaded() -> None:
     for module in pkgutil.walk_packages(fedbench.plugins.__path__, "fedbench.plugins."):
         importlib.import_module(module.name)
     shipped_papers()
+    plan_once()
 
 
 @pytest.fixture(scope="session")

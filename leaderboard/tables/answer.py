@@ -1,0 +1,240 @@
+"""Which defense of a section to use, in sentences, and what changes the reading of all tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from fedbench.core.contract.board import Block, Note, Part, Text, Words
+from fedbench.core.contract.section import RowSummary
+from fedbench.core.metrics import Interval
+from fedbench.leaderboard.columns import BY_KEY
+from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.verdict import Difference
+from fedbench.leaderboard.tables.common import amount, joined, named, sentence
+
+WITHIN = 0.01
+"""test accuracy below the undefended federation's: "one point" """
+MOST_NAMED = 4
+"""defenses in a sentence"""
+MUCH = 0.03
+"""AUC that canaries add to the undefended leak"""
+ALIKE, FEWEST_ALIKE = 0.8, 5
+"""correlation of leakage and accuracy over rows, from so many on"""
+
+Outcome = Literal[
+    "found", "none lower", "none within", "none here", "nothing leaks", "no undefended run"
+]
+_WORST = BY_KEY["worst"].heading
+_POINTS = replace(BY_KEY["delta"].heading, digits=1)
+_TF01 = BY_KEY["tf01"].heading
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Which defense to use, of the rows with a rank."""
+
+    outcome: Outcome
+    """``found``: the defense leaks significantly less than the undefended federation and costs at
+    most one point as measured. ``none lower``: of those within one point none leaks less, the
+    defense is the lowest. ``none within``: all cost more, the defense costs least. Otherwise there
+    is no defense: no row but floors has a rank (``none here``), no attack beats chance, or there is
+    no undefended run.
+    """
+    undefended: RowSummary | None = None
+    defense: RowSummary | None = None
+    difference: Difference | None = None
+    """worst case of the defense minus the undefended one's"""
+    unsure: bool = False
+    """whether the interval of the defense's delta-accuracy holds a loss of one point"""
+    within: tuple[str, ...] = ()
+    """rows within one point, the lowest first"""
+    tied: tuple[str, ...] = ()
+    """rows of those that are statistically tied with the defense"""
+    seeds: int = 0
+
+
+def answer(section: Section) -> Answer:
+    """Return which defense to use; floors and rows with missing scores are left out."""
+    base, pairwise = section.base, section.comparison.pairwise
+    if base is None:
+        return Answer(outcome="no undefended run")
+    undefended = section.summaries[base.label]
+    if undefended.worst is None or not section.comparison.worst_cases.eligible:
+        return Answer(outcome="nothing leaks")
+    costs = {
+        label: summary.delta_accuracy
+        for label, summary in section.summaries.items()
+        if label in pairwise.ranked and summary.delta_accuracy is not None
+    }
+    if not costs:
+        return Answer(outcome="none here", undefended=undefended)
+    # rows are in the order of their worst cases
+    within = [label for label, cost in costs.items() if -cost.mean <= WITHIN]
+    against = pairwise.against(base.label)
+    outcome, label = _chosen(costs, within, against)
+    tied = pairwise.tied(label)
+    cost = costs[label]
+    return Answer(
+        outcome=outcome,
+        undefended=undefended,
+        defense=section.summaries[label],
+        difference=against.get(label),
+        unsure=not (cost.low >= -WITHIN or cost.high < -WITHIN),
+        within=tuple(within),
+        tied=tuple(name for name in within if name in tied),
+        seeds=len(section.seeds),
+    )
+
+
+def _chosen(
+    costs: Mapping[str, Interval], within: Sequence[str], against: Mapping[str, Difference]
+) -> tuple[Outcome, str]:
+    """Return the outcome and the label of the defense."""
+    for label in within:
+        difference = against.get(label)
+        if difference is not None and difference.shown and difference.found.mean < 0:
+            return "found", label
+    if within:
+        return "none lower", within[0]
+    return "none within", max(costs, key=lambda label: costs[label].mean)
+
+
+# -- sentences -------------------------------------------------------------------------------------
+
+_WITHOUT: Mapping[Outcome, str] = {
+    "no undefended run": "There is no undefended run to compare with, so the effect and the cost "
+    "of a defense are not known.",
+    "nothing leaks": "No attack beats chance on the undefended federation: there is no leak for a "
+    "defense to stop.",
+    "none here": "No defense with all its scores can be compared with the undefended federation.",
+}
+_LEADS: Mapping[Outcome, str] = {
+    "found": "The strongest defense within one point of the undefended accuracy is {}",
+    "none lower": "No defense within one point of the undefended accuracy is shown to leak less "
+    "than none; the lowest is {}",
+    "none within": "No defense is within one point of the undefended accuracy; the nearest is {}",
+}
+
+
+def sentences(section: Section) -> tuple[Text, ...]:
+    """Say the strongest defense within one point of the undefended accuracy, the leak of the
+    undefended federation, the differences that can be seen, and the attacks that no rank counts.
+    """
+    best = answer(section)
+    texts: list[Text] = []
+    if best.defense is None:
+        texts.append(Words(_WITHOUT[best.outcome]))
+    else:
+        texts.append(_strongest(best, best.defense))
+    if best.undefended is not None:
+        texts.append(_leak(best.undefended))
+    texts += _power(section)
+    for attack in section.left_out:
+        lacking = [row.label for row in section.rows if row.entries[attack].broken]
+        why = "In no mean, worst case or rank: {}, which lacks scores of {}."
+        texts.append(sentence(why, attack, named(lacking, MOST_NAMED)))
+    return tuple(texts)
+
+
+def _strongest(best: Answer, defense: RowSummary) -> Text:
+    cost = defense.delta_accuracy
+    assert cost is not None
+    text = f"{_LEADS[best.outcome]}: {{}}"
+    if best.difference is not None:
+        less = amount(best.difference.found, replace(_WORST, signed=True))
+        text += f", {less} against the undefended one"
+    text += f", at a change of accuracy of {amount(cost, _POINTS)} points"
+    if best.unsure:
+        seeds = "one seed does" if best.seeds == 1 else f"{best.seeds} seeds do"
+        text += f", which {seeds} not distinguish from one point"
+    elif best.seeds > 1 and cost.half_width > WITHIN:
+        text += ", with an interval wider than that point"
+    if best.seeds == 1:
+        text += "; one seed shows no differences"
+    ties: Text = ()
+    if best.tied:
+        ties = sentence("; statistically tied with {}", named(best.tied, MOST_NAMED))
+    return sentence(f"{text}{{}}.", defense.label, _auc(defense), ties)
+
+
+def _leak(row: RowSummary) -> Text:
+    tf01 = sentence("; not enough non-members for TF01")
+    if row.tf01 is not None:
+        tf01 = sentence(f", and a TF01 of {amount(row.tf01, _TF01)} % ({{}})", row.tf01_attack)
+    return sentence("The undefended federation leaks a {}{}.", _auc(row), tf01)
+
+
+def _auc(row: RowSummary) -> tuple[Part, ...]:
+    if row.worst is None:
+        return sentence("worst case AUC that is not known")
+    return sentence(f"worst case AUC of {amount(row.worst, _WORST)} ({{}})", row.attack)
+
+
+def _power(section: Section) -> list[Text]:
+    """Say the differences that are shown with a power of 80 %."""
+    auc, accuracy = section.comparison.pairwise.smallest_difference, section.smallest_difference
+    differences = []
+    if auc:
+        differences.append(f"{auc:.3f} between two worst case AUCs, all pairs tested together")
+    if accuracy:
+        differences.append(f"{100 * accuracy:.1f} pp in delta-accuracy")
+    if not differences:
+        return []
+    lead = f"With {len(section.seeds)} seeds, a power of 80 % takes a difference of "
+    return [Words(f"{lead}{', or '.join(differences)}.")]
+
+
+# -- caveats ---------------------------------------------------------------------------------------
+
+
+def caveats(sections: Sequence[Section]) -> list[Block]:
+    """Say whether canaries carry much of the undefended leak, and whether leakage and accuracy
+    order the rows alike.
+    """
+    leads = {
+        "**Mislabelled candidates carry much of the leak**: undefended worst case AUC on all, on "
+        "clean ones": _canaries,
+        "**Privacy and utility are nearly one thing here**: correlation of worst case AUC and "
+        "accuracy over rows": _alike,
+    }
+    notes: list[Block] = []
+    for lead, caveat in leads.items():
+        texts = [text for text in map(caveat, sections) if text]
+        if texts:
+            notes.append(Note(sentence(f"{lead} {{}}.", joined(texts, "; "))))
+    return notes
+
+
+def _canaries(section: Section) -> Text:
+    """Return ``.792, .724 (digits, pair, ...: 30 % canaries)``; empty where clean candidates leak
+    as much.
+    """
+    base, comparison = section.base, section.comparison
+    canaries = sum(s.n_members for s in section.scores("canary"))
+    if base is None or not canaries:
+        return ()
+    members = sum(s.n_members for s in section.scores("mix"))
+    cases = [c.worst_cases.of(base.label).worst for c in (comparison, comparison.by_kind[0])]
+    mixed, clean = (0.5 if case is None else case.found.mean for case in cases)
+    if mixed - clean < MUCH:
+        return ()
+    share = f"{100 * canaries / members:.0f} % canaries"
+    return sentence(f"{mixed:.3f}, {clean:.3f} ({{}}: {share})", section.where)
+
+
+def _alike(section: Section) -> Text:
+    """Return ``.93 (digits, pair, server view)``; empty with fewer than five ranked rows, or where
+    they are not alike.
+    """
+    ranked = [section.summaries[label] for label in section.comparison.pairwise.ranked]
+    points = np.array([(s.worst.mean, s.accuracy.mean) for s in ranked if s.worst and s.accuracy])
+    if len(points) < FEWEST_ALIKE or not points.std(axis=0).all():
+        return ()
+    correlation = float(np.corrcoef(points.T)[0, 1])
+    if correlation < ALIKE:
+        return ()
+    return sentence(f"{correlation:.2f} ({{}})", section.where)
