@@ -8,12 +8,13 @@ A new column is an entry of ``COLUMNS`` and, where nothing has its number yet, a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedbench.core.contract.board import Column, Words
 from fedbench.core.contract.section import RowSummary
 from fedbench.core.metrics import Interval
+from fedbench.core.store.record import Utility
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,3 +135,23 @@ COLUMNS = (
     ),
 )
 BY_KEY = {column.key: column for column in COLUMNS}
+_OF_UTILITY = ("delta", "accuracy", "contribution")
+
+
+def columns_for(utility: Utility | None) -> list[RankingColumn]:
+    """Return the columns with name, unit and direction of what records measure for accuracy."""
+    columns = list(COLUMNS)
+    if utility is None or utility.name == "accuracy":
+        return columns
+    for i, column in enumerate(columns):
+        if column.key in _OF_UTILITY:
+            columns[i] = replace(
+                column,
+                title=column.title.replace("accuracy", utility.name),
+                hover=column.hover.replace("accuracy", utility.name),
+                unit=utility.unit,
+                direction=utility.direction,
+                digits=4,
+                scale=1.0,
+            )
+    return columns

@@ -13,7 +13,7 @@ MEASURED = (
 # scores)
 OF_THE_ORACLE = {
     "one shuffle off by one": (
-        "core/federation/local.py",
+        "core/federation/turn.py",
         "torch.randperm(n, generator=shuffle)",
         "torch.randperm(n - 1, generator=shuffle)",
         EVERYTHING,

@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from fedbench.core import ActiveAttack, Analysis, Defense, Selection, UserError
 from fedbench.core.cli.run import device_of
 from fedbench.core.federation.compose import composed
-from fedbench.core.federation.local import picks
+from fedbench.core.federation.turn import picks
 from fedbench.core.models.sequential import SmallCNN
 from fedbench.core.numerics.wrappers import in_training_form
 from fedbench.core.run.analyse import finished

@@ -17,7 +17,7 @@ from torch import nn
 
 from fedbench.core import Defense, MemberData
 from fedbench.core.federation.loop import answered
-from fedbench.core.run.train import predicted_by
+from fedbench.core.run.train import evaluated
 from fedbench.plugins.defenses.memguard import phase_one, phase_two, train_classifier
 
 SMALL = {"hidden": (16, 8), "epochs": 400, "steps": 40}
@@ -186,7 +186,8 @@ def test_the_server_sees_plain_training_and_the_leak_is_gone_from_the_answers():
         assert torch.equal(a.uploads.updates, b.uploads.updates) and torch.equal(a.models, b.models)
     x = torch.cat([d.x for d in guarded.clients])
     inside = torch.cat([~d.held_out for d in guarded.clients])
-    assert (predicted_by(plain, x) == predicted_by(guarded, x)).all()
+    y = torch.cat([d.y for d in guarded.clients])
+    assert (evaluated(plain, x, y)[1] == evaluated(guarded, x, y)[1]).all()
     logits = guarded.setup.flat.logits(guarded.state[0], x)
     said = answered(guarded, 0, logits)
     assert torch.equal(said, answered(guarded, 0, logits))

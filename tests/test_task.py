@@ -1,35 +1,44 @@
-"""A second task, regression on made data, against the contract of tasks."""
+"""A second task: regression on made data, with two noised views of a sample in audits, is trained,
+attacked by loss and by gradients, and has a board; what it lacks is skipped with the reason.
+"""
 
-import numpy as np
+from types import SimpleNamespace
+
+import pytest
 import torch
-from parties import member_context
+from boards import board
+from fake_packages import install
+from running import invoke, suite
 from torch import nn
 from torch.testing import assert_close
 
-from fedbench.core import Batch, Data, Defense, MemberData, Task, Utility
-from fedbench.core.contract.defense import unserved_by
-from fedbench.core.contract.task import unserved
+from fedbench.core import Task
 from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.population.partition import partition
-from fedbench.core.signals.builtin import Confidence, Loss
+from fedbench.core.numerics.gradients import gradient_features
+from fedbench.core.signals.builtin import Loss
 from fedbench.core.signals.probes import SignalCall
+from fedbench.core.store.reading import load_records
 
-X = torch.arange(120.0).reshape(40, 3) / 40
-Y, MODEL = X.square().sum(1), nn.Linear(3, 1)
-PAIRS = [(X[:9], Y[:9]), (X[9:], Y[9:])]
-NOISE = torch.tensor([[0.5, 0.0, 0.0], [0.0, -0.3, 0.1]])
-
+SOURCE = """
+import numpy as np
+import torch
+from fedbench.core import Component, Data, Dataset, Task, Utility, hookimpl
 
 class Regression(Task):
     name, views = "regression", 2
-    utilities = (Utility(name="error", values=lambda z, target, y: (z[:, 0] - y).abs()),)
+    utilities = (
+        Utility(name="error", unit="m", direction="lower", high=9.0,
+                values=lambda z, target, y: (z[:, 0] - y).abs()),
+    )
 
     def rows(self, x, y, purpose, generator=None):
-        noise = {"train": NOISE[:1], "audit": NOISE, "test": 0 * NOISE[:1]}[purpose]
+        noise = torch.tensor([[0.0], [0.2]])[: 1 + (purpose == "audit")]
+        if purpose == "train":
+            noise = 0.2 * torch.rand(1, 1, generator=generator)
         return (x[:, None] + noise).flatten(0, 1), y.repeat_interleave(len(noise))
 
     def losses(self, outputs, target):
-        return (self.predict(outputs) - target).square()
+        return (outputs[:, 0] - target).square()
 
     def predict(self, outputs):
         return outputs[:, 0]
@@ -37,24 +46,77 @@ class Regression(Task):
     def attribute(self, y):
         return np.searchsorted(np.quantile(y, [0.25, 0.5, 0.75]), y)
 
+class Curve(Dataset):
+    def load(self, seed):
+        x = np.random.default_rng(seed).random((240, 3), np.float32)
+        y = (x**2).sum(1)
+        parts = zip(("train", "test", "holdout"), (0, 80, 160))
+        arrays = {f"{n}_{k}": a[i:i + 80] for n, i in parts for k, a in (("x", x), ("y", y))}
+        return Data(**arrays, n_classes=1, task=Regression())
 
-def test_a_second_task_has_losses_signals_utility_a_skewed_division_and_refusals():
-    x, y, task = X.numpy(), Y.numpy(), Regression()
-    arrays = {"train_x": x, "train_y": y, "test_x": x, "test_y": y, "holdout_x": x, "holdout_y": y}
-    data = Data(**arrays, n_classes=1, task=task)
-    assert data.digest() != Data(**arrays, n_classes=1).digest()
-    shards = partition(data.task.attribute(y), 4, 0, "group-bias", bias=1.0)
-    assert max(y[shards[0]]) < min(y[shards[2]])
-    errors = torch.stack([MODEL(X + noise)[:, 0] - Y for noise in NOISE])
-    ctx, flat = member_context(MODEL, MemberData(X, Y), task=task), FlatModel(MODEL, X.device)
-    inputs, target = task.rows(X, Y, "train")
-    loss = Defense().loss(MODEL(inputs), Batch(inputs, Y, torch.arange(40), soft=target), ctx)
-    assert_close(loss, errors[0].square().mean())
-    outputs = [MODEL(task.rows(*pair, "audit")[0]).detach() for pair in PAIRS]
-    measured = SignalCall(Loss(), "it", flat, task).row(X, PAIRS, outputs)
-    assert_close(measured, errors.square().mean(0).detach())
-    outputs = MODEL(task.rows(X, Y, "test")[0])
-    assert_close(task.utilities[0].values(outputs, Y, Y), (task.predict(outputs) - Y).abs())
-    smooth = type("Smooth", (Defense,), {"transform": lambda self, batch, ctx: batch})()
-    assert unserved_by(smooth, task) == unserved(task, Confidence().tasks, "Smooth") != ""
-    assert unserved_by(Defense(), task) == unserved(task, Loss().tasks, "") == ""
+@hookimpl
+def fedbench_datasets():
+    yield Component("curve", "curves:Curve", "a smooth function of three numbers")
+"""
+
+
+def test_a_second_task_trains_is_attacked_and_has_a_board(tmp_path, site):
+    install(site, "curves", SOURCE)
+    setting = {
+        "name": "curve",
+        "dataset": "curve",
+        "model": {"name": "mlp", "params": {"hidden": [8]}},
+        "partition": {"name": "group-bias", "bias": 1.0},
+        "federation": {
+            "clients": 4,
+            "rounds": 4,
+            "local_epochs": 2,
+            "batch_size": 8,
+            "optimizer": {"lr": 0.05},
+        },
+        "audit": {"every": 2, "nonmembers": 40},
+    }
+    attacks = ["loss-series", "grad-cosine", "threshold-entropy", "knn"]
+    defenses = ["none", "grad-noise", "mixup"]
+    path = suite(tmp_path, settings=[setting], attacks=attacks, defenses=defenses)
+    invoke(path, "--results", tmp_path / "r", status=0)
+    loaded = {
+        (r.record.defense.label, r.record.attack.label): r for r in load_records(tmp_path / "r")
+    }
+    served = [loaded[d, a] for d in defenses[:2] for a in attacks[:2]]
+    for cell in served:
+        assert cell.record.outcome == "ok", cell.record.reason
+        values, utility = cell.test_correct(), cell.record.utility
+        assert (utility.name, utility.unit, utility.direction) == ("error", "m", "lower")
+        assert utility.accuracy == values.mean() == cell.record.history[-1].accuracy < 1
+        assert len(set(values.tolist())) > 2
+    reasons = {k: r.record.reason for k, r in loaded.items() if r.record.outcome == "skipped"}
+    assert len(reasons) == len(loaded) - len(served)
+    assert (
+        "entropy' serves classification, and the data's task is regression"
+        in (reasons["none", "threshold-entropy"])
+    )
+    assert "serves classification" in reasons["mixup", "loss-series"]
+    assert "serves classification" in reasons["none", "knn"]
+    text = board(SimpleNamespace(root=tmp_path / "r"))
+    assert "delta-error (m)" in text
+
+
+@pytest.mark.parametrize("chunk", [1, 512])
+def test_signals_of_a_sample_are_of_the_mean_loss_over_its_views(chunk):
+    namespace = {}
+    exec(SOURCE, namespace)
+    task: Task = namespace["Regression"]()
+    x, y = torch.rand(6, 3), torch.rand(6)
+    model = nn.Linear(3, 1)
+    flat = FlatModel(model, x.device, task)
+    losses = torch.stack([(model(x + noise)[:, 0] - y).square() for noise in (0, 0.2)]).mean(0)
+    outputs = [model(flat.rows(x, y, "audit")[0]).detach()]
+    assert_close(SignalCall(Loss(), "it", flat).row(x, [(x, y)], outputs), losses.detach())
+    updates = torch.rand(2, 4)
+    features = gradient_features(model, *flat.rows(x, y, "audit"), updates, chunk, task)
+    for i, loss in enumerate(losses):
+        parts = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+        gradient = torch.cat([part.flatten() for part in parts])
+        assert_close(features.dot[:, i], updates @ gradient)
+        assert_close(features.sq[i], gradient.square().sum())

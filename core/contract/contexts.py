@@ -134,11 +134,11 @@ class Tools(Protocol):
     def normalise(self, model: nn.Module, x: Tensor) -> Tensor:
         """[n, *input] float32 as ``model`` takes it."""
 
-    def per_sample_gradients(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    def per_sample_gradients(self, model: nn.Module, x: Tensor, y: Tensor, task: Task) -> Tensor:
         """[B, P] gradients of each sample's loss."""
 
     def clipped_gradient(
-        self, model: nn.Module, x: Tensor, y: Tensor, bound: float, views: int = 1
+        self, model: nn.Module, x: Tensor, y: Tensor, bound: float, views: int, *, task: Task
     ) -> Tensor:
         """[P] sum of each sample's clipped gradient."""
 
@@ -220,7 +220,7 @@ class MemberContext(Randomness, LiveModel):
 
     def per_sample_gradients(self, x: Tensor, y: Tensor) -> Tensor:
         """Gradients [B, P] of each sample's loss at the live parameters."""
-        return self.tools.per_sample_gradients(self.model, x, y)
+        return self.tools.per_sample_gradients(self.model, x, y, self.task)
 
     def clipped_gradient(self, batch: Batch, bound: float, views: int = 1) -> Tensor:
         """Sum [P] over the batch's samples of their loss's gradient at the live parameters, each
@@ -230,7 +230,10 @@ class MemberContext(Randomness, LiveModel):
         the batch holds so many adjacent rows of each sample, and the mean of their gradients is
         clipped. Soft targets, where the batch has some, are used instead of ``y``.
         """
-        return self.tools.clipped_gradient(self.model, batch.x, batch.target, bound, views)
+        target = batch.target
+        return self.tools.clipped_gradient(
+            self.model, batch.x, target, bound, views, task=self.task
+        )
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,10 @@ class LiveModel:
     params: Tensor
     task: Task
 
+    def normalise(self, x: Tensor) -> Tensor:
+        """Byte images as normalised floats, anything else unchanged."""
+        return x
+
     def logits(self, x: Tensor) -> Tensor:
         """Logits [n, C] of the live model in eval mode, without gradients, in chunks."""
         import torch
@@ -122,9 +126,9 @@ class LiveModel:
             return torch.cat([self.model(x[start : start + _CHUNK]) for start in starts])
 
     def losses(self, x: Tensor, y: Tensor) -> Tensor:
-        """Loss [n] of the live model in eval mode, without gradients.
+        """Loss [n] of the live model in eval mode, without gradients, on the rows of an audit.
 
-        ``y``: [n] int64 labels, or another target [n, ...] such as class probabilities.
+        ``y``: [n] targets of the task, or in their place others such as class probabilities.
         """
         import torch
 
@@ -132,7 +136,8 @@ class LiveModel:
         with evaluating(self.model), torch.no_grad():
             for start in range(0, len(x), _CHUNK):
                 chunk = slice(start, start + _CHUNK)
-                losses.append(self.task.losses(self.model(x[chunk]), y[chunk]))
+                rows, target = self.task.rows(self.normalise(x[chunk]), y[chunk], "audit")
+                losses.append(self.task.sample_losses(self.model(rows), target))
         return torch.cat(losses)
 
     def gradient(self, loss: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ class Utility:
 
     name: str
     values: Callable[[Tensor, Tensor, Tensor], Tensor]
-    """(outputs and target of the rows of ``test``, y [n]) -> [n]"""
+    """(outputs and target of the rows of ``test``, y [n]) -> [n] float, or bool of a share"""
     unit: str = ""
     low: float = 0.0
     """smallest possible value"""
@@ -69,6 +69,15 @@ class Task:
         losses = self.losses(outputs, target)
         return losses.mean() if reduction == "mean" else losses.sum()
 
+    def output_gradient(self, outputs: Tensor, target: Tensor, weight: float | Tensor) -> Tensor:
+        """Gradient, at ``outputs``, of the sum of ``weight`` (a number, or [B]) times each loss."""
+        import torch
+
+        leaf = outputs.detach().requires_grad_()
+        with torch.enable_grad():
+            total = (self.losses(leaf, target) * weight).sum()
+        return torch.autograd.grad(total, leaf)[0]
+
     def sample_losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Loss [n] of each sample, the mean over its ``views``."""
         losses = self.losses(outputs, target)
@@ -88,9 +97,7 @@ class Classification(Task):
 
     name, y_dtype, least_outputs = "classification", "int64", 2
     utilities = (
-        Utility(
-            name="accuracy", values=lambda outputs, target, y: (outputs.argmax(1) == y).double()
-        ),
+        Utility(name="accuracy", values=lambda outputs, target, y: outputs.argmax(1) == y),
     )
 
     def losses(self, outputs: Tensor, target: Tensor) -> Tensor:
@@ -108,6 +115,25 @@ class Classification(Task):
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, target, reduction=reduction)
+
+    def output_gradient(self, outputs: Tensor, target: Tensor, weight: float | Tensor) -> Tensor:
+        """Gradient [..., C] by autograd's own kernels; ``weight`` and a label each row [...].
+
+        Raises ``RuntimeError`` for a label that is no class.
+        """
+        import torch
+
+        with torch.no_grad():
+            logs = torch._log_softmax(outputs, -1, False)
+            if isinstance(weight, torch.Tensor):
+                weight = weight[..., None]
+            if target.is_floating_point():
+                # the type of their product, and of its gradient
+                wide = target.to(torch.promote_types(target.dtype, logs.dtype))
+                g = (wide * -weight).to(logs.dtype)
+            else:
+                g = torch.zeros_like(logs).scatter_(-1, target[..., None], -weight)
+            return torch._log_softmax_backward_data(g, logs, -1, outputs.dtype)
 
     def predict(self, outputs: Tensor) -> Tensor:
         """Class of the largest logit."""

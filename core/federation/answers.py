@@ -48,13 +48,15 @@ def _tensor(
     """Accept a dense tensor.
 
     Args:
-        shape: its lengths, None where any will do.
+        shape: its lengths, None where any will do; ``...`` at the end: any further ones.
         like: a tensor on the expected device.
         dtype: ``floats``, or a name of torch's.
         field: the field of a larger answer, for the message.
     """
     lead = f"{field} that is " if field else ""
     expected = f"a tensor of shape [{', '.join('n' if n is None else str(n) for n in shape)}]"
+    if isinstance(answer, torch.Tensor) and shape[-1:] == [...]:
+        shape = [*shape[:-1], *answer.shape[len(shape) - 1 :]]
     if not isinstance(answer, torch.Tensor) or answer.dim() != len(shape):
         return Misfit(lead + describe(answer), expected)
     if any(n not in (None, m) for n, m in zip(shape, answer.shape, strict=True)):
@@ -112,22 +114,26 @@ def _data(answer: Any, data: MemberData, ctx: Any) -> Fit:
     if not isinstance(answer, MemberData):
         return Misfit(describe(answer), "MemberData")
     n = None
-    classes = ctx.federation.n_classes
     if isinstance(answer.y, torch.Tensor) and answer.y.dim() == 1:
         n = len(answer.y)
     dtype = "floats"
     if isinstance(answer.x, torch.Tensor) and answer.x.dtype == data.x.dtype:
         dtype = "floats" if answer.x.is_floating_point() else _dtype_name(data.x)
     misfit = (
-        _tensor(answer.y, [None], data.y, "int64", "data.y")
+        _tensor(answer.y, [None], data.y, _dtype_name(data.y), "data.y")
         or _tensor(answer.x, [None, *data.x.shape[1:]], data.x, dtype, "data.x")
-        or _optional(answer.soft, [n, classes], data.x, "floats", "data.soft")
+        or _optional(answer.soft, [n, *_target(ctx)], data.x, "floats", "data.soft")
         or _optional(answer.held_out, [n], data.x, "bool", "data.held_out")
     )
-    return misfit or _values(answer, data, classes)
+    return misfit or _values(answer, data, ctx)
 
 
-def _values(answer: MemberData, data: MemberData, classes: int) -> Fit:
+def _target(ctx: Any) -> list[Any]:
+    """Shape of a sample's soft target: probabilities, in another task anything."""
+    return [ctx.federation.n_classes] if ctx.task.name == "classification" else [...]
+
+
+def _values(answer: MemberData, data: MemberData, ctx: Any) -> Fit:
     """Accept values that a model can be trained on; called once a client."""
     for name in ("x", "soft"):
         part = getattr(answer, name)
@@ -135,12 +141,14 @@ def _values(answer: MemberData, data: MemberData, classes: int) -> Fit:
             continue
         if not bool(torch.isfinite(part).all()):
             return Misfit(f"data.{name} with values that are not finite", "finite ones")
-    if answer.y is data.y or not len(answer.y):
+    if answer.y is data.y:
         return None
-    return _classes(answer.y, classes, "data.y")
+    return _classes(answer.y, ctx.federation.n_classes, "data.y")
 
 
 def _classes(y: torch.Tensor, classes: int, field: str) -> Fit:
+    if y.is_floating_point() or not len(y):
+        return None
     low, high = (int(end) for end in y.aminmax())
     if low >= 0 and high < classes:
         return None
@@ -182,18 +190,17 @@ def _batch(answer: Any, batch: Batch, ctx: Any) -> Fit:
     if misfit := _tensor(answer.x, [None, *batch.x.shape[1:]], batch.x, "floats", "batch.x"):
         return misfit
     n = len(answer.x)
-    classes = ctx.federation.n_classes
     if answer.x.dtype != batch.x.dtype or not n:
         content = _dtype_name(answer.x) if n else "an empty tensor"
         return Misfit(f"batch.x that is {content}", f"samples of {_dtype_name(batch.x)}")
     if answer.y is not batch.y or len(answer.y) != n:
-        misfit = _tensor(answer.y, [n], batch.y, "int64", "batch.y")
-        misfit = misfit or _classes(answer.y, classes, "batch.y")
+        misfit = _tensor(answer.y, [n], batch.y, _dtype_name(batch.y), "batch.y")
+        misfit = misfit or _classes(answer.y, ctx.federation.n_classes, "batch.y")
     if not misfit and answer.index is not batch.index:
         misfit = _tensor(answer.index, [n], batch.y, "int64", "batch.index")
     return (
         misfit
-        or _optional(answer.soft, [n, classes], batch.x, "floats", "batch.soft")
+        or _optional(answer.soft, [n, *_target(ctx)], batch.x, "floats", "batch.soft")
         or _flag(answer.flag, n)
     )
 

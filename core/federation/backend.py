@@ -1,5 +1,5 @@
-"""The contract of a backend, how clients are grouped and how a batch's gradient is computed, with
-the plain one: one client after the other, by autograd. Others are tested against it.
+"""Contract of a backend, which groups clients and computes the gradients of their batches, and the
+plain one: one client after the other, by autograd. Others are tested against it.
 
 A step of local training begins with a ``ModelState``, takes a ``Batch`` (in a group: one of each
 client), and makes of it a gradient [P]; the optimiser makes of that an update. The trainer owns the
@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from fedbench.core.contract.samples import Batch, MemberData, Selection
-from fedbench.core.federation.guard import forward, run_model
-from fedbench.core.federation.local import Turn
+from fedbench.core.contract.samples import Batch
+from fedbench.core.federation.guard import run_model
 from fedbench.core.federation.optimizer import State, make_optimizer
 from fedbench.core.federation.setup import MemberTools
+from fedbench.core.federation.turn import Turn
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.wrappers import as_floats
 from fedbench.core.spec.federation import FederationSpec
@@ -37,21 +36,16 @@ class GradientRequest:
     place: str
     """of its phases, for messages"""
     loss: Callable[[Tensor], Tensor] | None = None
-    """logits [B, C] -> the defense's loss, a scalar; None: mean cross-entropy"""
+    """outputs [B, ...] -> the defense's loss, a scalar; None: the task's mean loss"""
     backward: Callable[[Tensor], None] = Tensor.backward
     """backpropagates that loss"""
-
-    @property
-    def target(self) -> Tensor:
-        """Labels [B], or target probabilities [B, C]."""
-        return self.batch.y if self.batch.soft is None else self.batch.soft
 
     @property
     def has_graph(self) -> bool:
         """Whether samples or targets require gradients: a ``transform`` computed them from the
         parameters, or a ``loss`` differentiates with respect to them.
         """
-        return self.batch.x.requires_grad or self.target.requires_grad
+        return self.batch.x.requires_grad or self.batch.target.requires_grad
 
 
 class Backend:
@@ -86,23 +80,28 @@ class Backend:
 
     def mean_gradient(self, x: Tensor, target: Tensor) -> None:
         """Fill ``flat.grad`` with that of the mean loss on ``x`` [B, *input]."""
-        loss = cross_entropy(self.flat.module(x), target)
+        loss = self.flat.task.loss(self.flat.module(x), target)
         self.flat.clear_grad()
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def loss_gradient(self, task: GradientRequest) -> None:
-        """Fill ``flat.grad`` with that of the task's own loss, or of samples with a graph."""
-        logits = forward(self.flat.module, task.batch.x, task.place)
-        loss = cross_entropy(logits, task.target) if task.loss is None else task.loss(logits)
-        self.flat.clear_grad()  # a plugin may have used, or dropped, the gradients
-        task.backward(loss)
-
-    def gradient(self, task: GradientRequest) -> None:
-        """Fill ``flat.grad`` with the task's gradient."""
-        if task.loss is None and not task.has_graph:
-            run_model(self.mean_gradient, task.batch.x, task.target, where=task.place)
+    def loss_gradient(self, request: GradientRequest) -> None:
+        """Fill ``flat.grad`` with that of a defense's own loss, or of samples with a graph."""
+        batch = request.batch
+        outputs = run_model(self.flat.module, batch.x, where=request.place)
+        if request.loss is None:
+            loss = self.flat.task.loss(outputs, batch.target)
         else:
-            self.loss_gradient(task)
+            loss = request.loss(outputs)
+        self.flat.clear_grad()  # a plugin may have used, or dropped, the gradients
+        request.backward(loss)
+
+    def gradient(self, request: GradientRequest) -> None:
+        """Fill ``flat.grad`` with the requested gradient."""
+        if request.loss is None and not request.has_graph:
+            batch = request.batch
+            run_model(self.mean_gradient, batch.x, batch.target, where=request.place)
+        else:
+            self.loss_gradient(request)
 
 
 class Group:
@@ -142,7 +141,7 @@ class Group:
         """
         turn = self.turns[0]
         self.backend.examine(turn.data.x)
-        for batch in batches_of(self.flat, turn.data, turn.selection, drawn[0]):
+        for batch in batches_of(self.flat, turn, drawn[0]):
             self._batch = batch
             yield {0: len(batch.index)}
 
@@ -153,34 +152,40 @@ class Group:
     def replace(self, batches: dict[int, Batch]) -> None:
         """Take the members' batches in place of those of the step."""
 
-    def share(self, tasks: dict[int, GradientRequest]) -> None:
+    def share(self, requests: dict[int, GradientRequest]) -> None:
         """Let ``tools`` compute for all members at once, until :meth:`fill`."""
 
-    def fill(self, tasks: dict[int, GradientRequest]) -> None:
-        """Fill the rows of ``grads`` of this step. ``tasks``: those of members with phases."""
-        task = tasks.get(0) or GradientRequest(self._batch, self.turns[0].place)
-        self.work_as(0, self.backend.gradient, task)
+    def fill(self, requests: dict[int, GradientRequest]) -> None:
+        """Fill the rows of ``grads`` of this step. ``requests``: of members with phases."""
+        request = requests.get(0) or GradientRequest(self._batch, self.turns[0].place)
+        self.work_as(0, self.backend.gradient, request)
 
 
-def batches_of(
-    flat: FlatModel, data: MemberData, selection: Selection, drawn: list[Tensor]
-) -> Iterator[Batch]:
-    """Batches of an epoch, of these positions in the selection. Samples are gathered once."""
+def batches_of(flat: FlatModel, turn: Turn, drawn: list[Tensor]) -> Iterator[Batch]:
+    """Batches of an epoch, of these positions in the turn's selection, as the task makes rows of
+    them. Samples are gathered once.
+    """
     if not drawn:
         return
     sizes = [len(part) for part in drawn]
     pick = torch.cat(drawn)
-    index = selection.index[pick]
+    index = turn.selection.index[pick]
 
     def split(values: Tensor | None, rows: Tensor) -> Sequence[Tensor | None]:
-        return [None] * len(sizes) if values is None else values[rows].split(sizes)
+        if values is None:
+            return [None] * len(sizes)
+        return values[rows].split(sizes)
 
-    x = data.x[index].split(sizes)
-    y = data.y[index].split(sizes)
-    soft = split(data.soft, index)
-    flag = split(selection.flag, pick)
+    samples = turn.data.x[index].split(sizes)
+    labels = turn.data.y[index].split(sizes)
+    softs = split(turn.data.soft, index)
+    flags = split(turn.selection.flag, pick)
     for s, rows in enumerate(index.split(sizes)):
-        yield Batch(as_floats(flat.module, x[s]), y[s], rows, soft[s], flag[s])
+        y, soft = labels[s], softs[s]
+        x, target = flat.rows(as_floats(flat.module, samples[s]), y, "train", turn.draws)
+        if soft is None and target is not y:
+            soft = target
+        yield Batch(x, y, rows, soft, flags[s])
 
 
 _MODULES = {"auto": "stacked", "autograd": "backend"}

@@ -13,6 +13,7 @@ from fedbench.core.federation.optimizer import lr_at
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.flat import ModelState
 from fedbench.core.numerics.per_sample import gradient_rows
+from fedbench.core.numerics.rng import key_for
 
 _CHUNK = 128  # samples that go through the model at once
 _MOST_BYTES = 4 * 2**30
@@ -28,6 +29,7 @@ class Bench:
 
     def __init__(self, setup: Setup, start: ModelState, round: int) -> None:
         self._flat = setup.flat
+        self._draws = torch.Generator().manual_seed(key_for(setup.seed, "bench", round) >> 1)
         self._start = start
         self._batch_size = setup.config.batch_size
         self._lr = lr_at(setup.config, round)
@@ -43,8 +45,11 @@ class Bench:
     def _update(self) -> Tensor:
         return self._flat.params - self._start.params
 
+    def _rows(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return self._flat.rows(x, y, "train", self._draws)
+
     def _step(self, x: Tensor, y: Tensor) -> None:
-        self._backend.mean_gradient(x, y)
+        self._backend.mean_gradient(*self._rows(x, y))
         self._optimizer.step(self._lr)
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
@@ -81,11 +86,12 @@ class Bench:
                 f"{size / 2**30:.0f} GiB: lower adversary.mask_set or take a smaller model"
             )
         self._load(x, training=False)
-        rows = [
-            gradient_rows(self._flat.module, a, b)
-            for a, b in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True)
-        ]
-        return self._optimizer.first_steps(rows[0] if len(rows) == 1 else torch.cat(rows), self._lr)
+        gradients = []
+        for samples, labels in zip(x.split(_CHUNK), y.split(_CHUNK), strict=True):
+            inputs, target = self._rows(samples, labels)
+            task = self._flat.task
+            gradients.append(gradient_rows(self._flat.module, inputs, target, task))
+        return self._optimizer.first_steps(torch.cat(gradients), self._lr)
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits [n, C] of the received model in eval mode."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 from fedbench.core.contract.contexts import (
     AnswerContext,
@@ -135,11 +134,6 @@ def backward(loss: torch.Tensor, defense: Defense, where: str) -> None:
         part = next(iter(acting(defense, "loss")), defense)
         place = f"{type(part).__name__}.loss ({where})"
         raise PhaseError(f"{place}: its gradient: {describe_error(error)}") from error
-
-
-def forward(module: nn.Module, x: torch.Tensor, where: str) -> torch.Tensor:
-    """Return the logits [B, C]; an exception names the model, not the phase around the training."""
-    return run_model(module, x, where=where)
 
 
 def run_model(work: Callable[..., Any], *args: torch.Tensor, where: str) -> Any:

@@ -32,9 +32,9 @@ from fedbench.core.federation.guard import (
     require_nothing,
     where_of,
 )
-from fedbench.core.federation.local import Turn
 from fedbench.core.federation.setup import Insider, Parties, RoundResult, Setup, Uploads
 from fedbench.core.federation.trainer import Trainer
+from fedbench.core.federation.turn import Turn
 from fedbench.core.numerics.flat import EVALUATION_CHUNK, ModelState, joined, mean_counts
 from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.numerics.wrappers import matmuls

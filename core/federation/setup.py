@@ -247,6 +247,7 @@ class Parties:
             start=start,
             memory=self.memory(k),
             tools=MemberTools(),
+            task=flat.task,
             privacy_threshold=setup.thresholds[k] if setup.thresholds else None,
         )
 

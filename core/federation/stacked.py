@@ -1,4 +1,4 @@
-"""The fast backend: chains of layers without autograd. Clients with a small model of stackable
+"""Fast backend: chains of layers without autograd. Clients with a small model of stackable
 layers train many at once, all others in turn.
 
 Measured on two cores with AVX-512 and 2 MiB of L2 cache (docs/performance.md): a step of ten small
@@ -19,12 +19,13 @@ from torch.nn.functional import one_hot, pad
 from torch.nn.utils.rnn import pad_sequence
 
 from fedbench.core.contract.samples import Batch, Selection
+from fedbench.core.contract.task import Classification, Task
 from fedbench.core.federation import backend
 from fedbench.core.federation.backend import GradientRequest, Group
 from fedbench.core.federation.guard import run_model
-from fedbench.core.federation.local import Turn
 from fedbench.core.federation.setup import MemberTools
-from fedbench.core.numerics.chain import Chain, Graph, obstacle, of_logits, unfilled
+from fedbench.core.federation.turn import Turn
+from fedbench.core.numerics.chain import Chain, Graph, obstacle, unfilled
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import clipped_gradient
 from fedbench.core.numerics.wrappers import as_floats
@@ -46,9 +47,11 @@ class Backend(backend.Backend):
 
     @cached_property
     def _size(self) -> int:
-        """How many clients train at once; 0 where none do."""
+        """Number of clients that train at once; 0 where none do."""
         size = min(MOST_CLIENTS, MOST_ELEMENTS // self.flat.params.numel(), self.clients)
-        return size if size > 1 else 0
+        if size < 2 or not isinstance(self.flat.task, Classification):
+            return 0
+        return size
 
     def note(self, x: Tensor) -> str:
         chain = Chain.of(self.flat, x) if self._size else None
@@ -64,15 +67,11 @@ class Backend(backend.Backend):
             yield from super().groups(turns)
             return
         yield from super().groups([turn for turn in turns if "local_train" in turn.phases])
-        kinds: dict[tuple[bool, str], list[Turn]] = {}
-        for turn in turns:
-            if "local_train" not in turn.phases:
-                kinds.setdefault(_kind(turn), []).append(turn)
-        for _, members in sorted(kinds.items(), key=lambda item: item[0]):
-            members.sort(key=lambda turn: -len(turn.data.y))  # clients of similar size together
+        if self._stacked is None:
+            self._stacked = StackedGroup(self, self._size)
+        self._stacked.chain = chain
+        for members in _alike(turns):
             for first in range(0, len(members), self._size):
-                self._stacked = self._stacked or StackedGroup(self, self._size)
-                self._stacked.chain = chain
                 yield self._stacked, members[first : first + self._size]
 
     def examine(self, x: Tensor) -> None:
@@ -84,37 +83,43 @@ class Backend(backend.Backend):
         else:
             self._chain.gradient(x, target)
 
-    def loss_gradient(self, task: GradientRequest) -> None:
+    def loss_gradient(self, request: GradientRequest) -> None:
         chain = self._chain
-        if chain is None or chain.draws or task.loss is None or task.has_graph:
-            super().loss_gradient(task)
+        if chain is None or chain.draws or request.loss is None or request.has_graph:
+            super().loss_gradient(request)
             return
-        logits = run_model(chain.forward, task.batch.x, where=task.place)
-        at_logits, further = _split_gradient(self.flat, logits, task)
-        chain.backward(at_logits)
+        outputs = run_model(chain.forward, request.batch.x, where=request.place)
+        at_outputs, further = _split_gradient(self.flat, outputs, request)
+        chain.backward(at_outputs)
         _add(self.flat.gradients, further)
 
 
-def _kind(turn: Turn) -> tuple[bool, str]:
-    """Kind of a client, of which only alike ones are stacked: whether its batches may change size,
-    to which the others' would be padded, and its samples' type.
+def _alike(turns: Sequence[Turn]) -> list[list[Turn]]:
+    """Clients that may be stacked, of similar size together. Batches that may change size, to which
+    others would be padded, are apart; so are samples of another type.
     """
-    return bool(turn.phases & {"transform", "local_step"}), str(turn.data.x.dtype)
+    kinds: dict[tuple[bool, str], list[Turn]] = {}
+    for turn in turns:
+        if "local_train" not in turn.phases:
+            resizes = bool(turn.phases & {"transform", "local_step"})
+            kinds.setdefault((resizes, str(turn.data.x.dtype)), []).append(turn)
+    return [sorted(kinds[kind], key=lambda turn: -len(turn.data.y)) for kind in sorted(kinds)]
 
 
 def _split_gradient(
-    flat: FlatModel, logits: Tensor, task: GradientRequest
+    flat: FlatModel, outputs: Tensor, request: GradientRequest
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """Gradient [B, C] of the task's loss at ``logits``, and that of each parameter past them."""
-    assert task.loss is not None
-    leaf = logits.detach().requires_grad_()
-    graph = Graph(flat.module, flat.trainable, task.batch.x)
-    loss = task.loss(graph.through(leaf))
+    """Gradient of the request's loss at ``outputs``, and that of each parameter past them."""
+    assert request.loss is not None
+    leaf = outputs.detach().requires_grad_()
+    graph = Graph(flat.module, flat.trainable, request.batch.x)
+    loss = request.loss(graph.through(leaf))
     flat.drop_grad()  # a plugin may have used it
     graph.cut = True
-    task.backward(loss)
-    at_logits = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-    return at_logits, [p.grad for p in flat.trainable]
+    request.backward(loss)
+    if leaf.grad is None:
+        leaf.grad = torch.zeros_like(leaf)
+    return leaf.grad, [p.grad for p in flat.trainable]
 
 
 def _add(gradients: Sequence[Tensor], further: Sequence[Tensor | None]) -> None:
@@ -190,29 +195,29 @@ class StackedGroup(Group):
     def replace(self, batches: dict[int, Batch]) -> None:
         self.data = _restacked(batches, self.data.weight)
 
-    def share(self, tasks: dict[int, GradientRequest]) -> None:
-        self.tools.begin(tasks)
+    def share(self, requests: dict[int, GradientRequest]) -> None:
+        self.tools.begin(requests)
 
-    def fill(self, tasks: dict[int, GradientRequest]) -> None:
+    def fill(self, requests: dict[int, GradientRequest]) -> None:
         self.tools.end()  # its gradients are overwritten
         data = self.data
         place = f"round {self.turns[0].round}"
         chain = self.chain_of_step()
-        logits = run_model(chain.forward, data.x, where=place)
-        g = run_model(of_logits, logits, data.target, data.weight, where=place)
+        outputs = run_model(chain.forward, data.x, where=place)
+        gradient = self.flat.task.output_gradient
+        g = run_model(gradient, outputs, data.target, data.weight, where=place)
         further = {}
-        for i, task in tasks.items():
-            if task.loss is not None and not task.has_graph:
-                n = len(task.batch.x)
-                g[i, :n], further[i] = self.work_as(
-                    i, _split_gradient, self.flat, logits[i, :n], task
-                )
+        for i, request in requests.items():
+            if request.loss is not None and not request.has_graph:
+                n = len(request.batch.x)
+                of_loss = self.work_as(i, _split_gradient, self.flat, outputs[i, :n], request)
+                g[i, :n], further[i] = of_loss
         chain.backward(g)
         for i, addends in further.items():
             _add(self.rows[i].gradients, addends)
-        for i, task in tasks.items():
-            if task.has_graph:
-                self.work_as(i, self.backend.loss_gradient, task)
+        for i, request in requests.items():
+            if request.has_graph:
+                self.work_as(i, self.backend.loss_gradient, request)
 
     def chain_of_step(self) -> Chain:
         """The chain of the clients in the present step."""
@@ -325,29 +330,29 @@ class GroupTools(MemberTools):
 
     def __init__(self, group: StackedGroup) -> None:
         self._group = group
-        self._tasks: dict[int, GradientRequest]
+        self._batches: dict[int, Batch]
         self.end()
 
-    def begin(self, tasks: dict[int, GradientRequest]) -> None:
+    def begin(self, requests: dict[int, GradientRequest]) -> None:
         """Compute for these members of the present step, until :meth:`end`."""
-        self._tasks = tasks
+        self._batches = {i: request.batch for i, request in requests.items()}
         self._bound = 0.0
-        self._versions = {i: _versions(task) for i, task in tasks.items()}
+        self._versions = {i: _versions(batch) for i, batch in self._batches.items()}
 
     def end(self) -> None:
         """Let each call from here on compute its own gradients."""
-        self._tasks = {}
+        self._batches = {}
 
     def clipped_gradient(  # type: ignore[override]
-        self, model: nn.Module, x: Tensor, y: Tensor, bound: float, views: int = 1
+        self, model: nn.Module, x: Tensor, y: Tensor, bound: float, views: int, task: Task
     ) -> Tensor:
         """See ``numerics.gradients.clipped_gradient``."""
-        task = self._tasks.get(self.row)
-        of_step = task is not None and x is task.batch.x and y is task.target
+        batch = self._batches.get(self.row)
+        of_step = batch is not None and x is batch.x and y is batch.target
         if not of_step or views != 1 or not bound > 0 or not self._serves(bound):
-            return clipped_gradient(model, x, y, bound, views)
+            return clipped_gradient(model, x, y, bound, views, task=task)
         group = self._group
-        data = self._group.data
+        data = group.data
         if not self._bound:
             real = (data.weight > 0).to(data.weight)
             group.chain_of_step().clipped(data.x, data.target, real, bound)
@@ -359,7 +364,7 @@ class GroupTools(MemberTools):
         """Whether the group's gradients are those of this member, as it is now."""
         row = self.row
         group = self._group
-        if group.chain.hooked() or _versions(self._tasks[row]) != self._versions[row]:
+        if group.chain.hooked() or _versions(self._batches[row]) != self._versions[row]:
             return False
         pairs = zip(group.flat.trainable, group.rows[row].tensors, strict=True)
         if any(p.data_ptr() != tensor.data_ptr() for p, tensor in pairs):
@@ -369,5 +374,5 @@ class GroupTools(MemberTools):
         return bound == self._bound and torch.equal(group.params[row], self._params[row])
 
 
-def _versions(task: GradientRequest) -> tuple[int, int]:
-    return task.batch.x._version, task.target._version
+def _versions(batch: Batch) -> tuple[int, int]:
+    return batch.x._version, batch.target._version

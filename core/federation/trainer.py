@@ -1,4 +1,4 @@
-"""The trainer of clients: groups of one or more in lock step, every phase of their defense, and
+"""Trainer of clients: groups of one or more in lock step, every phase of their defense, and
 their optimisers. What computes the gradients is a backend.
 
 A client's shuffle, random numbers, optimiser and phases are its own, so that its result depends on
@@ -21,9 +21,9 @@ from fedbench.core.contract.samples import Batch, Selection
 from fedbench.core.federation.backend import GradientRequest, Group, backend_of
 from fedbench.core.federation.diverged import Causes, finite
 from fedbench.core.federation.guard import PhaseError, backward, call_phase, where_of
-from fedbench.core.federation.local import Epochs, Turn, Usage, picks
 from fedbench.core.federation.optimizer import lr_at
 from fedbench.core.federation.setup import Setup
+from fedbench.core.federation.turn import Epochs, Turn, Usage, picks
 from fedbench.core.numerics.rng import key_for
 
 BATCH = frozenset(phases(party=("member",), stage=("batch",)))
@@ -87,6 +87,7 @@ class Trainer:
         self.key_module(turn.round, turn.client)
         self.usage.begin(turn)
         turn.shuffle = torch.Generator().manual_seed(self._key("shuffle", turn) >> 1)
+        turn.draws = torch.Generator().manual_seed(self._key("task", turn) >> 1)
         if turn.context is not None:
             turn.ctx = turn.context()
         turn.selection = self._selected(turn)
@@ -187,17 +188,17 @@ class Trainer:
                 if sizes[i]:
                     batches[i] = self._call(group, i, "transform", batches[i], contexts[i])
             group.replace(batches)
-        tasks = {i: self._task(group, i, batch, contexts[i]) for i, batch in batches.items()}
+        requests = {i: self._request(group, i, batch, contexts[i]) for i, batch in batches.items()}
         gradients = {}
-        if tasks and "local_step" in self.acting:
-            group.share(tasks)
-            for i, task in tasks.items():
-                gradient = self._call(group, i, "local_step", task.batch, contexts[i])
+        if requests and "local_step" in self.acting:
+            group.share(requests)
+            for i, request in requests.items():
+                gradient = self._call(group, i, "local_step", request.batch, contexts[i])
                 if gradient is not None:
                     gradients[i] = gradient
         rest = [i for i in sizes if sizes[i] and i not in gradients]
         if rest:
-            group.fill({i: tasks[i] for i in rest if i in tasks})
+            group.fill({i: requests[i] for i in rest if i in requests})
         for i, gradient in gradients.items():
             group.grads[i].copy_(gradient)
         return [*gradients, *rest]
@@ -207,7 +208,7 @@ class Trainer:
         place = group.turns[i].place
         return group.work_as(i, call_phase, self.defense, name, batch, ctx, where=place)
 
-    def _task(self, group: Group, i: int, batch: Batch, ctx: MemberContext) -> GradientRequest:
+    def _request(self, group: Group, i: int, batch: Batch, ctx: MemberContext) -> GradientRequest:
         defense = self.defense
         place = group.turns[i].place
         if "loss" not in self.acting:
@@ -215,7 +216,7 @@ class Trainer:
         return GradientRequest(
             batch,
             place,
-            loss=lambda logits: call_phase(defense, "loss", logits, batch, ctx, where=place),
+            loss=lambda outputs: call_phase(defense, "loss", outputs, batch, ctx, where=place),
             backward=lambda loss: backward(loss, defense, place),
         )
 

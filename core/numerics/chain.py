@@ -1,4 +1,4 @@
-"""The gradient of a plain chain of layers without a graph: the kernels that autograd would call, in
+"""Gradient of a plain chain of layers without a graph: the kernels that autograd would call, in
 its order, so its bits.
 
 What is saved is the graph of every batch, the zeroing of the gradient and its accumulation, which
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import deterministic
 
+from fedbench.core.contract.task import DEFAULT_TASK, Task
 from fedbench.core.numerics.flat import FlatModel, clip_factors
 from fedbench.core.numerics.layers import has_hooks
 from fedbench.core.numerics.links import LINKS, STACKED, DropoutLink, FlattenLink, LinearLink, Link
@@ -39,14 +40,15 @@ def unfilled() -> Iterator[None]:
 
 
 class Chain:
-    """The cross-entropy's gradient of one model on the CPU, or of the models of many clients, into
+    """Gradient of the loss of one model on the CPU, or of the models of many clients, into
     ``grads``: [P], or [G, P]. Made by :meth:`of`, anew for every client: it holds the layers as
     they are then. ``draws``: whether a forward pass draws random numbers; ``stackable``: whether
     :meth:`of_clients` serves this model.
     """
 
-    def __init__(self, module: nn.Module, links: list[Link], grads: Tensor) -> None:
-        self._module = module
+    def __init__(self, flat: FlatModel, links: list[Link], grads: Tensor) -> None:
+        self._module = flat.module
+        self._task = flat.task
         self._links = links
         self.grads = grads
         self.draws = any(type(link) is DropoutLink for link in links)
@@ -61,7 +63,7 @@ class Chain:
             return None
         grads = dict(zip(map(id, flat.trainable), flat.gradients, strict=True))
         links = links_of(flat.module, grads, like.dim() == 2)
-        return None if links is None else cls(flat.module, links, flat.grad)
+        return None if links is None else cls(flat, links, flat.grad)
 
     def of_clients(self, flat: FlatModel, params: Tensor, grads: Tensor) -> Chain:
         """The chain for G clients at once: ``params`` and ``grads`` are [G, P], ``x`` and
@@ -75,7 +77,7 @@ class Chain:
             values = tuple(value for value, _ in pairs)
             gradients = tuple(grad for _, grad in pairs)
             links.append(type(link)(link.layer, values, gradients, link.fresh, clients=True))
-        return Chain(self._module, links, grads)
+        return Chain(flat, links, grads)
 
     def hooked(self) -> bool:
         """Whether a layer has got a hook, which it does not call."""
@@ -96,21 +98,21 @@ class Chain:
             g = link.backward(g, link is not links[0])
 
     def gradient(self, x: Tensor, target: Tensor) -> None:
-        """Fill them with those of the mean cross-entropy on ``x`` [B, ...] and ``target`` [B] int64
-        or [B, C] float.
-        """
-        self.backward(of_logits(self.forward(x), target, 1 / max(len(x), 1)))
+        """Fill them with those of the mean loss on ``x`` [B, ...] and ``target`` [B, ...]."""
+        weight = 1 / max(len(x), 1)
+        self.backward(self._task.output_gradient(self.forward(x), target, weight))
 
     @unfilled()
     @torch.no_grad()
     def clipped(self, x: Tensor, target: Tensor, weight: Tensor, bound: float) -> None:
-        """Fill them with the sum over the samples of ``weight`` times the cross-entropy's gradient,
-        clipped to the L2 norm ``bound``; of linear layers only. See ``gradients.clipped_gradient``.
+        """Fill them with the sum over the samples of ``weight`` times the loss's gradient, clipped
+        to the L2 norm ``bound``; of linear layers only. See ``gradients.clipped_gradient``.
         """
         logits = self.forward(x)
+        g = self._task.output_gradient(logits, target, weight)
         linear = [
             (link, g, link.squares(g))
-            for link, g in _descending(self._links, of_logits(logits, target, weight))
+            for link, g in _descending(self._links, g)
             if isinstance(link, LinearLink)
         ]
         squares = sum((of_layer for _, _, of_layer in linear), torch.zeros(()))
@@ -125,10 +127,12 @@ def walked(
     x: Tensor,
     target: Tensor,
     grads: Mapping[int, Tensor] | None = None,
+    task: Task = DEFAULT_TASK,
 ) -> list[tuple[nn.Module, Tensor, Tensor]] | None:
-    """Each layer with parameters, its input and the gradient of the summed cross-entropy at its
-    output; None where ``module`` is no chain, or on a GPU. ``target``: [B] int64 or [B, C] float.
-    ``grads``: something for each trainable parameter, by its id, where that is at hand: to look for
+    """Each layer with parameters, its input and the gradient of the summed loss at its output;
+    None where ``module`` is no chain, or on a GPU.
+
+    ``grads``: a value for each trainable parameter, by its id, where that is at hand: to look for
     them takes as long as a small layer.
     """
     if grads is None:
@@ -136,7 +140,7 @@ def walked(
     links = links_of(module, grads, x.dim() == 2)
     if links is None:
         return None
-    g = of_logits(_forward(module, links, x), target, 1.0)
+    g = task.output_gradient(_forward(module, links, x), target, 1.0)
     pairs = [(link, g) for link, g in _descending(links, g) if link.grads]
     return [(link.layer, link.input, g) for link, g in reversed(pairs)]
 
@@ -202,24 +206,6 @@ def _forward(module: nn.Module, links: list[Link], x: Tensor) -> Tensor:
     for link in links:
         out = link.forward(out)
     return out
-
-
-@torch.no_grad()
-def of_logits(logits: Tensor, target: Tensor, weight: float | Tensor) -> Tensor:
-    """Gradient [..., C], at ``logits``, of the sum of ``weight`` (a number, or [...]) times each
-    row's cross-entropy. ``target``: [...] int64, or [..., C] float. Raises ``RuntimeError`` for a
-    label that is no class.
-    """
-    logs = torch._log_softmax(logits, -1, False)
-    if isinstance(weight, Tensor):
-        weight = weight[..., None]
-    if target.is_floating_point():
-        # the type of their product, and of its gradient
-        wide = target.to(torch.promote_types(target.dtype, logs.dtype))
-        g = (wide * -weight).to(logs.dtype)
-    else:
-        g = torch.zeros_like(logs).scatter_(-1, target[..., None], -weight)
-    return torch._log_softmax_backward_data(g, logs, -1, logits.dtype)
 
 
 def _layers(module: nn.Module) -> list[nn.Module] | None:

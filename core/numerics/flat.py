@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.core.contract.contexts import Layer
+from fedbench.core.contract.task import DEFAULT_TASK, Purpose, Task
+from fedbench.core.numerics.wrappers import task_rows
 
 # Summed in float32 on the CPU, the squares of 11 million entries lose a thousandth of the sum.
 # Short blocks lose nothing, and their sums are added in float64: as fast as the plain norm, right
@@ -122,17 +124,20 @@ class Row(NamedTuple):
 
 class FlatModel:
     """Wraps ``module``: ``params`` [P], ``grad`` [P] and ``buffers`` [B] are live flat vectors its
-    tensors view. ``layers``: where each of the ``trainable`` tensors lies in them; ``gradients``:
-    views of ``grad`` in their shapes. While clients train together the module shows one of them at
-    a time (:meth:`show`).
+    tensors view. While clients train together the module shows one of them at a time
+    (:meth:`show`).
+
+    ``layers``: where each of the ``trainable`` tensors lies in them; ``gradients``: views of
+    ``grad`` in their shapes; ``task``: the module's loss.
 
     Order: ``module.parameters()`` with ``requires_grad``. Floating-point buffers travel with a
     client's update but are not part of P, so noise and gradient features act on trainable
     parameters only; the elements of all other buffers travel as int64.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, device: torch.device, task: Task = DEFAULT_TASK) -> None:
         self.module = module.to(device)
+        self.task = task
         self.trainable = [p for p in module.parameters() if p.requires_grad]
         self.layers = _layers_of(module)
         self._floating = [b for b in module.buffers() if b.is_floating_point()]
@@ -160,6 +165,12 @@ class FlatModel:
         self.buffers.copy_(state.buffers)
         for b, part in zip(self._integers, _parts(state.counts, self._integers), strict=True):
             b.copy_(part.view_as(b))
+
+    def rows(
+        self, x: Tensor, y: Tensor, purpose: Purpose, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and target of samples; see :func:`task_rows`."""
+        return task_rows(self.module, self.task, x, y, purpose, generator)
 
     @torch.no_grad()
     def logits(self, state: ModelState, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ instead: same result, slower.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any, NamedTuple
@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.functional import cross_entropy
 
+from fedbench.core.contract.task import DEFAULT_TASK, Task
 from fedbench.core.numerics.chain import walked
 from fedbench.core.numerics.flat import clip_factors, norms
 from fedbench.core.numerics.layers import HANDLERS, Directions, has_plain_formula
@@ -36,77 +36,81 @@ CHUNK = 256  # rows (samples times views) of a clipped sum that go through the m
 FALLBACK_BUDGET = 2**26
 
 Formula = Callable[..., Any]
-Plan = dict[Module, tuple[Formula, Directions]]
-"""each layer with trainable parameters -> the formula of its kind, and its parts of the updates or
-of the result
+Layer = tuple[Formula, Directions, Module, Tensor, Tensor]
+"""formula of its kind, its parts of the updates or of the result, the layer, its input, and the
+gradient of the summed loss at its output
 """
 
 
-def _by_layer(
-    model: Module,
-    parts: Mapping[int, Tensor],
-    formulas: Mapping[type[Module], Formula],
-    x: Tensor,
-    y: Tensor,
-    step: int,
-) -> Iterator[tuple[slice, list[tuple[Formula, Directions, Module, Tensor, Tensor]] | None]]:
-    """Slices of ``step`` samples, each with (formula, its parts, layer, the layer's input, gradient
-    of the summed cross-entropy at its output) in the order of the forward pass; None from the slice
-    on in which the model turns out not to be a plain chain of known layers.
+class _Layers:
+    """Layers of ``model`` with the gradients at their outputs, one slice of rows at a time.
 
     ``parts``: id of a parameter -> its part of the updates or of the result.
     """
-    plan = _plan(model, parts, formulas)
-    if plan is not None and not rows_are_samples(model, plan, x[:step]):
-        plan = None
-    for start in range(0, len(x), step):
-        s = slice(start, start + step)
-        layers = None if plan is None else _layer_gradients(model, plan, parts, x[s], y[s])
-        if layers is None or plan is None:
+
+    def __init__(
+        self,
+        model: Module,
+        task: Task,
+        parts: Mapping[int, Tensor],
+        formulas: Mapping[type[Module], Formula],
+    ) -> None:
+        self._model = model
+        self._task = task
+        self._parts = parts
+        self._plan: dict[Module, tuple[Formula, Directions]] | None = {}
+        for layer in model.modules():
+            named = {n: parts[id(p)] for n, p in layer._parameters.items() if id(p) in parts}
+            if not named:
+                continue
+            if not has_plain_formula(layer):
+                self._plan = None
+                return
+            directions = Directions(named.get("weight"), named.get("bias"))
+            self._plan[layer] = formulas[type(layer)], directions
+
+    def slices(
+        self, x: Tensor, target: Tensor, step: int
+    ) -> Iterator[tuple[slice, list[Layer] | None]]:
+        """Slices of ``step`` rows, each with its layers in the order of the forward pass; None from
+        the slice on in which the model turns out not to be a plain chain of known layers.
+        """
+        plan = self._plan
+        if plan is not None and not rows_are_samples(self._model, plan, x[:step]):
             plan = None
-            yield s, None
-        else:
-            yield s, [(*plan[layer], layer, a, b) for layer, a, b in layers]
+        for start in range(0, len(x), step):
+            s = slice(start, start + step)
+            gradients = None
+            if plan is not None:
+                gradients = self._gradients(plan, x[s], target[s])
+            if plan is None or gradients is None:
+                plan = None
+                yield s, None
+            else:
+                yield s, [(*plan[layer], layer, a, b) for layer, a, b in gradients]
 
-
-def _plan(
-    model: Module, parts: Mapping[int, Tensor], formulas: Mapping[type[Module], Formula]
-) -> Plan | None:
-    """The plan; None if a layer with trainable parameters has no formula."""
-    plan: Plan = {}
-    for layer in model.modules():
-        named = {name: parts[id(p)] for name, p in layer._parameters.items() if id(p) in parts}
-        if named and not has_plain_formula(layer):
-            return None
-        if named:
-            plan[layer] = formulas[type(layer)], Directions(named.get("weight"), named.get("bias"))
-    return plan
-
-
-def _layer_gradients(
-    model: Module, plan: Plan, parts: Mapping[int, Tensor], x: Tensor, y: Tensor
-) -> list[tuple[Module, Tensor, Tensor]] | None:
-    """Each layer, its input and the gradient at its output; None where a layer is called twice, or
-    its rows are moved.
-    """
-    if (layers := walked(model, x, y, parts)) is not None:
-        return layers
-    before = random_state(x.device)
-    tape = Tape(plan, len(x))
-    try:
-        with torch.enable_grad():
-            loss = cross_entropy(model(x.detach()), y, reduction="sum")
-    finally:
-        tape.close()
-    outputs: tuple[Tensor | None, ...] | None = None
-    if tape.covers(loss):  # one backward pass, to the layers' outputs alone
-        edges = list(tape.edges.values())
-        outputs = torch.autograd.grad(loss, edges, allow_unused=True) if edges else ()
-    known = [b for b in outputs or () if b is not None]
-    if outputs is None or len(known) < len(outputs):  # an output that is an overwritten view
+    def _gradients(
+        self, plan: Collection[Module], x: Tensor, target: Tensor
+    ) -> list[tuple[Module, Tensor, Tensor]] | None:
+        """Each layer, its input and the gradient at its output; None where a layer is called twice,
+        or its rows are moved.
+        """
+        layers = walked(self._model, x, target, self._parts, self._task)
+        if layers is not None:
+            return layers
+        before = random_state(x.device)
+        tape = Tape(plan, len(x))
+        try:
+            with torch.enable_grad():
+                loss = self._task.loss(self._model(x.detach()), target, reduction="sum")
+        finally:
+            tape.close()
+        if tape.covers(loss):
+            gradients = tape.gradients(loss)
+            if gradients is not None:
+                return gradients
         set_random_state(before)  # later draws must not depend on this attempt
         return None
-    return [(layer, a, b) for (layer, a), b in zip(tape.inputs.items(), known, strict=True)]
 
 
 # --- features -------------------------------------------------------------------------------------
@@ -121,16 +125,27 @@ class GradientFeatures(NamedTuple):
 
 
 def gradient_features(
-    model: Module, x: Tensor, y: Tensor, updates: Tensor, chunk: int = 512
+    model: Module,
+    x: Tensor,
+    y: Tensor,
+    updates: Tensor,
+    chunk: int = 512,
+    task: Task = DEFAULT_TASK,
 ) -> GradientFeatures:
-    """Products of each sample's cross-entropy gradient g_i (eval mode) with each update u_k, and
+    """Products of the gradient g_i of each sample's loss (eval mode) with each update u_k, and
     their squared norms.
 
-    ``x``: [N, *input], samples on the first axis; ``y``: [N]; ``updates``: [M, P] in the order of
-    the trainable ``model.parameters()``. The cost hardly depends on M. ``chunk`` samples are taken
-    at once: it changes memory, not results (beyond rounding). The model is left unchanged. Raises
-    ``ValueError`` for updates of another size than the model's and for normalisation by batch
-    statistics.
+    The cost hardly depends on M, except for a task with several views of a sample, which takes
+    gradients themselves. The model is left unchanged.
+
+    Args:
+        x: [N * views, *input], the task's views of a sample adjacent.
+        y: target of these rows.
+        updates: [M, P] in the order of the trainable ``model.parameters()``.
+        chunk: samples at once; it changes memory, not results (beyond rounding).
+
+    Raises:
+        ValueError: updates of another size than the model's, or normalisation by batch statistics.
     """
     trainable = trainable_of(model)
     sizes = [p.numel() for p in trainable]
@@ -140,34 +155,63 @@ def gradient_features(
             f"updates have shape {shape}; the model has {sum(sizes)} trainable parameters"
         )
     updates = updates.detach().to(trainable[0])
-    dot = updates.new_zeros(len(updates), len(x))
-    sq = updates.new_zeros(len(x))
-    columns = zip(trainable, updates.split(sizes, dim=1), strict=True)
-    parts = {id(p): u.unflatten(1, p.shape) for p, u in columns}
     with _eval_mode(model):
         refuse_batch_statistics(model)
-        for s, layers in _by_layer(model, parts, HANDLERS, x, y, chunk):
-            if layers is None:
-                dot[:, s], sq[s] = _sample_wise_features(model, x[s], y[s], updates)
-            for formula, directions, layer, a, b in reversed(layers or []):
-                products, squares = formula(layer, a, b, directions)
-                dot[:, s] += products
-                sq[s] += squares
+        if task.views > 1:
+            dot, sq = _sample_wise_features(model, x, y, updates, task)
+        else:
+            columns = zip(trainable, updates.split(sizes, dim=1), strict=True)
+            parts = {id(p): u.unflatten(1, p.shape) for p, u in columns}
+            layers = _Layers(model, task, parts, HANDLERS)
+            dot, sq = _layer_wise_features(layers, model, x, y, updates, chunk, task)
     return GradientFeatures(dot, sq, norms(updates).square().to(updates))
 
 
+def _layer_wise_features(
+    layers: _Layers,
+    model: Module,
+    x: Tensor,
+    y: Tensor,
+    updates: Tensor,
+    chunk: int,
+    task: Task,
+) -> tuple[Tensor, Tensor]:
+    dot = updates.new_zeros(len(updates), len(x))
+    sq = updates.new_zeros(len(x))
+    for s, of_slice in layers.slices(x, y, chunk):
+        if of_slice is None:
+            dot[:, s], sq[s] = _sample_wise_features(model, x[s], y[s], updates, task)
+            continue
+        for formula, directions, layer, a, b in reversed(of_slice):
+            products, squares = formula(layer, a, b, directions)
+            dot[:, s] += products
+            sq[s] += squares
+    return dot, sq
+
+
 def _sample_wise_features(
-    model: Module, x: Tensor, y: Tensor, updates: Tensor
+    model: Module, x: Tensor, y: Tensor, updates: Tensor, task: Task
 ) -> tuple[Tensor, Tensor]:
     """Products [M, n] and squares [n] from gradients themselves, within the memory budget."""
-    step = max(1, FALLBACK_BUDGET // updates.shape[1])
-    dot = []
-    sq = []
-    for a, b in zip(x.split(step), y.split(step), strict=True):
-        gradients = per_sample_gradients(model, a, b)
+    dot = [updates.new_zeros(len(updates), 0)]
+    sq = [updates.new_zeros(0)]
+    for gradients in _mean_gradients(model, x, y, task.views, task):
         dot.append(updates @ gradients.T)
         sq.append(norms(gradients).square().to(gradients))
     return torch.cat(dot, dim=1), torch.cat(sq)
+
+
+def _mean_gradients(
+    model: Module, x: Tensor, y: Tensor, views: int, task: Task
+) -> Iterator[Tensor]:
+    """Gradients [n, P] of samples, means over their ``views``, within the memory budget."""
+    size = sum(p.numel() for p in trainable_of(model))
+    step = max(1, FALLBACK_BUDGET // (views * size)) * views
+    for inputs, target in zip(x.split(step), y.split(step), strict=True):
+        gradients = per_sample_gradients(model, inputs, target, task)
+        if views > 1:
+            gradients = gradients.unflatten(0, (-1, views)).mean(1)
+        yield gradients
 
 
 @contextmanager
@@ -192,18 +236,25 @@ def clipped_gradient(
     bound: float,
     views: int = 1,
     chunk: int = CHUNK,
+    task: Task = DEFAULT_TASK,
 ) -> Tensor:
-    """Sum [P] over the samples of their cross-entropy gradients, each scaled down to at most the L2
-    norm ``bound``.
+    """Sum [P] over the samples of their loss's gradients, each scaled down to at most the L2 norm
+    ``bound``.
 
     At the model's current parameters, in its current mode; P over the trainable
-    ``model.parameters()`` in their order. ``x``: [n * views, *input], the views of a sample
-    adjacent; ``y``: [n * views] labels, or [n * views, C] target probabilities. A sample's gradient
-    is the mean over its views. About ``chunk`` rows are taken at once: it changes memory, not
-    results (beyond rounding, and what a model draws while it trains). The model is left unchanged.
-    Raises ``ValueError`` for a bound that is not positive, for rows that are no whole number of
-    samples, and where batch statistics make a per-sample gradient undefined. Source: ghost clipping
-    (Li et al., ICLR 2022) with the book-keeping of Bu et al. (ICML 2023).
+    ``model.parameters()`` in their order. A sample's gradient is the mean over its views. The model
+    is left unchanged. Source: ghost clipping (Li et al., ICLR 2022) with the book-keeping of Bu et
+    al. (ICML 2023).
+
+    Args:
+        x: [n * views, *input], the views of a sample adjacent.
+        y: target of these rows; in classification [n * views] labels, or probabilities.
+        chunk: rows at once, about; it changes memory, not results (beyond rounding, and what a
+            model draws while it trains).
+
+    Raises:
+        ValueError: a bound that is not positive, rows that are no whole number of samples, or
+            batch statistics, which make a per-sample gradient undefined.
     """
     if not bound > 0:
         raise ValueError(f"a gradient is clipped to a positive norm, not to {bound!r}")
@@ -213,35 +264,27 @@ def clipped_gradient(
     trainable = trainable_of(model)
     sizes = [p.numel() for p in trainable]
     total = trainable[0].new_zeros(sum(sizes))
+    if not len(x):
+        return total
     pairs = zip(trainable, total.split_with_sizes(sizes), strict=True)
-    parts = {id(p): part.view(p.shape) for p, part in pairs}
-    y = y.to(total) if y.is_floating_point() else y
+    layers = _Layers(model, task, {id(p): part.view(p.shape) for p, part in pairs}, RULES)
+    if y.is_floating_point():
+        y = y.to(total)
     step = max(1, chunk // views) * views
-    for s, layers in _by_layer(model, parts, RULES, x, y, step) if len(x) else ():
-        if layers is None:
-            _add_sample_wise(model, x[s], y[s], bound, views, total)
-            continue
-        sums = [rule(layer, a, b, views, into) for rule, into, layer, a, b in layers]
-        if sums:  # otherwise the loss depends on nothing that is trained
-            squares = reduce(torch.add, (part.sq for part in sums))  # of sums over views
-            factors = clip_factors(squares, views * bound).to(total) / views
-            for part in sums:
-                part.add(factors)
+    for s, of_slice in layers.slices(x, y, step):
+        if of_slice is None:
+            for gradients in _mean_gradients(model, x[s], y[s], views, task):
+                squares = norms(gradients).square()
+                total += clip_factors(squares, bound).to(gradients) @ gradients
+        elif of_slice:  # otherwise the loss depends on nothing that is trained
+            _add_clipped(of_slice, bound, views, total)
     return total
 
 
-def _add_sample_wise(
-    model: Module,
-    x: Tensor,
-    y: Tensor,
-    bound: float,
-    views: int,
-    total: Tensor,
-) -> None:
-    """Add one chunk's clipped gradients, from gradients themselves, within the memory budget."""
-    step = max(1, FALLBACK_BUDGET // (views * len(total))) * views
-    for a, t in zip(x.split(step), y.split(step), strict=True):
-        gradients = per_sample_gradients(model, a, t)
-        if views > 1:
-            gradients = gradients.unflatten(0, (-1, views)).mean(1)
-        total += clip_factors(norms(gradients).square(), bound).to(gradients) @ gradients
+def _add_clipped(layers: list[Layer], bound: float, views: int, total: Tensor) -> None:
+    """Add the clipped gradients of one slice to ``total``, of which the layers' parts are views."""
+    sums = [rule(layer, a, b, views, into) for rule, into, layer, a, b in layers]
+    squares = reduce(torch.add, (part.sq for part in sums))  # of sums over views
+    factors = clip_factors(squares, views * bound).to(total) / views
+    for part in sums:
+        part.add(factors)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import Module
-from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedbench.core.contract.errors import BatchStatistics
+from fedbench.core.contract.task import DEFAULT_TASK, Task
 from fedbench.core.numerics.chain import unfilled, walked
 from fedbench.core.numerics.layers import affine_rows, padded
 from fedbench.core.numerics.sums import per_row_weights
@@ -22,13 +22,14 @@ from fedbench.core.words import error_text, one_line
 _refusals: WeakKeyDictionary[Module, dict[bool, str]] = WeakKeyDictionary()
 
 
-def per_sample_gradients(model: Module, x: Tensor, y: Tensor) -> Tensor:
-    """Gradients [B, P] of each sample's cross-entropy at the model's current parameters, in its
-    current mode.
+def per_sample_gradients(model: Module, x: Tensor, y: Tensor, task: Task = DEFAULT_TASK) -> Tensor:
+    """Gradients [B, P] of the loss of each row at the model's current parameters, in its current
+    mode.
 
-    ``x``: [B, *input]; ``y``: [B]; P over the trainable ``model.parameters()`` in their order. A
-    model that `vmap` does not support (recurrent layers, data-dependent control flow) takes one
-    backward pass a sample: same result, slower; :func:`why_one_by_one` then gives the reason.
+    ``x``: [B, *input]; ``y``: [B, ...] target; P over the trainable ``model.parameters()`` in their
+    order. A model that `vmap` does not support (recurrent layers, data-dependent control flow)
+    takes one backward pass a sample: same result, slower; :func:`why_one_by_one` then gives the
+    reason.
     Raises ``ValueError`` where batch statistics make a per-sample gradient undefined,
     ``RuntimeError`` where the model gives none for a sample alone.
     """
@@ -40,16 +41,16 @@ def per_sample_gradients(model: Module, x: Tensor, y: Tensor) -> Tensor:
     if model.training not in refused:
         before = random_state(x.device)
         try:
-            return _at_once(model, x, y)
+            return _at_once(model, x, y, task)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             why = one_line(error_text(error), 120)
         set_random_state(before)  # later draws must not depend on this attempt
-        gradients = _one_by_one(model, x, y)
+        gradients = _one_by_one(model, x, y, task)
         refused[model.training] = why
         return gradients
-    return _one_by_one(model, x, y)
+    return _one_by_one(model, x, y, task)
 
 
 def why_one_by_one(model: Module, training: bool) -> str:
@@ -71,25 +72,25 @@ def trainable_of(model: Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def _at_once(model: Module, x: Tensor, y: Tensor) -> Tensor:
+def _at_once(model: Module, x: Tensor, y: Tensor, task: Task) -> Tensor:
     params = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
     def loss(params: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
-        logits = functional_call(model, params, (sample.unsqueeze(0),))
-        return cross_entropy(logits, label.unsqueeze(0))
+        outputs = functional_call(model, params, (sample.unsqueeze(0),))
+        return task.loss(outputs, label.unsqueeze(0))
 
     grads = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(params, x, y)
     return torch.cat([grads[name].flatten(1) for name in params], dim=1)
 
 
-def _one_by_one(model: Module, x: Tensor, y: Tensor) -> Tensor:
+def _one_by_one(model: Module, x: Tensor, y: Tensor, task: Task) -> Tensor:
     trainable = trainable_of(model)
     out = trainable[0].new_empty(len(x), sum(p.numel() for p in trainable))
     # cuDNN's recurrent layers have no backward pass in eval mode; torch's own kernels have one
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         for row, sample, label in zip(out, x.split(1), y.split(1), strict=True):
             try:
-                loss = cross_entropy(model(sample), label)
+                loss = task.loss(model(sample), label)
                 grads = torch.autograd.grad(
                     loss, trainable, allow_unused=True, materialize_grads=True
                 )
@@ -137,17 +138,19 @@ def set_random_state(state: RandomState) -> None:
 
 
 @torch.no_grad()
-def gradient_rows(model: Module, x: Tensor, y: Tensor) -> Tensor:
-    """Per-sample gradients [B, P] of ``x`` [B, *input] and ``y`` [B], to rounding those of
+def gradient_rows(model: Module, x: Tensor, y: Tensor, task: Task = DEFAULT_TASK) -> Tensor:
+    """Per-sample gradients [B, P] of ``x`` [B, *input] and ``y`` [B, ...], to rounding those of
     ``per_sample_gradients``, to which models that are no chain of layers are left.
 
     For a small model ``vmap`` takes several times as long to trace the model as to compute, in
     every call, and what it imports before the first one a second.
     """
     with unfilled():  # every element is written: a chain reaches all parameters
-        layers = walked(model, x, y) if len(x) else None
+        layers = None
+        if len(x):
+            layers = walked(model, x, y, task=task)
         if layers is None:
-            return per_sample_gradients(model, x, y)
+            return per_sample_gradients(model, x, y, task)
         sizes = [p.numel() for p in model.parameters()]
         out = x.new_empty(len(x), sum(sizes), dtype=layers[0][2].dtype)
         parts = zip(model.parameters(), out.split(sizes, dim=1), strict=True)

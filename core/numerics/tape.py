@@ -162,6 +162,20 @@ class Tape:
             uses.update(id(p) for p in layer.parameters(recurse=False) if p.requires_grad)
         return uses == _uses(loss) and set(uses.values()) <= {1}
 
+    def gradients(self, loss: Tensor) -> list[tuple[Module, Tensor, Tensor]] | None:
+        """Each layer, its input and the gradient at its output, by one backward pass to the layers'
+        outputs alone; None where an output is a view that was overwritten.
+        """
+        if not self.edges:
+            return []
+        outputs = torch.autograd.grad(loss, list(self.edges.values()), allow_unused=True)
+        layers = []
+        for (layer, a), b in zip(self.inputs.items(), outputs, strict=True):
+            if b is None:
+                return None
+            layers.append((layer, a, b))
+        return layers
+
     def close(self) -> None:
         """Remove the hooks."""
         for hook in self._hooks:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import Module
 
 from fedbench.core.contract.components import Data
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.task import Purpose, Task
 
 
 class Normalised(Module):
@@ -51,6 +52,20 @@ def wrap(module: Module, data: Data) -> Module:
 def as_floats(module: Module, x: Tensor) -> Tensor:
     """``x`` as normalised floats, as a defense's phases get it."""
     return module.normalise(x) if isinstance(module, Normalised) else x
+
+
+def task_rows(
+    module: Module,
+    task: Task,
+    x: Tensor,
+    y: Tensor,
+    purpose: Purpose,
+    generator: Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Inputs of ``module`` and their target: samples as they are, or the task's rows of floats."""
+    if type(task).rows is Task.rows:
+        return x, y
+    return task.rows(as_floats(module, x), y, purpose, generator)
 
 
 # --- in training ----------------------------------------------------------------------------------

@@ -175,7 +175,8 @@ def _signals(
     rows: list[int],
 ) -> dict[str, np.ndarray]:
     trained = run.trained
-    if broken := sorted(trained.failed[name] for name in needs if name in trained.failed):
+    reasons = trained.failed | trained.unserved
+    if broken := sorted(reasons[name] for name in needs if name in reasons):
         raise UserError(*broken)
     if missing := sorted(needs - trained.signals.keys()):
         raise ValueError(

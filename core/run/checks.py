@@ -24,21 +24,23 @@ def require_data(data: Any, name: str) -> Data:
         raise UserError(
             f"dataset '{name}': load returned {type(data).__name__}, expected fedbench.core.Data"
         )
-    if type(data.n_classes) is not int or data.n_classes < 2:
+    least = data.task.least_outputs
+    if type(data.n_classes) is not int or data.n_classes < least:
         raise UserError(
-            f"dataset '{name}': n_classes is {data.n_classes!r}, expected an integer >= 2"
+            f"dataset '{name}': n_classes is {data.n_classes!r}, expected an integer >= {least}"
         )
     for split in ("train", "test", "holdout"):
-        if mistake := _mistake(split, getattr(data, f"{split}_x"), getattr(data, f"{split}_y")):
+        x, y = getattr(data, f"{split}_x"), getattr(data, f"{split}_y")
+        if mistake := _mistake(split, x, y, data.task.y_dtype):
             raise UserError(f"dataset '{name}': {mistake}")
     return check_data(data, name)
 
 
-def _mistake(split: str, x: Any, y: Any) -> str:
+def _mistake(split: str, x: Any, y: Any, y_dtype: str) -> str:
     if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)) or x.dtype.hasobject:
         return f"{split}_x and {split}_y must be numpy arrays of numbers"
-    if y.dtype != np.int64 or y.ndim != 1:
-        return f"{split}_y is {y.dtype} {list(y.shape)}, expected int64 [n]"
+    if y.dtype != y_dtype or y.ndim != 1:
+        return f"{split}_y is {y.dtype} {list(y.shape)}, expected {y_dtype} [n]"
     if x.dtype.kind not in "biu" and x.dtype != np.float32:
         return f"{split}_x is {x.dtype}, expected float32, which models train in, or integers"
     if x.dtype == np.float32 and not np.isfinite(x).all():
@@ -73,9 +75,8 @@ def trained_on(data: Data, x: np.ndarray, y: np.ndarray) -> int:
 def _hashes(x: np.ndarray, y: np.ndarray) -> Iterator[bytes]:
     """Hash each sample with its label, in 16 bytes, so that no two samples share one by chance."""
     flat = np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint8)
-    for row, label in zip(flat, y.tolist(), strict=True):
-        key = label.to_bytes(8, "little", signed=True)
-        yield hashlib.blake2b(row.data, digest_size=16, key=key).digest()
+    for row, label in zip(flat, y, strict=True):
+        yield hashlib.blake2b(row.data, digest_size=16, key=label.tobytes()).digest()
 
 
 # --- loading --------------------------------------------------------------------------------------
@@ -107,7 +108,7 @@ def load_outline(dataset: ComponentUse, seed: int) -> Loaded:
         return load_data(dataset, seed)
     outline = ask(lambda: _outline(load_data(dataset, seed)))
     arrays = {name: np.array(*values) for name, values in outline["arrays"].items()}
-    data = data_of_labels(outline["n_classes"], arrays)
+    data = data_of_labels(outline["n_classes"], outline["task"], arrays)
     return Loaded(data, outline["digest"], outline["repeated"])
 
 
@@ -116,6 +117,7 @@ def _outline(loaded: Loaded) -> dict[str, Any]:
     return {
         "arrays": {name: [a.tolist(), a.dtype.str] for name, a in arrays.items()},
         "n_classes": loaded.data.n_classes,
+        "task": loaded.data.task.name,
         "digest": loaded.digest,
         "repeated": loaded.repeated,
     }

@@ -9,19 +9,19 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from fedbench.core.contract.components import Data, Model
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.samples import MemberData
+from fedbench.core.contract.task import DEFAULT_TASK, Task
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Setup
 from fedbench.core.numerics.flat import FlatModel, ModelState
 from fedbench.core.numerics.per_sample import refuse_batch_statistics
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.numerics.tape import drawn_parameters
-from fedbench.core.numerics.wrappers import as_floats, wrap
+from fedbench.core.numerics.wrappers import as_floats, task_rows, wrap
 from fedbench.core.spec.federation import FederationSpec, Optimizer
 from fedbench.core.words import explain
 
@@ -60,8 +60,8 @@ def try_model(model: Model, data: Data) -> int:
         _require_one_dtype(name, "trainable parameters", trainable)
         _require_one_dtype(name, "floating-point buffers", floating)
         net = wrap(module, data).eval()
-        x = _different(data)
-        _require_logits(name, net, x[:2], data)
+        x = task_rows(net, data.task, *_different(data), "audit")[0]
+        _require_outputs(name, net, x[:2], data)
         try:
             refuse_batch_statistics(net)
         except ValueError as error:
@@ -97,16 +97,18 @@ def _require_finite(name: str, quantity: str, values: torch.Tensor) -> None:
         )
 
 
-def _require_logits(
+def _require_outputs(
     name: str,
     net: nn.Module,
     x: torch.Tensor,
     data: Data,
 ) -> None:
-    """Raise ``UserError`` unless the samples ``x`` have finite logits, one a class."""
+    """Raise ``UserError`` unless the inputs ``x`` have finite outputs, of classes one each."""
     refusal = f"does not take samples of shape {list(data.input_shape)}"
     logits = _answer(name, net, x, refusal)
-    shape = (len(x), data.n_classes)
+    shape: tuple[int, ...] = (len(x), data.n_classes)
+    if isinstance(logits, torch.Tensor) and data.task.name != DEFAULT_TASK.name:
+        shape = (len(x), *logits.shape[1:])
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != shape:
         answer = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         raise UserError(
@@ -115,13 +117,14 @@ def _require_logits(
     _require_finite(name, "output", logits)
 
 
-def _different(data: Data) -> torch.Tensor:
-    """Return [n, *input] the first samples that differ from each other; the first two where there
-    are none.
+def _different(data: Data) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the first samples that differ from each other, [n, *input] and [n]; the first two
+    where there are none.
     """
     x = np.ascontiguousarray(data.train_x[:_AMONG])
     _, first = np.unique(x.reshape(len(x), -1), axis=0, return_index=True)
-    return torch.from_numpy(x[np.sort(first)[:_SAMPLES]] if len(first) > 1 else x[:2])
+    positions = np.sort(first)[:_SAMPLES] if len(first) > 1 else np.arange(2)
+    return torch.from_numpy(x[positions]), torch.from_numpy(data.train_y[positions])
 
 
 def _answer(
@@ -218,7 +221,10 @@ def _require_training(name: str, model: Model, data: Data) -> None:
             initial=start.params[None],
         )
         modules = [_fresh(model, data).module for _ in pair]
-        alone = [_alone(name, modules[k], k, client, start.params) for k, client in enumerate(pair)]
+        alone = [
+            _alone(name, modules[k], k, client, start.params, data.task)
+            for k, client in enumerate(pair)
+        ]
         _require_same(name, setup, start, torch.stack(alone))
 
 
@@ -232,7 +238,8 @@ def _require_same(
     the first one in the answers of the module.
     """
     flat = setup.flat
-    x = setup.clients[1].x
+    client = setup.clients[1]
+    x = flat.rows(client.x, client.y, "audit")[0]
     before = _outputs(flat, start, x)
     uploads = next(Training(setup).rounds()).uploads
     if not torch.equal(_outputs(flat, start, x), before):
@@ -254,7 +261,7 @@ def _require_same(
 def _fresh(model: Model, data: Data) -> FlatModel:
     torch.random.default_generator.manual_seed(0)
     net = wrap(model.build(data.input_shape, data.n_classes), data)
-    return FlatModel(net.train(), torch.device("cpu"))
+    return FlatModel(net.train(), torch.device("cpu"), data.task)
 
 
 def _alone(
@@ -263,6 +270,7 @@ def _alone(
     k: int,
     client: MemberData,
     start: torch.Tensor,
+    task: Task,
 ) -> torch.Tensor:
     """Return the update, buffers and counts of client ``k`` after one step from ``start`` [P], with
     its samples in the engine's order and the engine's random numbers.
@@ -270,9 +278,12 @@ def _alone(
     shuffle = torch.Generator().manual_seed(key_for(0, "shuffle", 1, k) >> 1)
     order = torch.randperm(len(client.y), generator=shuffle)
     torch.random.default_generator.manual_seed(key_for(0, "module", 1, k) >> 1)
-    logits = net(as_floats(net, client.x[order]))
-    _require_finite(name, "output in training mode", logits)
-    cross_entropy(logits, client.y[order]).backward()
+    draws = torch.Generator().manual_seed(key_for(0, "task", 1, k) >> 1)
+    x = as_floats(net, client.x[order])
+    rows, target = task_rows(net, task, x, client.y[order], "train", draws)
+    outputs = net(rows)
+    _require_finite(name, "output in training mode", outputs)
+    task.loss(outputs, target).backward()  # type: ignore[no-untyped-call]
     torch.optim.SGD(net.parameters(), lr=1.0).step()
     flat = FlatModel(net, torch.device("cpu"))  # of the buffers that `forward` may have replaced
     _require_finite(name, "gradient", flat.params)

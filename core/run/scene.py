@@ -13,7 +13,7 @@ from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.compose import allied, composed
-from fedbench.core.federation.local import UNKNOWN, Usage
+from fedbench.core.federation.turn import UNKNOWN, Usage
 from fedbench.core.population.audit import (
     EVERYBODY,
     AuditSet,

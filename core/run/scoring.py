@@ -21,6 +21,7 @@ from fedbench.core.contract.attack import (
     View,
 )
 from fedbench.core.contract.errors import SkipCell, UserError
+from fedbench.core.contract.task import unserved
 from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.population.audit import AuditSet, Target
 from fedbench.core.process.channel import Message
@@ -75,6 +76,10 @@ def ask(run: Run, attack: Attack) -> Answers:
         UserError: where a signal that it needs failed.
     """
     trained = run.trained
+    if reason := unserved(run.scene.data.task, attack.tasks, "the attack"):
+        raise SkipCell(reason)
+    if reasons := sorted(trained.unserved[n] for n in attack.needs if n in trained.unserved):
+        raise SkipCell(reasons[0])
     if broken := sorted(trained.failed[name] for name in attack.needs if name in trained.failed):
         raise UserError(*broken)
     # a score may not depend on what else the suite's attacks have measured

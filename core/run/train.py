@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
 from fedbench.core.contract.attack import ANSWERS, EXCLUDED, LEVELS, ActiveAttack
 from fedbench.core.contract.components import Data, Model
-from fedbench.core.contract.defense import FactValue
+from fedbench.core.contract.defense import FactValue, unserved_by
 from fedbench.core.contract.errors import Diverged, SkipCell
 from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.contract.samples import MemberData
+from fedbench.core.contract.task import Task, unserved
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training, answered, answers
 from fedbench.core.federation.setup import Insider, RoundResult, Setup
@@ -78,9 +78,9 @@ class Trained:
     held_out: np.ndarray
     """sorted ids of samples that clients keep out of training"""
     test_correct: np.ndarray
-    """[n_test] whether the final model is right"""
+    """[n_test] utility of the final model: of classes, whether it is right"""
     predicted: np.ndarray
-    """[n_test] the classes it gives"""
+    """[n_test] the classes it gives; empty where the task has no such prediction"""
     assignment: np.ndarray
     """[R, K] the global model of each client"""
     logits: np.ndarray | None
@@ -101,11 +101,16 @@ class Trained:
     """on how it was trained, for every record of the run"""
     signal_notes: dict[str, str]
     """signal -> how it was measured, for the cells that need it"""
+    unserved: dict[str, str]
+    """signal -> why it does not serve the task; cells that need it are skipped"""
+    measure: dict[str, Any]
+    """name, unit, range and direction of the utility"""
 
     @property
     def utility(self) -> Utility:
         """The worth of the final model."""
-        return Utility(accuracy=float(self.test_correct.mean()), n_test=len(self.test_correct))
+        values = self.test_correct
+        return Utility(accuracy=float(values.mean()), n_test=len(values), **self.measure)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -139,6 +144,8 @@ def train(
     """Train the run from the first round to the last. Of a passive attack its request is enough; an
     active one takes part.
     """
+    if reason := unserved_by(parts.defense, scene.data.task):
+        raise SkipCell(reason)
     names = measured_signals(job, attacks)
     setup = _setup(job, parts, scene, attacks, names)
     recorder = _recorder(job, scene, setup, attacks, names)
@@ -197,6 +204,9 @@ def _recorder(
 ) -> Recorder:
     """Return the recorder of the signals. Raises ``UserError`` where there is room for none."""
     signals, failed = make_signals(job, names)
+    task = scene.data.task
+    reasons = {name: unserved(task, s.tasks, f"signal '{name}'") for name, s in signals.items()}
+    signals = {name: signal for name, signal in signals.items() if not reasons[name]}
     engine = f"({DISTRIBUTION} {job.provenance.fedbench})"
     parties = {name: f"'{name}' {engine}" for name in GRADIENT_SIGNALS}
     parties |= {name: str(job.signals[name.removesuffix(PRE_DEFENSE)]) for name in signals}
@@ -214,6 +224,7 @@ def _recorder(
         names=parties,
         on_failure=log_failure,
         n_rounds=len(job.audited_rounds),
+        unserved={name: reason for name, reason in reasons.items() if reason},
     )
     recorder.failed |= failed
     require_use(recorder.refused, (*attacks, *job.requests.values()))
@@ -232,6 +243,8 @@ def _insider(
     attack = next((a for a in attacks if isinstance(a, ActiveAttack)), None)
     if attack is None or job.adversary is None:
         return None
+    if reason := unserved(scene.data.task, attack.tasks, "the attack"):
+        raise SkipCell(reason)
     granted = job.adversary.knowledge
     if LEVELS.index(granted) < LEVELS.index(attack.knowledge):
         raise SkipCell(
@@ -307,7 +320,7 @@ def fresh_models(
         with at_work(f"model {job.model}"):
             module = builder.build(data.input_shape, data.n_classes)
         module = in_training_form(module, config.precision, config.memory_format)
-        return FlatModel(wrap(module, data), device)
+        return FlatModel(wrap(module, data), device, data.task)
 
     first = build(0)
     return first, torch.stack([first.params.clone(), *(build(j).params for j in range(1, n))])
@@ -346,7 +359,7 @@ def _run_rounds(
         signals=recorder.arrays(),
         usage=used_samples(scene, training.trainer.usage, training.setup.malicious),
         held_out=held_out(scene, training.clients),
-        test_correct=audits.predicted == scene.data.test_y,
+        test_correct=audits.values,
         predicted=audits.predicted,
         assignment=np.array(audits.assignments),
         logits=logits,
@@ -362,7 +375,14 @@ def _run_rounds(
         failed=recorder.failed,
         notes=_notes(training),
         signal_notes=recorder.notes,
+        unserved=recorder.unserved,
+        measure=_measure(scene.data.task),
     )
+
+
+def _measure(task: Task) -> dict[str, Any]:
+    utility = task.utilities[0]
+    return {name: getattr(utility, name) for name in ("name", "unit", "low", "high", "direction")}
 
 
 class _Audits:
@@ -377,9 +397,12 @@ class _Audits:
         self._scene = scene
         self._training = training
         self._recorder = recorder
-        self._test_x = torch.from_numpy(scene.data.test_x).to(training.setup.device)
+        device = training.setup.device
+        self._test_x = torch.from_numpy(scene.data.test_x).to(device)
+        self._test_y = torch.from_numpy(scene.data.test_y).to(device)
         self.history: list[dict[str, Any]] = []
         self.assignments: list[tuple[int, ...]] = []
+        self.values = np.zeros(0, bool)
         self.predicted = np.zeros(0, np.int64)
         self.seconds = np.zeros(2)  # as of :func:`_now`
 
@@ -387,7 +410,7 @@ class _Audits:
         """Measure the signals of a round, and the utility of its global models."""
         began = _now()
         self._recorder.record(result)
-        self.predicted = predicted_by(self._training, self._test_x)
+        self.values, self.predicted = evaluated(self._training, self._test_x, self._test_y)
         row = {"round": result.uploads.round, **self._utility(), **self._clusters(result)}
         self.history.append(row)
         self.assignments.append(result.assignment)
@@ -395,14 +418,14 @@ class _Audits:
 
     def _utility(self) -> dict[str, Any]:
         scene = self._scene
-        right = self.predicted == scene.data.test_y
+        values = self.values
         row: dict[str, Any] = {
-            "accuracy": float(right.mean()),
+            "accuracy": float(values.mean()),
             "train_loss": train_loss(self._training),
         }
         if scene.groups is not None:
             groups = range(len(scene.groups.names))
-            row["group_accuracy"] = [float(right[scene.test_group == g].mean()) for g in groups]
+            row["group_accuracy"] = [float(values[scene.test_group == g].mean()) for g in groups]
         return row
 
     def _clusters(self, result: RoundResult) -> dict[str, Any]:
@@ -463,32 +486,50 @@ def final_logits(training: Training, x: torch.Tensor) -> np.ndarray:
     return np.stack([answer.float().cpu().numpy() for answer in logits])
 
 
-def predicted_by(training: Training, x: torch.Tensor) -> np.ndarray:
-    """Return [n_test] the class that the global model gives each sample.
+def evaluated(
+    training: Training, x: torch.Tensor, y: torch.Tensor
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (utility, prediction), each [n_test], of the global models on the test samples.
 
     With several global models, sample i is put to the model of client i mod K: the mean is then the
-    clients' mean accuracy, and a sample still has one answer, which paired tests need.
+    clients' mean utility, and a sample still has one answer, which paired tests need. The
+    prediction is empty where the task's is not one number a sample.
     """
-    classes = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+    flat = training.setup.flat
     clients = torch.arange(len(x), device=x.device) % len(training.assignment)
+    positions: list[torch.Tensor] = []
+    values: list[torch.Tensor] = []
+    predicted: list[torch.Tensor] = []
     for j, served in _clients_of_models(training):
-        of_model = torch.isin(clients, torch.tensor(served, device=x.device))
-        if bool(of_model.any()):
-            classes[of_model] = _answers(training, j, x[of_model]).argmax(1)
-    return classes.cpu().numpy()
+        of_model = torch.isin(clients, torch.tensor(served, device=x.device)).nonzero()[:, 0]
+        if len(of_model):
+            labels = y[of_model]
+            rows, target = flat.rows(x[of_model], labels, "test")
+            outputs = _answers(training, j, rows)
+            positions.append(of_model)
+            values.append(flat.task.utilities[0].values(outputs, target, labels))
+            prediction = flat.task.predict(outputs)
+            predicted.append(prediction if prediction.shape == labels.shape else labels[:0])
+    order = torch.cat(positions).argsort()
+    utility, classes = torch.cat(values), torch.cat(predicted)
+    if utility.is_floating_point():
+        utility = utility.double()
+    if len(classes):
+        classes = classes[order]
+    return utility[order].cpu().numpy(), classes.cpu().numpy()
 
 
 def train_loss(training: Training) -> float:
-    """Return the mean cross-entropy of each client's global model on (up to 200 of) its training
-    samples.
-    """
+    """Return the mean loss of each client's global model on (up to 200 of) its training samples."""
     clients = training.setup.clients
+    flat = training.setup.flat
     losses = torch.zeros(len(clients))
     for j, served in _clients_of_models(training):
         picks = [clients[k].trainable[:_MOST_LOSSES] for k in served]
         x = torch.cat([clients[k].x[pick] for k, pick in zip(served, picks, strict=True)])
         y = torch.cat([clients[k].y[pick] for k, pick in zip(served, picks, strict=True)])
-        values = cross_entropy(_logits(training, j, x), y, reduction="none")
+        rows, target = flat.rows(x, y, "audit")
+        values = flat.task.sample_losses(_logits(training, j, rows), target)
         means = [part.mean() for part in values.split([len(pick) for pick in picks])]
         losses[served] = torch.stack(means).float().cpu()
     return float(losses.mean())

@@ -95,7 +95,7 @@ def made_of(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
     meta, arrays = packed
     labels = {n.removeprefix("data:"): a for n, a in arrays.items() if n.startswith("data:")}
     scene = make_scene(
-        data_of_labels(meta["n_classes"], labels),
+        data_of_labels(meta["n_classes"], meta["task"], labels),
         job.setting,
         job.targets,
         job.seed,
@@ -147,8 +147,9 @@ def unpack(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> Trained:
 
 def pack_labels(scene: Scene) -> Packed:
     """Return what judging needs of the data, from which the harness makes the scene again."""
-    meta = {"n_classes": scene.data.n_classes, "root": len(scene.root)}
-    return meta, {f"data:{name}": a for name, a in labels_of(scene.data).items()}
+    data = scene.data
+    meta = {"n_classes": data.n_classes, "task": data.task.name, "root": len(scene.root)}
+    return meta, {f"data:{name}": a for name, a in labels_of(data).items()}
 
 
 def shadows_of(message: Message) -> ShadowLogits | None:

@@ -129,6 +129,8 @@ class _GradientSignal(Signal):
     that each received.
     """
 
+    tasks = EVERY_TASK
+
     def measure(self, probe: Probe) -> Tensor:
         raise NotImplementedError(
             "the engine measures this signal for all clients at once; name it in an attack's "
@@ -157,10 +159,14 @@ class UploadGradSq(Signal):
     ``grad-sq`` is at the model that the client received. Source: Nasr et al., S&P 2019.
     """
 
+    tasks = EVERY_TASK
+
     def measure(self, probe: Probe) -> Tensor:
-        x, no_updates = probe.x, probe.update.new_zeros(0, len(probe.update))
+        task = probe.task
+        x, target = task.rows(probe.normalise(probe.x), probe.y, "audit")
+        no_updates = probe.update.new_zeros(0, len(probe.update))
         chunk = chunk_of(x, GRADIENT_BYTES)
-        return gradient_features(probe.model, x, probe.y, no_updates, chunk).sq.float()
+        return gradient_features(probe.model, x, target, no_updates, chunk, task).sq.float()
 
 
 # --- perturbed copies -----------------------------------------------------------------------------

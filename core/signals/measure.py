@@ -17,7 +17,6 @@ from fedbench.core.contract.attack import Observations, View
 from fedbench.core.contract.components import Signal
 from fedbench.core.contract.errors import SkipCell
 from fedbench.core.contract.samples import evaluating
-from fedbench.core.contract.task import DEFAULT_TASK, Task
 from fedbench.core.federation.loop import Answer
 from fedbench.core.federation.setup import RoundResult, Uploads
 from fedbench.core.numerics.flat import FlatModel, ModelState, mean_counts
@@ -168,8 +167,8 @@ class Recorder:
     on_failure: Callable[[Exception], None] = lambda error: None
     n_rounds: int = 1
     """audited rounds of the run"""
-    task: Task = DEFAULT_TASK
-    """gives the rows of each sample, and the loss"""
+    unserved: dict[str, str] = field(default_factory=dict)
+    """signal that does not serve the task -> the reason"""
 
     def __post_init__(self) -> None:
         self.failed: dict[str, str] = {}
@@ -184,7 +183,7 @@ class Recorder:
         """audited rounds so far"""
         self._values: dict[str, ndarray] = {}
         self.calls = {
-            name: SignalCall(signal, self._name(name), self.flat, self.task)
+            name: SignalCall(signal, self._name(name), self.flat)
             for name, signal in self.signals.items()
         }
         for name in [name for name, call in self.calls.items() if call.vector]:
@@ -277,7 +276,7 @@ class Recorder:
         try:
             with evaluating(self.flat.module):
                 with kept():
-                    logits = self.flat.module(self.task.rows(x, y, "audit")[0])
+                    logits = self._outputs(x, y)
                 call.row(torch.zeros_like(self.flat.params), [(x, y)], [logits])
         except SignalError as error:
             self.on_failure(error)
@@ -316,7 +315,7 @@ class Recorder:
             torch.add(uploads.starts.params[row.start], row.update, out=self.flat.params)
             # running statistics are part of what was uploaded
             self.flat.load(ModelState(self.flat.params, row.buffers, row.counts))
-            logits = [self.flat.module(self.task.rows(x, y, "audit")[0]) for x, y in samples]
+            logits = [self._outputs(x, y) for x, y in samples]
             answer = self._answer_of(row.model) if answered else None
             if answer is not None:
                 logits = [answer(z) for z in logits]
@@ -327,6 +326,10 @@ class Recorder:
                 except SignalError as error:
                     self.on_failure(error)
                     self._drop(name, f"round {uploads.round}", str(error))
+
+    def _outputs(self, x: Tensor, y: Tensor) -> Tensor:
+        """Outputs of the present model on the audit's rows of these samples."""
+        return self.flat.module(self.flat.rows(x, y, "audit")[0])
 
     def _answer_of(self, model: int | None) -> Answers | None:
         if self.answer is None or model is None:
@@ -346,14 +349,16 @@ class Recorder:
             self.notes |= dict.fromkeys(("grad-dot", "grad-sq"), why)
 
     def _gradients(self, models: Mapping[int, RowModel], uploads: Uploads) -> None:
+        flat = self.flat
         by_start: dict[int, list[int]] = {}
         for position, row in models.items():
             by_start.setdefault(row.start, []).append(position)
         for j, positions in by_start.items():
-            self.flat.load(uploads.starts[j])
+            flat.load(uploads.starts[j])
             updates = torch.stack([models[position].update for position in positions])
             chunk = chunk_of(self.x, GRADIENT_BYTES)
-            features = gradient_features(self.flat.module, self.x, self.y, updates, chunk)
+            x, target = flat.rows(self.x, self.y, "audit")
+            features = gradient_features(flat.module, x, target, updates, chunk, flat.task)
             # the pseudo-gradient is received minus uploaded: the negative update
             self._put("grad-dot", positions, -features.dot)
             self._put("update-sq", positions, features.update_sq[:, None])

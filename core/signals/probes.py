@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbench.core.contract.components import Probe, Signal
-from fedbench.core.contract.task import DEFAULT_TASK, Task
+from fedbench.core.contract.task import Task
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.wrappers import as_floats
@@ -55,12 +55,12 @@ class SignalCall:
     ``width``: (d,) of a vector signal from its first call on, () otherwise.
     """
 
-    def __init__(
-        self, signal: Signal, name: str, flat: FlatModel, task: Task = DEFAULT_TASK
-    ) -> None:
-        self.name, self.vector, self._task = name, bool(signal.vector), task
+    def __init__(self, signal: Signal, name: str, flat: FlatModel) -> None:
+        self.name = name
+        self.vector = bool(signal.vector)
         self.width: tuple[int, ...] = ()
-        self._signal, self._flat = signal, flat
+        self._signal = signal
+        self._flat = flat
         self._copy: nn.Module | None = None
         self._answer: Answers | None = None
 
@@ -102,8 +102,8 @@ class SignalCall:
     def _chunk(self, update: Tensor, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
         probe = CopiedProbe(
             self._flat.module,
-            self._task,
-            self._task.rows(x, y, "audit")[1],
+            self._flat.task,
+            self._flat.rows(x, y, "audit")[1],
             model=self._model,
             update=update.clone,
             x=x.clone,

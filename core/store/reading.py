@@ -72,8 +72,10 @@ class LoadedRecord:
         return {target: self.candidates(target) for target in targets}
 
     def test_correct(self) -> np.ndarray:
-        """Return [n_test] bool: which test samples the final model classifies correctly."""
-        return self._arrays().vector(self.record.key, "test_correct", np.bool_)
+        """Return [n_test] the utility of the final model on each test sample: in classification
+        bool, whether it is right.
+        """
+        return _test_correct(self._arrays(), self.record)
 
     def everything(self) -> tuple[dict[int, Candidates], np.ndarray]:
         """Return (each target's candidates, ``test_correct``)."""
@@ -221,7 +223,12 @@ def _check(arrays: RunArrays, record: Record) -> None:
         _candidates(arrays, record.key, t.target)
         if t.maximum is not None:
             _null_maxima(arrays, record.key, t.target)
-    arrays.vector(record.key, "test_correct", np.bool_)
+    _test_correct(arrays, record)
+
+
+def _test_correct(arrays: RunArrays, record: Record) -> np.ndarray:
+    share = record.utility is None or record.utility.name == "accuracy"
+    return arrays.vector(record.key, "test_correct", np.bool_ if share else np.float64)
 
 
 def read_bare(path: Path) -> list[LoadedRecord]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from fedbench.core.contract.analysis import Number
 from fedbench.core.contract.attack import Group
@@ -41,9 +41,24 @@ class Utility(RecordPart):
     """Utility of the final global model on the clean test set."""
 
     accuracy: float
-    """share of the test samples that are classified correctly"""
+    """mean over the test samples; in classification the share that is classified correctly"""
     n_test: int
     """how many test samples there are"""
+    name: str = "accuracy"
+    """the task's word for it, left out where it is this one, as the following fields are"""
+    unit: str = ""
+    low: float = 0.0
+    """smallest possible value"""
+    high: float = 1.0
+    """largest possible value"""
+    direction: Literal["lower", "higher"] = "higher"
+    """which values are better"""
+
+    @model_serializer(mode="wrap")
+    def _short(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        values: dict[str, Any] = handler(self)
+        return {name: value for name, value in values.items() if value != fields[name].default}
 
 
 class RoundRow(RecordPart):
@@ -52,7 +67,7 @@ class RoundRow(RecordPart):
     round: int
     """its number, from 1"""
     accuracy: float
-    """test accuracy of the global model after this round"""
+    """test accuracy, or the task's other utility, of the global model after this round"""
     train_loss: float | None
     """the global model's mean cross-entropy on the members' samples; None where not measured"""
     clusters: list[int] | None = None

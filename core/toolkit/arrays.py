@@ -76,10 +76,11 @@ def _split_problems(data: Data, split: str) -> Iterator[str]:
             f"{split} samples are {list(x.shape[1:])} {x.dtype}, train samples {list(shape)} "
             f"{dtype}: make them alike"
         )
-    if not np.issubdtype(y.dtype, np.integer):
+    labels = data.task.y_dtype == "int64"
+    if labels and not np.issubdtype(y.dtype, np.integer):
         yield f"{split} labels are {y.dtype}: make them int64"
         return
-    if problem := _label_problem(y, data.n_classes):
+    if labels and (problem := _label_problem(y, data.n_classes)):
         yield f"{split}: {problem}"
     canary = getattr(data, f"{split}_canary", None)
     if canary is not None and len(canary) != len(y):

@@ -15,7 +15,8 @@ from fedbench.core.contract.attack import Group
 from fedbench.core.metrics.registry import Direction, group_masks, metric
 from fedbench.core.metrics.roc import TF01_FPR, allowed_false_positives, placements
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue, share_error
+from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue
+from fedbench.leaderboard.statistics.rows import utility_error
 from fedbench.leaderboard.statistics.tf01 import (
     Sample,
     alignable,
@@ -137,10 +138,9 @@ def values_of(seeds: Mapping[int, Sequence[Candidates]], measures: Iterable[str]
 
 
 def accuracy_of(loaded: LoadedRecord) -> Value:
-    """Return the test accuracy of the run, with its binomial error."""
-    correct = loaded.test_correct()
-    error = share_error(loaded.record.accuracy, len(correct))
-    return _value([loaded.record.accuracy], error, [_pulls(correct)])
+    """Return the utility of the run, by default its test accuracy, with the standard error."""
+    pulls = [_pulls(loaded.test_correct())]
+    return _value([loaded.record.accuracy], utility_error(loaded), pulls)
 
 
 def _in_group(c: Candidates, group: Group) -> Candidates:

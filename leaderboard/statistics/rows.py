@@ -55,6 +55,15 @@ def adversary_of(loaded: LoadedRecord) -> str | None:
     return str(adversary) if adversary else None
 
 
+def utility_error(loaded: LoadedRecord) -> float:
+    """Return the standard error of a run's utility over the test samples, of a share binomial."""
+    utility = loaded.record.utility
+    assert utility is not None, "a record with scores has a utility"
+    if utility.name == "accuracy":
+        return share_error(loaded.record.accuracy, utility.n_test)
+    return float(loaded.test_correct().std(ddof=1) / np.sqrt(utility.n_test))
+
+
 @dataclass(frozen=True)
 class Entry:
     """Attack on a row."""
@@ -293,10 +302,10 @@ class Row:
         scores.
         """
         values, errors = [], []
-        for record in (loaded.record for loaded in self.utility_records.values()):
-            if record.utility:
-                values.append(record.accuracy)
-                errors.append(share_error(record.accuracy, record.utility.n_test))
+        for loaded in self.utility_records.values():
+            if loaded.record.utility:
+                values.append(loaded.record.accuracy)
+                errors.append(utility_error(loaded))
         return combined_interval(values, errors) if values else None
 
     @property

@@ -15,6 +15,7 @@ from fedbench.core.contract.section import ClientGroup, RowDifference, RowSummar
 from fedbench.core.metrics import Group, Interval, Score, delta_accuracy, hypervolume, t_interval
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import LoadedRecord
+from fedbench.core.store.record import Utility
 from fedbench.leaderboard.statistics.intervals import Unit, bounded, smallest_shown
 from fedbench.leaderboard.statistics.rows import (
     FREE_RIDER,
@@ -176,12 +177,22 @@ class Section:
             mean=bounded(case.mean),
             tf01=rate.found if rate else None,
             tf01_attack=rate.attack if rate else "",
-            accuracy=bounded(row.accuracy),
+            accuracy=bounded(row.accuracy, *self._range),
             runtime=self.runtime(row),
             delta_accuracy=self.delta_accuracy(row),
             deviation=float(np.std(deltas, ddof=1)) if len(deltas) > 1 else None,
             contribution=self._difference(floor, "contribution", label),
         )
+
+    @cached_property
+    def utility(self) -> Utility | None:
+        """The utility that the section's records name; None without scores."""
+        loaded = (found for row in self.rows for found in row.utility_records.values())
+        return next((one.record.utility for one in loaded), None)
+
+    @property
+    def _range(self) -> tuple[float, float]:
+        return (self.utility.low, self.utility.high) if self.utility else (0.0, 1.0)
 
     def summary(self, label: str) -> RowSummary | None:
         """Return the summary of the row of that label; None where there is no such row."""

@@ -23,7 +23,7 @@ from fedbench.core.contract.board import (
     Words,
     value,
 )
-from fedbench.leaderboard.columns import COLUMNS, RankingColumn
+from fedbench.leaderboard.columns import COLUMNS, RankingColumn, columns_for
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import Row, privacy_claims
 from fedbench.leaderboard.statistics.sections import Section
@@ -94,7 +94,7 @@ def _declared(section: Section, trust: Trust) -> dict[str, Declared]:
         "rank": (RANK, partial(rank_of, section.comparison)),
         "defense": NAMED,
     }
-    for column in COLUMNS:
+    for column in columns_for(section.utility):
         columns[column.key] = column.heading, partial(_number, section, column)
         if column.key == "worst":
             heading = numbers("largest of all", direction="lower")

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedbench.core import (
     Batch,
@@ -348,7 +347,7 @@ def mean_gradient(batch: Batch, ctx: MemberContext) -> Tensor:
     """Gradient [P] of the mean loss of the whole batch; zero for an empty one."""
     if len(batch.y) == 0:
         return torch.zeros_like(ctx.params)
-    return ctx.gradient(cross_entropy(ctx.model(batch.x), batch.y))
+    return ctx.gradient(ctx.task.loss(ctx.model(batch.x), batch.target))
 
 
 def clip_to(vector: Tensor, bound: float) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedbench.core import Defense, MemberContext, Params, Selection
+from fedbench.core import EVERY_TASK, Defense, MemberContext, Params, Selection
 from fedbench.plugins.defenses.dp_sgd import clip_to
 
 
@@ -38,6 +38,7 @@ class Placebo(Defense):
     difference must exceed.
     """
 
+    tasks = EVERY_TASK
     private = ()  # an order drawn by chance
 
     def select(self, ctx: MemberContext) -> Selection | None:

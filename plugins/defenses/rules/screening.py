@@ -108,6 +108,7 @@ class Fang(RobustRule):
         )
         root: int = Field(100, ge=1, description="samples the server has of its own")
 
+    tasks = frozenset({"classification"})
     rule = "fang"
     condition = (2, 1)
 
@@ -239,6 +240,8 @@ class DeepSight(Defense):
     clipping to 1) is another method and is not offered. Source: Rieger et al., NDSS 2022: NEUPs,
     threshold exceedings, DDifs, ensemble clustering, classification, clipping.
     """
+
+    tasks = frozenset({"classification"})
 
     class Params(Params):
         samples: int = Field(

@@ -1,4 +1,4 @@
-"""A client's part of a round: its turn, its epochs and batches, and the samples that it used."""
+"""A client's turn in a round: its epochs and batches, and the samples that it used."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ class Turn:
     """the samples that it trains on"""
     shuffle: torch.Generator = field(init=False)
     """generator of its batches"""
+    draws: torch.Generator = field(init=False)
+    """generator of what the task draws for its rows"""
     used: Tensor = field(init=False)
     """[n] bool, which of its samples were in a batch"""
     flagged: Tensor = field(init=False)
