@@ -5,6 +5,7 @@ after it.
 from __future__ import annotations
 
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch.nn.modules import module as _modules
 
+_SMALL = sys.float_info.min  # half of it is 0 where the processor takes numbers as small for zero
 _HOOKS = [
     hooks
     for name, hooks in vars(_modules).items()
@@ -75,12 +77,17 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
+    (lambda: torch.is_autocast_enabled("cuda"), lambda on: torch.set_autocast_enabled("cuda", on)),
+    (lambda: _SMALL / 2 == 0, torch.set_flush_denormal),
+    _attribute(torch.backends.mkldnn, "enabled"),
     _attribute(torch.backends.cudnn, "enabled"),
     _attribute(torch.backends.cudnn, "benchmark"),
     _attribute(torch.backends.cudnn, "allow_tf32"),
     _attribute(torch.backends.cuda.matmul, "allow_tf32"),
     (np.geterr, lambda was: np.seterr(**was)),
+    (sys.getrecursionlimit, sys.setrecursionlimit),
     (random.getstate, random.setstate),
     (np.random.get_state, np.random.set_state),
     (torch.get_rng_state, torch.set_rng_state),
