@@ -99,10 +99,7 @@ def test_records_and_boards_say_which_coalition_each_member_belongs_to(package, 
     )
     assert call("leaderboard", tmp_path / "r", "--full", "--no-plots")[0] == 0
     board = (tmp_path / "r" / "leaderboard" / "full.md").read_text()
-    assert (
-        "several coalitions at once: " in board
-        and "two-pairs \\[\\[0, 1\\], \\[2, 3\\]\\]" in board
-    )
+    assert "two-pairs: \\[\\[0, 1\\], \\[2, 3\\]\\]" in board
     assert (
         "together: 2 clients in a &lt;b&gt;group&lt;/b&gt;\n" in board
         and f"together: it drew {second:.6f}\n" in board
