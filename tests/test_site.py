@@ -426,7 +426,11 @@ def test_a_site_that_was_cut_short_is_finished_by_the_same_command(folder, tmp_p
         make_site([folder.root], tmp_path / "site")
     assert any((tmp_path / "site").iterdir())
     monkeypatch.undo()
+    stray = tmp_path / "site" / "static" / ".tmp-of-a-killed-command"
+    stray.parent.mkdir(exist_ok=True)
+    stray.touch()
     assert set(site(tmp_path / "site", folder.root)) == {"index.html", "demo.html"}
+    assert not stray.exists()
 
 
 @pytest.mark.parametrize("n_ofl", [60, 1000])

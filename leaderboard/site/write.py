@@ -49,6 +49,8 @@ def make_site(sources: Sequence[Path], folder: Path) -> dict[str, int]:
     _mark(folder, set(content))
     for name in before - set(content):  # a board that is no longer in it
         (folder / name).unlink(missing_ok=True)
+    for stray in folder.rglob(f"{TEMPORARY_PREFIX}*"):  # of a command that was killed
+        stray.unlink(missing_ok=True)
     return {name: len(data) for name, data in content.items()}
 
 
