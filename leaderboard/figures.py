@@ -140,9 +140,17 @@ def _draw_tradeoff(style: Style, section: Section, points: list[RowSummary]) -> 
     front = np.array(losses).reshape(-1, 2)
     front = front[pareto_front(front)]
     front = front[np.argsort(front[:, 0])]
-    look = {"color": "0.45", "lw": 1, "ls": (0, (3, 2)), "zorder": 1}
     auc, error = front.T
-    axis.plot(auc, 100 - error, drawstyle="steps-post", label="Pareto front", **look)
+    axis.plot(
+        auc,
+        100 - error,
+        drawstyle="steps-post",
+        label="Pareto front",
+        color="0.45",
+        lw=1,
+        ls=(0, (3, 2)),
+        zorder=1,
+    )
     axis.axvline(0.5, color="0.6", lw=0.8, ls=":", label="guessing")
     axis.set_xlabel("worst-case AUC over attacks, outside non-members (left: more private)")
     axis.set_ylabel("test accuracy, % (up: more useful)")

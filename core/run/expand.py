@@ -8,7 +8,7 @@ no import of theirs changes a plan or a split.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -168,7 +168,7 @@ class _Expansion:
     def _declarations(
         self,
         kind: str,
-        uses: list[ComponentUse],
+        uses: Sequence[ComponentUse],
     ) -> list[Declaration]:
         """Return the components with a valid declaration; the mistakes of the rest are noted."""
         declarations: list[Declaration] = []

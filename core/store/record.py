@@ -47,6 +47,7 @@ class Utility(RecordPart):
     name: str = "accuracy"
     """the task's word for it, left out where it is this one, as the following fields are"""
     unit: str = ""
+    """empty: a share, printed in percent"""
     low: float = 0.0
     """smallest possible value"""
     high: float = 1.0

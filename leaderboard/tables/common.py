@@ -85,7 +85,7 @@ def named(labels: Sequence[str], most: int) -> tuple[Part, ...]:
 
 def plain_text(text: Text) -> str:
     """Return a text without styles."""
-    return "".join(getattr(part, "text", part) for part in _parts(text))
+    return "".join(part if isinstance(part, str) else part.text for part in _parts(text))
 
 
 # -- columns and tables ----------------------------------------------------------------------------

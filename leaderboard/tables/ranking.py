@@ -303,7 +303,7 @@ def across_settings(
         flags = counts.get(row.label)
         if row.undefended and counts is less:
             return ""
-        return flags and Words(f"{sum(flags)} of {len(flags)}")
+        return Words(f"{sum(flags)} of {len(flags)}") if flags else None
 
     columns = [NAMED]
     if places:
