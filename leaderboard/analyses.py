@@ -18,7 +18,7 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.words import error_text
 from fedbench.leaderboard.figures import image_of
 from fedbench.leaderboard.markdown import paragraphs
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.attacks import analyses_with_findings, findings_table
 
 
@@ -46,7 +46,7 @@ class Drawer:
         return at_work(self.source, None if self.builtin else long_plugin_limits())
 
 
-def drawers(wanted: Sequence[Any] | None, sections: Sequence[Section]) -> list[Drawer]:
+def drawers(wanted: Sequence[Any] | None, sections: Sequence[BoardSection]) -> list[Drawer]:
     """Return the analyses that the results name (a name, or name, label and params); where they
     name none (None), the built-in ones and every other one with findings in a record.
     """
@@ -78,7 +78,7 @@ def _drawer(entry: dict[str, Any], registry: Registry) -> Drawer:
     return Drawer(label=label, analysis=analysis, builtin=builtin, source=str(component))
 
 
-def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
+def drawn(drawer: Drawer, section: BoardSection, plots: bool) -> list[Block]:
     """Return its tables and, with ``plots``, images; the generic table of its findings, and why,
     where it cannot be drawn.
     """
@@ -99,7 +99,7 @@ def drawn(drawer: Drawer, section: Section, plots: bool) -> list[Block]:
 
 
 def drawn_on_board(
-    drawer: Drawer, sections: Sequence[Section], published: Sequence[dict[str, Any]]
+    drawer: Drawer, sections: Sequence[BoardSection], published: Sequence[dict[str, Any]]
 ) -> list[Block]:
     """Return the analysis's blocks about the whole board, or a note of why there are none."""
     if drawer.analysis is None:
@@ -117,7 +117,7 @@ def drawn_on_board(
 
 
 def _finished(
-    blocks: Iterable[Block], drawer: Drawer, section: Section, plots: bool
+    blocks: Iterable[Block], drawer: Drawer, section: BoardSection, plots: bool
 ) -> list[Block]:
     """Replace numbers by tables and figures by images.
 

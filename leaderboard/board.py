@@ -16,8 +16,8 @@ from fedbench.core.store.files import write_atomically
 from fedbench.leaderboard.columns import COLUMNS
 from fedbench.leaderboard.document import Source, document, one_page, source_of
 from fedbench.leaderboard.markdown import render
-from fedbench.leaderboard.statistics.rows import Row
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.rows import DefenseRow
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import amount, plain_text
 from fedbench.leaderboard.tables.ranking import Trust, front_table
 
@@ -78,7 +78,7 @@ class FullBoard(MarkdownBoard):
 # -- for a terminal --------------------------------------------------------------------------------
 
 
-def summary(sections: Sequence[Section], trust: Trust = None) -> Summary:
+def summary(sections: Sequence[BoardSection], trust: Trust = None) -> Summary:
     """Return a row a defense under each setting, coalition and view, in the board's order.
 
     Cells without a score are counted in a column that is there where some row has any.
@@ -98,7 +98,7 @@ def summary(sections: Sequence[Section], trust: Trust = None) -> Summary:
     return Summary(headers, rows, headings=headings, notes=notes)
 
 
-def _texts(section: Section, trust: Trust) -> list[list[str]]:
+def _texts(section: BoardSection, trust: Trust) -> list[list[str]]:
     """Return the cells of the first table, the last those without a score."""
     table = front_table(section, section.rows, trust)
     lines = []
@@ -109,7 +109,7 @@ def _texts(section: Section, trust: Trust) -> list[list[str]]:
     return lines
 
 
-def _lacking(row: Row) -> str:
+def _lacking(row: DefenseRow) -> str:
     outcomes = [(name, n) for name, n in sorted(row.outcomes.items()) if n and name != "ok"]
     return ", ".join(f"{n} {name}" for name, n in outcomes)
 

@@ -22,7 +22,7 @@ from fedbench.leaderboard.analyses import Drawer, drawers, drawn, drawn_on_board
 from fedbench.leaderboard.figures import image_of, roc_figure, tradeoff_figure
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.rows import outcome_of
-from fedbench.leaderboard.statistics.sections import Section, build_sections, newest
+from fedbench.leaderboard.statistics.sections import BoardSection, build_sections, newest
 from fedbench.leaderboard.submissions.trust import Marks
 from fedbench.leaderboard.tables import ranking
 from fedbench.leaderboard.tables.answer import caveats
@@ -85,7 +85,7 @@ class Source:
         return newest(self.records)
 
     @cached_property
-    def sections(self) -> list[Section]:
+    def sections(self) -> list[BoardSection]:
         """Sections in the board's order."""
         if self.marks is None:
             return build_sections(self.newest[0])
@@ -173,7 +173,7 @@ def one_page(source: Source, plots: bool = True) -> list[Block]:
     return blocks
 
 
-def _page(source: Source, first: list[Section], most_rows: int, plots: bool) -> list[Block]:
+def _page(source: Source, first: list[BoardSection], most_rows: int, plots: bool) -> list[Block]:
     sections, records = source.sections, source.newest[0]
     blocks: list[Block] = [Heading(1, source.title), *caveats(sections)]
     if sections:
@@ -204,7 +204,7 @@ def _short_provenance(records: Sequence[LoadedRecord]) -> Bullets:
     return Bullets((board, *provenance_lines(records)))
 
 
-def _unscored(sections: list[Section]) -> list[Block]:
+def _unscored(sections: list[BoardSection]) -> list[Block]:
     """Return the first cells without a score, and how many more there are."""
     blocks: list[Block] = []
     for block in unscored_blocks(sections):
@@ -262,7 +262,7 @@ def _origin(source: Source, records: Sequence[LoadedRecord]) -> list[Text]:
     return lines
 
 
-def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
+def _introduced(section: BoardSection, sections: Sequence[BoardSection]) -> list[Block]:
     """Return the heading of a setting and its description, from the records of all its sections."""
     setting = section.suite, section.setting
     records: list[LoadedRecord] = []
@@ -280,13 +280,13 @@ def _introduced(section: Section, sections: Sequence[Section]) -> list[Block]:
     return [Heading(2, sentence("Setting {}", name)), *described]
 
 
-def _images(section: Section) -> list[Block]:
+def _images(section: BoardSection) -> list[Block]:
     figures = tradeoff_figure(section), roc_figure(section)
     return [image_of(figure, section) for figure in figures if figure is not None]
 
 
 def _section(
-    section: Section, analyses: Sequence[Drawer], plots: bool, trust: ranking.Trust
+    section: BoardSection, analyses: Sequence[Drawer], plots: bool, trust: ranking.Trust
 ) -> list[Block]:
     """Return a section's tables, then its images."""
     images = _images(section) if plots else []

@@ -14,8 +14,8 @@ from fedbench.core.contract.section import RowSummary
 from fedbench.core.metrics import Interval, pareto_front
 from fedbench.leaderboard import style as board_style
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
-from fedbench.leaderboard.statistics.rows import Row
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.rows import DefenseRow
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.style import legend_name, row_styles, title_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _SMALL = {"frameon": False, "fontsize": 8}
 # -- files -----------------------------------------------------------------------------------------
 
 
-def image_of(figure: Figure, section: Section) -> Image:
+def image_of(figure: Figure, section: BoardSection) -> Image:
     """Draw a figure as PNG and SVG; names of files hold only letters, digits and hyphens of what a
     record says.
     """
@@ -67,7 +67,7 @@ def _saved(canvas: Canvas, suffix: str) -> bytes:
 # -- ROC curves ------------------------------------------------------------------------------------
 
 
-def roc_figure(section: Section) -> Figure | None:
+def roc_figure(section: BoardSection) -> Figure | None:
     """Return log-log ROC curves: one panel an attack, one curve a defense; None when nothing has
     scores.
     """
@@ -77,7 +77,7 @@ def roc_figure(section: Section) -> Figure | None:
     return Figure("roc", "ROC curves", lambda style: _draw_roc(style, section, attacks))
 
 
-def _draw_roc(style: Style, section: Section, attacks: list[str]) -> Canvas:
+def _draw_roc(style: Style, section: BoardSection, attacks: list[str]) -> Canvas:
     columns = 2 if len(attacks) in (2, 4) else min(3, len(attacks))
     rows = -(-len(attacks) // columns)
     lines = -(-len(section.rows) // 4)
@@ -97,7 +97,7 @@ def _draw_roc(style: Style, section: Section, attacks: list[str]) -> Canvas:
     return figure
 
 
-def _roc_panel(axis: Axes, section: Section, attack: str) -> None:
+def _roc_panel(axis: Axes, section: BoardSection, attack: str) -> None:
     grid, looks = fpr_grid(section), row_styles(section)
     axis.plot(grid, grid, color="0.6", lw=0.8, zorder=1)
     axis.axvline(max(0.001, grid[0]), color="0.5", lw=0.8, ls=":", zorder=1)
@@ -116,7 +116,7 @@ def _roc_panel(axis: Axes, section: Section, attack: str) -> None:
 # -- privacy against utility -----------------------------------------------------------------------
 
 
-def tradeoff_figure(section: Section) -> Figure | None:
+def tradeoff_figure(section: BoardSection) -> Figure | None:
     """Return worst-case AUC and test accuracy of every complete row, with the Pareto front; None
     without a row that has both.
     """
@@ -127,7 +127,7 @@ def tradeoff_figure(section: Section) -> Figure | None:
     return Figure("tradeoff", title, lambda style: _draw_tradeoff(style, section, points))
 
 
-def _draw_tradeoff(style: Style, section: Section, points: list[RowSummary]) -> Canvas:
+def _draw_tradeoff(style: Style, section: BoardSection, points: list[RowSummary]) -> Canvas:
     figure = style.new_figure(6.4, 4.2)
     axis = figure.subplots()
     losses = []
@@ -160,7 +160,9 @@ def _draw_tradeoff(style: Style, section: Section, points: list[RowSummary]) -> 
     return figure
 
 
-def _point(axis: Axes, row: Row, worst: Interval, accuracy: Interval, look: dict[str, Any]) -> None:
+def _point(
+    axis: Axes, row: DefenseRow, worst: Interval, accuracy: Interval, look: dict[str, Any]
+) -> None:
     axis.errorbar(
         worst.mean,
         100 * accuracy.mean,

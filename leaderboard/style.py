@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fedbench.core.words import printable
-from fedbench.leaderboard.statistics.rows import Row
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.rows import DefenseRow
+from fedbench.leaderboard.statistics.sections import BoardSection
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def literal(text: str, limit: int = 40) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
-def row_styles(section: Section) -> dict[str, dict[str, Any]]:
+def row_styles(section: BoardSection) -> dict[str, dict[str, Any]]:
     """Look of each row with scores, the same in all figures of a section; the undefended row is
     black.
     """
@@ -63,11 +63,11 @@ def row_styles(section: Section) -> dict[str, dict[str, Any]]:
     return {row.label: styles.get(row.label, black) for row in scored}
 
 
-def legend_name(row: Row) -> str:
+def legend_name(row: DefenseRow) -> str:
     """A label for a legend: drawn as it is, and marked when it is the undefended row."""
     return literal(row.label) + (" (undefended)" if row.undefended else "")
 
 
-def title_of(section: Section) -> str:
+def title_of(section: BoardSection) -> str:
     """Return where the figure belongs."""
     return literal(section.where, 90)

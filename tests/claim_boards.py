@@ -9,7 +9,7 @@ from boards import CLIENTS, MEMBERS, Folder, escape_stem, sections_of
 from contests import world
 from ruamel.yaml import YAML
 
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.plugins.papers.claim_files import Paper
 from fedbench.plugins.papers.verdicts import judged
 
@@ -111,7 +111,7 @@ def section_of(aucs, labels, setting="iid", coalition="pair", suite="demo", atta
 
 def section_around(contest, setting="iid", coalition="pair", suite="demo"):
     """A section with one target a seed."""
-    return Section(
+    return BoardSection(
         suite=suite,
         setting=setting,
         coalition=coalition,

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from fedbench.core.store.reading import Candidates
-from fedbench.leaderboard.statistics.rows import FLOORS, Entry, Row
+from fedbench.leaderboard.statistics.rows import FLOORS, AttackEntry, DefenseRow
 from fedbench.leaderboard.statistics.scores import CellScores, Part, SectionScores
 from fedbench.leaderboard.statistics.tf01 import Sample
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
@@ -124,14 +124,14 @@ def judged(scores, kind, canary=None, ids=lambda seed, target, n: np.arange(n)):
     for label, attacks in scores.items():
         own = kind[label] if isinstance(kind, dict) else kind
         entries = {
-            attack: Entry(
+            attack: AttackEntry(
                 attack,
                 {seed: _loaded(seed, of, own, canary, ids) for seed, of in seeds.items()},
                 targets,
             )
             for attack, seeds in attacks.items()
         }
-        rows.append(Row(label, label, entries, tuple(targets)))
+        rows.append(DefenseRow(label, label, entries, tuple(targets)))
     names = sorted({a for attacks in scores.values() for a in attacks})
     units = [(seed, t) for seed, of in targets.items() for t in of]
     return Contest(SectionScores(rows, units), names)

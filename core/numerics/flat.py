@@ -113,7 +113,7 @@ def joined(states: Sequence[ModelState]) -> ModelState:
     )
 
 
-class Row(NamedTuple):
+class ModuleVectors(NamedTuple):
     """Vectors [P] that a module can train in, with their views in its tensors' shapes."""
 
     params: Tensor
@@ -187,11 +187,11 @@ class FlatModel:
             for p, part in zip(self.trainable, parts, strict=True)
         ]
 
-    def row(self, params: Tensor, grad: Tensor) -> Row:
+    def row(self, params: Tensor, grad: Tensor) -> ModuleVectors:
         """``params`` [P] and ``grad`` [P] for :meth:`show`."""
-        return Row(params, grad, self.views(params), self.views(grad))
+        return ModuleVectors(params, grad, self.views(params), self.views(grad))
 
-    def show(self, row: Row) -> None:
+    def show(self, row: ModuleVectors) -> None:
         """Let the module hold these vectors, live, in place of its own. Its gradients are None."""
         self.params, self.grad, tensors, self.gradients = row
         for p, view in zip(self.trainable, tensors, strict=True):

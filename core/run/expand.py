@@ -65,7 +65,7 @@ def make_plan(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class PlannedRow:
     """A defense in a coalition of a setting, with its attacks."""
 
     i: int
@@ -209,7 +209,7 @@ class _Expansion:
         settings: set[str] | None,
         defenses: list[Declaration],
         attacks: list[Declaration],
-    ) -> Iterator[Row]:
+    ) -> Iterator[PlannedRow]:
         """Return every defense of every coalition of every setting, in the order of the file."""
         for i, setting in enumerate(self.spec.settings):
             if settings is None or setting.name in settings:
@@ -221,7 +221,7 @@ class _Expansion:
         setting: Setting,
         defenses: list[Declaration],
         attacks: list[Declaration],
-    ) -> Iterator[Row]:
+    ) -> Iterator[PlannedRow]:
         clients = setting.federation.clients
         for coalition in self.resolved.settings[i].coalitions:
             members = tuple(resolve_coalition(coalition, clients))
@@ -237,7 +237,7 @@ class _Expansion:
             for use, defense in self._of_setting(i, "defenses", defenses):
                 if not members and use.label in self.resolved.floors:
                     continue  # a floor stands for a coalition, and there is none
-                row = Row(
+                row = PlannedRow(
                     i=i,
                     coalition=coalition.name,
                     members=members,
@@ -252,7 +252,7 @@ class _Expansion:
                 else:
                     yield from self._undefended(row)
 
-    def _undefended(self, row: Row) -> Iterator[Row]:
+    def _undefended(self, row: PlannedRow) -> Iterator[PlannedRow]:
         """Return the rows of a defense that has no members: one for all coalitions and, for attacks
         on a coalition's mean, one for each coalition, with the mean of the clients that defend in
         the rows beside it.
@@ -271,7 +271,7 @@ class _Expansion:
 
     # -- jobs --------------------------------------------------------------------------------------
 
-    def _jobs_of_rows(self, rows: list[Row]) -> dict[tuple[int, int], list[Job]]:
+    def _jobs_of_rows(self, rows: list[PlannedRow]) -> dict[tuple[int, int], list[Job]]:
         """Return (position of the row, seed) -> its jobs. One data set of one seed is in memory at
         a time.
         """
@@ -296,12 +296,12 @@ class _Expansion:
                     jobs[n, seed] = list(self._jobs(rows[n], seed, loaded, splits))
         return jobs
 
-    def _place(self, row: Row) -> str:
+    def _place(self, row: PlannedRow) -> str:
         return self.refusals.place_of_setting(row.i)
 
     def _jobs(
         self,
-        row: Row,
+        row: PlannedRow,
         seed: int,
         loaded: Loaded,
         splits: dict[_SplitKey, str | None],
@@ -319,7 +319,7 @@ class _Expansion:
 
     def _job(
         self,
-        row: Row,
+        row: PlannedRow,
         seed: int,
         loaded: Loaded,
         splits: dict[_SplitKey, str | None],
@@ -426,7 +426,7 @@ class _Expansion:
 
     def _check_fit(
         self,
-        row: Row,
+        row: PlannedRow,
         seed: int,
         data: Data,
     ) -> None:
@@ -447,7 +447,7 @@ class _Expansion:
 
     def _size(
         self,
-        row: Row,
+        row: PlannedRow,
         seed: int,
         data: Data,
     ) -> int | None:
@@ -475,7 +475,7 @@ class _Expansion:
 
 
 def _remarks(
-    row: Row,
+    row: PlannedRow,
     setting: Setting,
     n_classes: int,
     n_params: int,
@@ -502,7 +502,7 @@ def _applies(use: ComponentUse, described: dict[str, Any]) -> bool:
 
 
 def _split_digest(
-    row: Row,
+    row: PlannedRow,
     setting: Setting,
     targets: tuple[Target, ...],
     seed: int,

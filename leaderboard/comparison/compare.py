@@ -23,7 +23,7 @@ _MOST_REASONS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ComparedRow:
     """A measure of one cell or, without a ``measure``, why a cell has none to compare."""
 
     key: Key
@@ -61,7 +61,7 @@ class Comparison:
 
     suite: str
     side: Side
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedRow, ...]
     compared: int
     """numbers with an interval"""
     level: float
@@ -111,7 +111,7 @@ def compare(
             "make a baseline of these"
         )
     by_bits = _same_machine(new, old)
-    rows: list[Row] = []
+    rows: list[ComparedRow] = []
     for key in sorted(old.cells.keys() | new.cells.keys()):
         rows += _rows(new, old, key)
     compared = sum(row.pairing is not None for row in rows)
@@ -130,7 +130,7 @@ def compare(
     )
 
 
-def _order(row: Row) -> tuple[int, Key, str]:
+def _order(row: ComparedRow) -> tuple[int, Key, str]:
     return VERDICTS.index(row.verdict), row.key, row.measure.name if row.measure else ""
 
 
@@ -152,21 +152,21 @@ def _same_machine(new: Snapshot, old: Snapshot) -> bool:
 # -- rows of a cell, not judged yet ----------------------------------------------------------------
 
 
-def _rows(new: Snapshot, old: Snapshot, key: Key) -> Iterator[Row]:
+def _rows(new: Snapshot, old: Snapshot, key: Key) -> Iterator[ComparedRow]:
     before, now = old.cells.get(key), new.cells.get(key)
     why = new.unscored.get(key, {})
     if before is None:
-        yield Row(key=key, verdict="new")
+        yield ComparedRow(key=key, verdict="new")
     elif now is None:
         # the attack's own reason, or that of another one on the same run
         run = (lines for cell, lines in new.unscored.items() if cell[:4] == key[:4])
         reasons = [f"seed {seed} {reason}" for seed, reason in (why or next(run, {})).items()]
-        yield Row(key=key, verdict="missing", reasons=_few(reasons or ["no record"]))
+        yield ComparedRow(key=key, verdict="missing", reasons=_few(reasons or ["no record"]))
     else:
         gone = before.identities.keys() & set(new.seeds) - now.identities.keys()
         if gone:
             reasons = [f"seed {seed} {why.get(seed, 'has no record')}" for seed in sorted(gone)]
-            yield Row(key=key, verdict="missing", reasons=_few(reasons))
+            yield ComparedRow(key=key, verdict="missing", reasons=_few(reasons))
         yield from _of_cell(before, now)
 
 
@@ -176,8 +176,8 @@ def _few(reasons: Sequence[str]) -> tuple[str, ...]:
     return (*reasons[:_MOST_REASONS], f"and {len(reasons) - _MOST_REASONS} more")
 
 
-def _of_cell(before: Cell, now: Cell) -> Iterator[Row]:
-    row = Row(key=now.key, verdict="not-comparable")
+def _of_cell(before: Cell, now: Cell) -> Iterator[ComparedRow]:
+    row = ComparedRow(key=now.key, verdict="not-comparable")
     seeds = [seed for seed in before.identities if seed in now.identities]
     if not seeds:
         yield replace(row, reasons=("no seed in common",))
@@ -191,7 +191,7 @@ def _of_cell(before: Cell, now: Cell) -> Iterator[Row]:
         yield _of_measure(before, now, replace(row, measure=MEASURES[name]))
 
 
-def _of_measure(before: Cell, now: Cell, row: Row) -> Row:
+def _of_measure(before: Cell, now: Cell, row: ComparedRow) -> ComparedRow:
     assert row.measure is not None
     old, new = (cell.values.get(row.measure.name, {}) for cell in (before, now))
     seeds = [seed for seed in old if seed in new]
@@ -217,9 +217,9 @@ def _changes(before: Cell, now: Cell, seeds: Sequence[int]) -> tuple[list[str], 
 # -- verdicts --------------------------------------------------------------------------------------
 
 
-def _with_intervals(rows: Sequence[Row], level: float) -> Iterator[Row]:
+def _with_intervals(rows: Sequence[ComparedRow], level: float) -> Iterator[ComparedRow]:
     """Yield the rows with the half-widths of their intervals, family by family."""
-    families: dict[object, list[tuple[Row, Pairing]]] = {}
+    families: dict[object, list[tuple[ComparedRow, Pairing]]] = {}
     for row in rows:
         if row.pairing is None or row.measure is None:
             yield row
@@ -233,7 +233,9 @@ def _with_intervals(rows: Sequence[Row], level: float) -> Iterator[Row]:
             yield replace(row, half_width=width)
 
 
-def _verdict(row: Row, floors: Mapping[str, float], side: Side, by_bits: bool) -> Row:
+def _verdict(
+    row: ComparedRow, floors: Mapping[str, float], side: Side, by_bits: bool
+) -> ComparedRow:
     m, change = row.measure, row.change
     if m is None or change is None:
         return row

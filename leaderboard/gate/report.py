@@ -21,7 +21,7 @@ from fedbench.core.contract.board import (
     Text,
     Words,
 )
-from fedbench.leaderboard.comparison.compare import FALSE_ALARMS, VERDICTS, Comparison, Row
+from fedbench.leaderboard.comparison.compare import FALSE_ALARMS, VERDICTS, ComparedRow, Comparison
 from fedbench.leaderboard.comparison.measures import MEASURES, Measure
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.tables.common import joined, number, numbers, words
@@ -70,7 +70,7 @@ def as_json(gate: Gate) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _fields(row: Row) -> dict[str, Any]:
+def _fields(row: ComparedRow) -> dict[str, Any]:
     old, new = row.pairing.means if row.pairing else (None, None)
     return {
         "verdict": row.verdict,
@@ -106,7 +106,7 @@ def markdown(gate: Gate) -> str:
     return render([*blocks, _method(c)])
 
 
-def _fold(rows: Sequence[Row]) -> Fold:
+def _fold(rows: Sequence[ComparedRow]) -> Fold:
     counts = Counter(row.verdict for row in rows)
     summary = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
     return Fold(Words(summary), (_table("", rows),))
@@ -126,11 +126,11 @@ def _in_words(verdict: str) -> str:
     return verdict.replace("not-comparable", "not comparable")
 
 
-def _table(title: str, rows: Sequence[Row]) -> Table:
+def _table(title: str, rows: Sequence[ComparedRow]) -> Table:
     return Table(title=title, columns=_COLUMNS, rows=tuple(map(_cells, rows)))
 
 
-def _cells(row: Row) -> tuple[Content, ...]:
+def _cells(row: ComparedRow) -> tuple[Content, ...]:
     key = row.key
     attack: Text = key.attack or Words("–")  # noqa: RUF001
     if key.adversary and not key.attack:

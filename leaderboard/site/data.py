@@ -39,8 +39,8 @@ from fedbench.leaderboard.markdown import places
 from fedbench.leaderboard.site import schema
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
-from fedbench.leaderboard.statistics.rows import Row, adversary_of, outcome_of
-from fedbench.leaderboard.statistics.sections import Section, of_tuning
+from fedbench.leaderboard.statistics.rows import DefenseRow, adversary_of, outcome_of
+from fedbench.leaderboard.statistics.sections import BoardSection, of_tuning
 from fedbench.leaderboard.tables.answer import answer, caveats, sentences
 from fedbench.leaderboard.tables.provenance import mixed_note, origin
 from fedbench.leaderboard.tables.ranking import Trust, claimed, references
@@ -148,7 +148,7 @@ def _block(block: Block) -> str | list[str] | dict[str, Any]:
 # -- sections and rows -----------------------------------------------------------------------------
 
 
-def _section(section: Section, first: int, cells: Cells) -> dict[str, Any]:
+def _section(section: BoardSection, first: int, cells: Cells) -> dict[str, Any]:
     """Return one section, with rows that are numbered from ``first``."""
     return {
         "setting": cells.settings[section.suite, section.setting],
@@ -162,18 +162,18 @@ def _section(section: Section, first: int, cells: Cells) -> dict[str, Any]:
     }
 
 
-def _use_of(section: Section, attack: str) -> ComponentUse:
+def _use_of(section: BoardSection, attack: str) -> ComponentUse:
     records = (r for row in section.rows for r in row.entries[attack].records.values())
     return next(records).record.attack
 
 
-def _first_rate(section: Section) -> int:
+def _first_rate(section: BoardSection) -> int:
     """Return where curves begin: no lower than one outside non-member of the largest audit set."""
     return int(np.searchsorted(FPR, float(fpr_grid(section)[0]) * (1 - 1e-9)))
 
 
 def _rows(
-    section: Section, at: int, first_row: int, cells: Cells, trust: Trust
+    section: BoardSection, at: int, first_row: int, cells: Cells, trust: Trust
 ) -> list[dict[str, Any]]:
     """Return the rows of the section at position ``at``, in the board's order, numbered from
     ``first_row``.
@@ -210,7 +210,7 @@ def _rows(
     return rows
 
 
-def _numbers(section: Section, row: Row) -> dict[str, Any]:
+def _numbers(section: BoardSection, row: DefenseRow) -> dict[str, Any]:
     summary = section.summaries[row.label]
     place = {attack: i for i, attack in enumerate(section.attacks)}
     numbers = {column.key: interval(column.number(summary)) for column in COLUMNS}
@@ -223,7 +223,7 @@ def _numbers(section: Section, row: Row) -> dict[str, Any]:
     }
 
 
-def _entry(section: Section, row: Row, attack: str, cells: Cells) -> dict[str, Any]:
+def _entry(section: BoardSection, row: DefenseRow, attack: str, cells: Cells) -> dict[str, Any]:
     cell, records = section.comparison.cells.of(row.label, attack), row.entries[attack].records
     band = roc_band(section, row.label, attack, FPR[_first_rate(section) :])
     curve = ""

@@ -22,9 +22,9 @@ from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.registry.components import Registry
 from fedbench.leaderboard.site.schema import (
     Board,
+    DocumentRow,
     Interval,
     RankingColumn,
-    Row,
     Use,
     as_json,
     document_file,
@@ -207,7 +207,7 @@ def _date(board: Board) -> str:
     return max(board.runs.started, default="")[:10]
 
 
-def _row(board: Board, at: int, row: Row) -> dict[str, Any]:
+def _row(board: Board, at: int, row: DocumentRow) -> dict[str, Any]:
     section = board.sections[row.section]
     attacks = [board.uses[use].label for use in section.attacks] + [""]
     rank = span(row.rank).replace("-", "–")  # noqa: RUF001

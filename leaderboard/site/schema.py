@@ -110,7 +110,7 @@ class Cells(Part):
     cpu_s: list[Number | None]
 
 
-class Section(Part):
+class DocumentSection(Part):
     setting: Index
     coalition: Text
     view: Text
@@ -132,7 +132,7 @@ class RankingColumn(Part):
     signed: bool
 
 
-class Entry(Part):
+class DocumentEntry(Part):
     auc: Interval
     tf01: Interval
     turned: bool
@@ -140,7 +140,7 @@ class Entry(Part):
     cells: list[OrNone]
 
 
-class Row(Part):
+class DocumentRow(Part):
     section: Index
     defense: Index
     label: Text
@@ -160,7 +160,7 @@ class Row(Part):
     remarks: list[Text]
     claims: Text
     trust: Text
-    entries: list[Entry]
+    entries: list[DocumentEntry]
 
     @model_validator(mode="before")
     @classmethod
@@ -216,8 +216,8 @@ class Board(Part):
     facts: list[Pair]
     runs: Runs
     cells: Cells
-    sections: list[Section]
-    rows: list[Row]
+    sections: list[DocumentSection]
+    rows: list[DocumentRow]
     folds: list[Fold]
 
 

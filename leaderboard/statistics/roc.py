@@ -9,13 +9,13 @@ from scipy.special import ndtri, stdtrit
 
 from fedbench.core.metrics import roc_curve
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.statistics.tf01 import Sample
 
 LOWEST = 1e-4
 
 
-def fpr_grid(section: Section) -> np.ndarray:
+def fpr_grid(section: BoardSection) -> np.ndarray:
     """FPRs from one outside non-member in the largest audit set to 1, with 0.1 % among them."""
     low = max(LOWEST, 1 / max((s.n_nonmembers for s in section.scores("ofl")), default=1))
     return np.union1d(np.geomspace(low, 1, 200), [0.001] if low <= 0.001 else [])
@@ -32,7 +32,7 @@ class Band:
     high: np.ndarray
 
 
-def roc_band(section: Section, label: str, attack: str, grid: np.ndarray) -> Band | None:
+def roc_band(section: BoardSection, label: str, attack: str, grid: np.ndarray) -> Band | None:
     """TPR at each FPR of ``grid`` [g] of one row and attack, with the sign of the tables; None
     without scores.
 

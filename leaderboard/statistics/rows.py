@@ -65,7 +65,7 @@ def utility_error(loaded: LoadedRecord) -> float:
 
 
 @dataclass(frozen=True)
-class Entry:
+class AttackEntry:
     """Attack on a row."""
 
     attack: str
@@ -184,7 +184,7 @@ class Entry:
         """Return the mean of :meth:`accuracies` with its 95 % interval."""
         return over_units(self.accuracies(best))
 
-    def of_group(self, groups: Sequence[ClientGroup], g: int) -> Entry:
+    def of_group(self, groups: Sequence[ClientGroup], g: int) -> AttackEntry:
         """Return the entry with the targets of one group alone: the group itself, or clients of its
         block of ids.
         """
@@ -207,12 +207,12 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Row:
+class DefenseRow:
     """Defense of a section."""
 
     label: str
     name: str
-    entries: dict[str, Entry]
+    entries: dict[str, AttackEntry]
     """by attack, at least one"""
     seeds: tuple[int, ...]
     """the section's"""
@@ -405,7 +405,7 @@ class PrivacyClaim:
     """neighbouring relation, sampling and accountant"""
 
 
-def privacy_claims(row: Row) -> list[PrivacyClaim]:
+def privacy_claims(row: DefenseRow) -> list[PrivacyClaim]:
     """Return the claims of a row with the facts ``epsilon``, ``delta`` (numbers, or lists of them)
     and ``neighbours`` on every seed; of several defenses in one (their facts have a prefix), one
     claim each.
@@ -415,7 +415,7 @@ def privacy_claims(row: Row) -> list[PrivacyClaim]:
     return [claim for claim in claims if claim is not None]
 
 
-def _claim(row: Row, prefix: str) -> PrivacyClaim | None:
+def _claim(row: DefenseRow, prefix: str) -> PrivacyClaim | None:
     facts: dict[str, list[FactValue]] = {}
     for name in (*_NUMBERS, *_TERMS):
         # what all groups of a coalition report alike has no prefix

@@ -22,7 +22,7 @@ from fedbench.core.metrics.roc import covariance_of, placements
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.leaderboard.statistics.intervals import Unit
-from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.tf01 import Sample
 
 Key = tuple[str, str]
@@ -76,7 +76,7 @@ class SectionScores:
     """
 
     def __init__(
-        self, rows: Sequence[Row], units: Sequence[Unit], population: Population = "outside"
+        self, rows: Sequence[DefenseRow], units: Sequence[Unit], population: Population = "outside"
     ) -> None:
         self.rows, self.units, self.population = tuple(rows), tuple(units), population
         self._parts: dict[CandidateFilter, list[Part]] | None = None

@@ -21,8 +21,8 @@ from fedbench.leaderboard.statistics.rows import (
     FREE_RIDER,
     PLACEBO,
     UNDEFENDED,
-    Entry,
-    Row,
+    AttackEntry,
+    DefenseRow,
     groups_in,
 )
 from fedbench.leaderboard.statistics.scores import Population, SectionScores
@@ -48,7 +48,7 @@ def family(label: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
+class BoardSection:
     """All defenses of one setting, coalition and view."""
 
     suite: str
@@ -56,19 +56,19 @@ class Section:
     coalition: str
     view: str
     attacks: tuple[str, ...]
-    found: tuple[Row, ...]
+    found: tuple[DefenseRow, ...]
     """rows in any order"""
     targets: dict[int, tuple[int, ...]]
     """by seed"""
     comparison: LeakStatistics
-    tuning: Section | None = None
+    tuning: BoardSection | None = None
     """the same rows on the seeds on which strengths are chosen, where the suite has any"""
 
     @cached_property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[DefenseRow, ...]:
         """Complete rows first, then the lowest worst case, then the lowest mean; floors last."""
 
-        def order(row: Row) -> tuple[bool, bool, float, float, str]:
+        def order(row: DefenseRow) -> tuple[bool, bool, float, float, str]:
             case = self.comparison.worst_cases.of(row.label)
             worst = case.worst.found.mean if case.worst else 2.0
             mean = case.mean.mean if case.mean else 2.0
@@ -76,12 +76,12 @@ class Section:
 
         return tuple(sorted(self.found, key=order))
 
-    def held_against(self, population: Population) -> Section:
+    def held_against(self, population: Population) -> BoardSection:
         """Return the section with other non-members."""
         comparison = self.comparison.held_against(population)
         return self if comparison is self.comparison else replace(self, comparison=comparison)
 
-    def row(self, label: str) -> Row | None:
+    def row(self, label: str) -> DefenseRow | None:
         """Return the row of that label."""
         return next((r for r in self.found if r.label == label), None)
 
@@ -101,20 +101,20 @@ class Section:
         return list(self.comparison.scores.units)
 
     @property
-    def base(self) -> Row | None:
+    def base(self) -> DefenseRow | None:
         """The undefended row; None where it is refuted."""
         return self.comparison.base
 
     @property
-    def free_rider(self) -> Row | None:
+    def free_rider(self) -> DefenseRow | None:
         """The row of members that upload nothing."""
         return self._floor(FREE_RIDER)
 
-    def _floor(self, name: str) -> Row | None:
+    def _floor(self, name: str) -> DefenseRow | None:
         return next((r for r in self.found if r.name == name and not r.refuted), None)
 
     @cached_property
-    def plain(self) -> Row | None:
+    def plain(self) -> DefenseRow | None:
         """Plain training, which runtime is relative to: the placebo where its times can be compared
         with the undefended run's on at least half of the seeds, else the undefended row.
         """
@@ -162,7 +162,7 @@ class Section:
         """
         return {row.label: self._summary(row) for row in self.rows}
 
-    def _summary(self, row: Row) -> RowSummary:
+    def _summary(self, row: DefenseRow) -> RowSummary:
         label, case = row.label, self.comparison.worst_cases.of(row.label)
         worst, rate = case.worst, case.worst_tf01
         base = [] if row is self.base else _run_pairs(row, self.base)
@@ -198,18 +198,18 @@ class Section:
         """Return the summary of the row of that label; None where there is no such row."""
         return self.summaries.get(label)
 
-    def delta_accuracy(self, row: Row) -> Interval | None:
+    def delta_accuracy(self, row: DefenseRow) -> Interval | None:
         """Return the test accuracy minus that of the undefended row; None for that row."""
         pairs = [] if row is self.base else _run_pairs(row, self.base)
         return self._difference(pairs, "delta-accuracy", row.label)
 
-    def runtime(self, row: Row) -> Interval | None:
+    def runtime(self, row: DefenseRow) -> Interval | None:
         """Return training CPU time over that of the row with the plain training; None for that
         row.
         """
         return None if row is self.plain else _runtime(_run_pairs(row, self.plain))
 
-    def accuracy_difference(self, first: Row, second: Row) -> Interval | None:
+    def accuracy_difference(self, first: DefenseRow, second: DefenseRow) -> Interval | None:
         """Return the test accuracy of one row minus another's, seed by seed."""
         pairs = _run_pairs(first, second)
         return self._difference(pairs, "accuracy", first.label, second.label)
@@ -301,7 +301,7 @@ class Section:
         return np.array(points).reshape(-1, 2)
 
 
-def _run_pairs(row: Row | None, reference: Row | None) -> RunPairs:
+def _run_pairs(row: DefenseRow | None, reference: DefenseRow | None) -> RunPairs:
     """Return for each seed a record of the row's run and of the reference's with the same adversary
     inside, or none inside either.
     """
@@ -350,7 +350,7 @@ def _machine(loaded: LoadedRecord) -> tuple[str, str, int, str]:
 # -- records to sections ---------------------------------------------------------------------------
 
 
-def build_sections(records: Iterable[LoadedRecord], refuted: Refuted = None) -> list[Section]:
+def build_sections(records: Iterable[LoadedRecord], refuted: Refuted = None) -> list[BoardSection]:
     """Build the sections of a board, in the order of suite, setting, coalition, view.
 
     A section of coalition C has the rows of C and, restricted to the targets of C, those in which
@@ -391,11 +391,11 @@ def newest(records: Iterable[LoadedRecord]) -> tuple[list[LoadedRecord], list[Lo
     return current, superseded
 
 
-def _place(section: Section) -> tuple[str, str, str, str]:
+def _place(section: BoardSection) -> tuple[str, str, str, str]:
     return section.suite, section.setting, section.coalition, section.view
 
 
-def _sections(records: Iterable[LoadedRecord], refuted: Refuted) -> list[Section]:
+def _sections(records: Iterable[LoadedRecord], refuted: Refuted) -> list[BoardSection]:
     sections = []
     for (suite, setting), group in _grouped(records, lambda r: (r.record.suite, r.record.setting)):
         shared, own = _coalition_free(group)
@@ -414,7 +414,7 @@ def _sections(records: Iterable[LoadedRecord], refuted: Refuted) -> list[Section
                 units = [(seed, target) for seed in targets for target in targets[seed]]
                 judging = [a for a in attacks if a not in rows[0].left_out]
                 sections.append(
-                    Section(
+                    BoardSection(
                         suite=suite,
                         setting=setting,
                         coalition=coalition,
@@ -474,7 +474,7 @@ def _targets(records: list[LoadedRecord]) -> dict[int, tuple[int, ...]]:
 
 def _rows(
     records: list[LoadedRecord], targets: dict[int, tuple[int, ...]], refuted: Refuted
-) -> tuple[Row, ...]:
+) -> tuple[DefenseRow, ...]:
     """Return the rows, and of each the entries, by name."""
     attacks = sorted({r.record.attack.label for r in records})
     rows = []
@@ -482,15 +482,15 @@ def _rows(
         by_attack: dict[str, dict[int, LoadedRecord]] = {a: {} for a in attacks}
         for loaded in group:
             by_attack[loaded.record.attack.label][loaded.record.seed] = loaded
-        entries = {a: Entry(a, by_seed, targets) for a, by_seed in by_attack.items()}
+        entries = {a: AttackEntry(a, by_seed, targets) for a, by_seed in by_attack.items()}
         is_refuted = refuted is not None and any(map(refuted, group))
         name = group[0].record.defense.full_name
-        rows.append(Row(label, name, entries, tuple(targets), is_refuted))
+        rows.append(DefenseRow(label, name, entries, tuple(targets), is_refuted))
     left_out = _left_out(rows, attacks)
     return tuple(replace(row, left_out=left_out) for row in rows)
 
 
-def _left_out(rows: Sequence[Row], attacks: Sequence[str]) -> frozenset[str]:
+def _left_out(rows: Sequence[DefenseRow], attacks: Sequence[str]) -> frozenset[str]:
     """Return the attacks that are broken in some row that has another one whole: ranks are over the
     others.
 

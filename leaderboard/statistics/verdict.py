@@ -14,7 +14,7 @@ from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.cells import Cells
 from fedbench.leaderboard.statistics.intervals import holm, smallest_shown
 from fedbench.leaderboard.statistics.paired import Pair, PairTests, ordered, rank_ranges
-from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.scores import CandidateFilter, Population, SectionScores
 from fedbench.leaderboard.statistics.worst_case import WorstCases, base_of
 
@@ -36,7 +36,7 @@ class Difference:
 class Pairwise:
     """Tests of all pairs of rows' worst cases, and the ranks that follow."""
 
-    def __init__(self, cells: Cells, worst_cases: WorstCases, rows: Sequence[Row]) -> None:
+    def __init__(self, cells: Cells, worst_cases: WorstCases, rows: Sequence[DefenseRow]) -> None:
         self._cells, self._worst_cases, self._rows = cells, worst_cases, rows
 
     @cached_property
@@ -166,6 +166,6 @@ class LeakStatistics:
         return LeakStatistics(scores, self.attacks, self.worst_cases.eligible)
 
     @property
-    def base(self) -> Row | None:
+    def base(self) -> DefenseRow | None:
         """The undefended row; None where it is refuted."""
         return base_of(self.rows)

@@ -13,7 +13,7 @@ from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.cells import Cell, Cells, Picks, readings
 from fedbench.leaderboard.statistics.intervals import at_least, extend_to, holm, widen_for_sign
 from fedbench.leaderboard.statistics.paired import Rival, Weights, difference
-from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.rows import DefenseRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class WorstCases:
     def __init__(
         self,
         cells: Cells,
-        rows: Sequence[Row],
+        rows: Sequence[DefenseRow],
         attacks: Sequence[str],
         eligible: Sequence[str] | None = None,
     ) -> None:
@@ -193,6 +193,6 @@ def _mean_weights(sides: Sequence[Weights], folds: set[int]) -> Weights:
     return means
 
 
-def base_of(rows: Sequence[Row]) -> Row | None:
+def base_of(rows: Sequence[DefenseRow]) -> DefenseRow | None:
     """Return the undefended row; None where it is refuted."""
     return next((row for row in rows if row.undefended and not row.refuted), None)

@@ -16,7 +16,7 @@ from fedbench.core.store.reading import (
     record_paths,
 )
 from fedbench.leaderboard.comparison.cells import Snapshot, key_of, run_cell, scored_cell
-from fedbench.leaderboard.comparison.compare import Row
+from fedbench.leaderboard.comparison.compare import ComparedRow
 from fedbench.leaderboard.comparison.compare import compare as compare_cells
 from fedbench.leaderboard.comparison.fields import differing, far
 from fedbench.leaderboard.comparison.measures import MEASURES
@@ -124,7 +124,7 @@ def _snapshot(loaded: LoadedRecord) -> Snapshot:
     return Snapshot(suite="", made={}, cells={cell.key: cell for cell in cells})
 
 
-def _in_words(row: Row) -> str:
+def _in_words(row: ComparedRow) -> str:
     assert row.measure is not None and row.pairing is not None and row.tolerance is not None
     old, new = row.pairing.means
     source = "its paired interval" if row.tolerance == row.half_width else "its floor"

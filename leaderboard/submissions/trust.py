@@ -22,7 +22,7 @@ from fedbench.core.contract.hooks import CONTRACT_VERSION
 from fedbench.core.registry.digest import engine_digest, source_digest
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Record
-from fedbench.leaderboard.statistics.rows import Row
+from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.submissions.comparing import judged, reproductions
 from fedbench.leaderboard.tables.common import joined
 
@@ -75,7 +75,7 @@ class Marks:
             self._stale[key] = why_stale(loaded.record)
         return self._stale[key]
 
-    def of_row(self, row: Row) -> Words:
+    def of_row(self, row: DefenseRow) -> Words:
         """Return the mark of a row: ``claimed``, ``claimed, 3 of 30 reproduced``, ``refuted: 2 of 3
         cells not reproduced`` (of those run again), ``stale``, ...
         """

@@ -12,7 +12,7 @@ from fedbench.core.contract.board import Block, Note, Part, Text, Words
 from fedbench.core.contract.section import RowSummary
 from fedbench.core.metrics import Interval
 from fedbench.leaderboard.columns import BY_KEY
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.statistics.verdict import Difference
 from fedbench.leaderboard.tables.common import amount, joined, named, sentence
 
@@ -57,7 +57,7 @@ class Answer:
     seeds: int = 0
 
 
-def answer(section: Section) -> Answer:
+def answer(section: BoardSection) -> Answer:
     """Return which defense to use; floors and rows with missing scores are left out."""
     base, pairwise = section.base, section.comparison.pairwise
     if base is None:
@@ -120,7 +120,7 @@ _LEADS: Mapping[Outcome, str] = {
 }
 
 
-def sentences(section: Section) -> tuple[Text, ...]:
+def sentences(section: BoardSection) -> tuple[Text, ...]:
     """Say the strongest defense within one point of the undefended accuracy, the leak of the
     undefended federation, the differences that can be seen, and the attacks that no rank counts.
     """
@@ -174,7 +174,7 @@ def _auc(row: RowSummary) -> tuple[Part, ...]:
     return sentence(f"worst case AUC of {amount(row.worst, _WORST)} ({{}})", row.attack)
 
 
-def _power(section: Section) -> list[Text]:
+def _power(section: BoardSection) -> list[Text]:
     """Say the differences that are shown with a power of 80 %."""
     auc, accuracy = section.comparison.pairwise.smallest_difference, section.smallest_difference
     differences = []
@@ -191,7 +191,7 @@ def _power(section: Section) -> list[Text]:
 # -- caveats ---------------------------------------------------------------------------------------
 
 
-def caveats(sections: Sequence[Section]) -> list[Block]:
+def caveats(sections: Sequence[BoardSection]) -> list[Block]:
     """Say whether canaries carry much of the undefended leak, and whether leakage and accuracy
     order the rows alike.
     """
@@ -209,7 +209,7 @@ def caveats(sections: Sequence[Section]) -> list[Block]:
     return notes
 
 
-def _canaries(section: Section) -> Text:
+def _canaries(section: BoardSection) -> Text:
     """Return ``.792, .724 (digits, pair, ...: 30 % canaries)``; empty where clean candidates leak
     as much.
     """
@@ -226,7 +226,7 @@ def _canaries(section: Section) -> Text:
     return sentence(f"{mixed:.3f}, {clean:.3f} ({{}}: {share})", section.where)
 
 
-def _alike(section: Section) -> Text:
+def _alike(section: BoardSection) -> Text:
     """Return ``.93 (digits, pair, server view)``; empty with fewer than five ranked rows, or where
     they are not alike.
     """

@@ -24,8 +24,8 @@ from fedbench.core.contract.board import (
 from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics import Group, Interval
 from fedbench.leaderboard.statistics.intervals import bounded, interval_of
-from fedbench.leaderboard.statistics.rows import FREE_RIDER, Entry, Row
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.rows import FREE_RIDER, AttackEntry, DefenseRow
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import (
     ATTACK,
     DEFENSE,
@@ -56,7 +56,7 @@ _AUC = numbers("", direction="lower")
 # -- a row a defense, a column an attack -----------------------------------------------------------
 
 
-def attack_tables(section: Section) -> list[Table]:
+def attack_tables(section: BoardSection) -> list[Table]:
     """Return AUC and TF01 by attack with the sign that the other seeds ask for, and the AUC as
     measured where that differs.
     """
@@ -76,21 +76,21 @@ def attack_tables(section: Section) -> list[Table]:
     return tables
 
 
-def _rate(section: Section, attack: str, row: Row) -> Value:
+def _rate(section: BoardSection, attack: str, row: DefenseRow) -> Value:
     tf01 = section.comparison.cells.of(row.label, attack).tf01
     return entry_value(section, row.entries[attack], tf01)
 
 
-def _measured(section: Section, attack: str, row: Row) -> Value:
+def _measured(section: BoardSection, attack: str, row: DefenseRow) -> Value:
     entry = row.entries[attack]
     return entry_value(section, entry, bounded(entry.interval("auc", "ofl")))
 
 
-def auc_table(section: Section, rows: Sequence[Row]) -> Table:
+def auc_table(section: BoardSection, rows: Sequence[DefenseRow]) -> Table:
     """Return AUC of these rows by attack, with the sign that the other seeds ask for."""
     comparison = section.comparison
 
-    def signed(attack: str, row: Row) -> Value:
+    def signed(attack: str, row: DefenseRow) -> Value:
         cell = comparison.cells.of(row.label, attack)
         best = comparison.pairwise.leader(attack) == row.label
         number = entry_value(section, row.entries[attack], bounded(cell.auc), best)
@@ -105,7 +105,9 @@ def auc_table(section: Section, rows: Sequence[Row]) -> Table:
     return row_table("AUC by attack", caption, rows, _by_attack(section, signed, _AUC))
 
 
-def _by_attack(section: Section, cell: Callable[[str, Row], Value], how: Column) -> list[Declared]:
+def _by_attack(
+    section: BoardSection, cell: Callable[[str, DefenseRow], Value], how: Column
+) -> list[Declared]:
     """Return rank, defense and a column an attack; attacks that do not count are marked."""
     columns: list[Declared] = [(RANK, partial(rank_of, section.comparison)), NAMED]
     unknown, eligible = _unknown(section), section.comparison.worst_cases.eligible
@@ -122,7 +124,7 @@ def _by_attack(section: Section, cell: Callable[[str, Row], Value], how: Column)
     return columns
 
 
-def _unknown(section: Section) -> list[str]:
+def _unknown(section: BoardSection) -> list[str]:
     """Return the attacks that count without a score on the undefended run, where there is one."""
     base, comparison = section.base, section.comparison
     if base is None:
@@ -130,7 +132,7 @@ def _unknown(section: Section) -> list[str]:
     return [a for a in comparison.attacks if comparison.cells.of(base.label, a).auc is None]
 
 
-def remarks(section: Section) -> list[Note]:
+def remarks(section: BoardSection) -> list[Note]:
     """Say which attacks count, and what a single seed cannot show."""
     comparison, unknown = section.comparison, _unknown(section)
     eligible = comparison.worst_cases.eligible
@@ -166,13 +168,13 @@ _GROUPS: dict[Group, str] = {
 }
 
 
-def group_table(section: Section) -> Table:
+def group_table(section: BoardSection) -> Table:
     """Return the mean AUC as measured over the attacks that count, against each group of
     non-members.
     """
     eligible = section.comparison.worst_cases.eligible
 
-    def mean(group: Group, row: Row) -> Value:
+    def mean(group: Group, row: DefenseRow) -> Value:
         return Value(mean=row.mean("auc", group, eligible))
 
     columns = [NAMED]
@@ -189,12 +191,12 @@ def group_table(section: Section) -> Table:
     return row_table(title, caption, section.rows, columns, empty=empty)
 
 
-def decision_tables(section: Section) -> list[Table]:
+def decision_tables(section: BoardSection) -> list[Table]:
     """Return the accuracy of attacks that decide by a threshold of their own; nothing without such
     attacks.
     """
 
-    def accuracy(attack: str, row: Row) -> Value:
+    def accuracy(attack: str, row: DefenseRow) -> Value:
         entry = row.entries[attack]
         return entry_value(section, entry, bounded(entry.attack_accuracy()))
 
@@ -216,12 +218,12 @@ Seeds = list[dict[str, Number]]
 """name -> number, of every seed with findings"""
 
 
-def analyses_with_findings(section: Section) -> list[str]:
+def analyses_with_findings(section: BoardSection) -> list[str]:
     """Return labels of the analyses that found something in some cell, by name."""
     return sorted(set(chain.from_iterable(r.record.analyses for r in section.records)))
 
 
-def findings_table(section: Section, label: str) -> list[Table]:
+def findings_table(section: BoardSection, label: str) -> list[Table]:
     """Return means over seeds of what the analysis found, with 95 % intervals where it gave errors:
     a row a defense or, where its findings differ by attack, a row a defense and attack. Nothing
     where it found nothing.
@@ -246,9 +248,9 @@ def findings_table(section: Section, label: str) -> list[Table]:
     return [table_of("Findings of the analysis", caption, columns, map(tuple, rows))]
 
 
-def _finding_lines(section: Section, label: str) -> list[tuple[Row, str, Seeds]]:
+def _finding_lines(section: BoardSection, label: str) -> list[tuple[DefenseRow, str, Seeds]]:
     """Return (row, attack, findings); the attack is empty where all have the same findings."""
-    lines: list[tuple[Row, str, Seeds]] = []
+    lines: list[tuple[DefenseRow, str, Seeds]] = []
     for row in section.rows:
         by_attack = {a: _findings(entry, label) for a, entry in row.entries.items()}
         by_attack = {a: seeds for a, seeds in by_attack.items() if any(seeds)}
@@ -260,7 +262,7 @@ def _finding_lines(section: Section, label: str) -> list[tuple[Row, str, Seeds]]
     return lines
 
 
-def _findings(entry: Entry, label: str) -> Seeds:
+def _findings(entry: AttackEntry, label: str) -> Seeds:
     findings = [entry.findings(label, seed) for seed in entry.targets]
     return [dict(f.numbers) for f in findings if f is not None]
 
@@ -282,7 +284,7 @@ def _digits(means: Sequence[Interval | None]) -> int:
 # -- facts of defenses -----------------------------------------------------------------------------
 
 
-def fact_table(section: Section) -> list[Table]:
+def fact_table(section: BoardSection) -> list[Table]:
     """Return a row a fact, and one row for all defenses that report the same: mean over seeds of a
     number, with its range where seeds differ; nothing where no defense reports any.
     """

@@ -27,8 +27,8 @@ from fedbench.core.contract.board import (
 )
 from fedbench.core.metrics import Group, Interval
 from fedbench.leaderboard.statistics.intervals import bounded
-from fedbench.leaderboard.statistics.rows import Entry, Row
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
 
 TITLE = "At a glance"
@@ -36,7 +36,7 @@ TITLE = "At a glance"
 _NOTHING = Words("no record has what it needs")
 _PIECES = re.compile(r"(\{\}|`[^`]+`|\*\*[^*]+\*\*)")
 
-Declared = tuple[Column, Callable[[Row], Content]]
+Declared = tuple[Column, Callable[[DefenseRow], Content]]
 """a column of a table and the cell of a row in it"""
 
 
@@ -115,7 +115,11 @@ def table_of(
 
 
 def row_table(
-    title: str, caption: Text | str, rows: Iterable[Row], declared: Sequence[Declared], **more: Any
+    title: str,
+    caption: Text | str,
+    rows: Iterable[DefenseRow],
+    declared: Sequence[Declared],
+    **more: Any,
 ) -> Table:
     """Return a table with a line a row of the section, by the declared columns."""
     lines = [tuple(cell(row) for _, cell in declared) for row in rows]
@@ -173,7 +177,7 @@ def _is_absent(content: Content) -> bool:
 # -- cells -----------------------------------------------------------------------------------------
 
 
-def name_of(row: Row) -> Text:
+def name_of(row: DefenseRow) -> Text:
     """Return the row's label, marked when it is the undefended one."""
     return (row.label, Words(" (undefended)")) if row.undefended else row.label
 
@@ -182,7 +186,7 @@ DEFENSE, ATTACK, RANK = words("defense"), words("attack"), words("#")
 NAMED: Declared = (DEFENSE, name_of)
 
 
-def rank_of(comparison: LeakStatistics, row: Row) -> Words:
+def rank_of(comparison: LeakStatistics, row: DefenseRow) -> Words:
     """Return ``2``, or ``2-4`` where the tests leave these ranks open."""
     if row.floor:
         return Words("floor")
@@ -194,13 +198,13 @@ def span(rank: tuple[int, int] | None) -> str:
     return "-".join(map(str, dict.fromkeys(rank or "–")))  # noqa: RUF001
 
 
-def is_first(comparison: LeakStatistics, row: Row) -> bool:
+def is_first(comparison: LeakStatistics, row: DefenseRow) -> bool:
     """Whether the row is significantly the first of several."""
     pairwise = comparison.pairwise
     return pairwise.ranks.get(row.label) == (1, 1) and len(pairwise.ranked) > 1
 
 
-def worst_of(comparison: LeakStatistics, row: Row) -> Content:
+def worst_of(comparison: LeakStatistics, row: DefenseRow) -> Content:
     """Return the worst case AUC with its attack, in bold where the row is the first."""
     worst = comparison.worst_cases.of(row.label).worst
     if worst is None:
@@ -210,7 +214,7 @@ def worst_of(comparison: LeakStatistics, row: Row) -> Content:
 
 
 def entry_value(
-    section: Section, entry: Entry, interval: Interval | None, best: bool = False
+    section: BoardSection, entry: AttackEntry, interval: Interval | None, best: bool = False
 ) -> Value:
     """Return an entry's number with n where it is not the section's, and every outcome that is not
     ``ok``.
@@ -244,7 +248,7 @@ _GROUPS: dict[Group, str] = {
 }
 
 
-def counts_note(section: Section) -> Note:
+def counts_note(section: BoardSection) -> Note:
     """Say the number of seeds x targets, and the candidates of a target."""
     text = f"n = {len(section.units)} a cell (seeds x targets) unless it says otherwise"
     members = [s.n_members for s in section.scores("mix")]
@@ -260,7 +264,7 @@ def counts_note(section: Section) -> Note:
 # -- TF01 ------------------------------------------------------------------------------------------
 
 
-def tf01_notes(section: Section) -> tuple[Text, ...]:
+def tf01_notes(section: BoardSection) -> tuple[Text, ...]:
     """Say how TF01 was computed, or that non-members are too few, and which rows lack it."""
     sizes = {row.label: _sizes(row) for row in section.rows}
     if not has_tf01(section, section.rows):
@@ -281,13 +285,13 @@ def tf01_notes(section: Section) -> tuple[Text, ...]:
     return tuple(notes)
 
 
-def has_tf01(section: Section, rows: Sequence[Row]) -> bool:
+def has_tf01(section: BoardSection, rows: Sequence[DefenseRow]) -> bool:
     """Whether any cell of these rows has it."""
     cells, pairs = section.comparison.cells, product(rows, section.attacks)
     return any(cells.of(row.label, attack).tf01 for row, attack in pairs)
 
 
-def _sizes(row: Row) -> list[int]:
+def _sizes(row: DefenseRow) -> list[int]:
     """Return the outside non-members of each target and seed, under the attack that has most."""
     scores = [entry.units("ofl").values() for entry in row.entries.values()]
     return max(([s.n_nonmembers for s in units] for units in scores), key=sum, default=[])

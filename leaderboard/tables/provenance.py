@@ -10,8 +10,8 @@ from typing import Any
 from fedbench.core.contract.attack import ANSWERS
 from fedbench.core.contract.board import Block, Bullets, Heading, Note, Part, Quote, Text, Words
 from fedbench.core.store.reading import LoadedRecord
-from fedbench.leaderboard.statistics.rows import MISSING, Row, outcome_of
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.rows import MISSING, DefenseRow, outcome_of
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import joined, sentence, table_of, words
 
 MOST_VALUES = 4
@@ -70,7 +70,7 @@ def _series(values: Sequence[int] | set[int]) -> str:
 _UNSCORED = ("setting", "coalition", "defense", "attack", "seeds", "outcome", "reason")
 
 
-def unscored_blocks(sections: Sequence[Section]) -> list[Block]:
+def unscored_blocks(sections: Sequence[BoardSection]) -> list[Block]:
     """Return a table of every failed, timed-out, diverged, skipped or missing cell with its reason;
     nothing when there is none.
     """
@@ -92,7 +92,7 @@ def unscored_blocks(sections: Sequence[Section]) -> list[Block]:
     return [Heading(2, Words("Cells without a score")), table]
 
 
-def _unscored(section: Section, row: Row) -> Iterator[tuple[tuple[str, ...], int]]:
+def _unscored(section: BoardSection, row: DefenseRow) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield (names, outcome and reason of a cell, its seed), of the cells of a row."""
     for attack, entry in row.entries.items():
         for seed in section.seeds:

@@ -25,8 +25,8 @@ from fedbench.core.contract.board import (
 )
 from fedbench.leaderboard.columns import COLUMNS, RankingColumn, columns_for
 from fedbench.leaderboard.statistics.intervals import bounded
-from fedbench.leaderboard.statistics.rows import Row, privacy_claims
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.rows import DefenseRow, privacy_claims
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
 from fedbench.leaderboard.tables.answer import MOST_NAMED, answer, sentences
 from fedbench.leaderboard.tables.common import (
@@ -47,7 +47,7 @@ from fedbench.leaderboard.tables.common import (
     worst_of,
 )
 
-Trust = Callable[[Row], Words] | None
+Trust = Callable[[DefenseRow], Words] | None
 """trust mark of a row; None: every row is measured here"""
 
 MOST_ROWS = 16
@@ -77,7 +77,7 @@ READING = Note(
 # -- columns ---------------------------------------------------------------------------------------
 
 
-def references(section: Section, row: Row) -> dict[str, int]:
+def references(section: BoardSection, row: DefenseRow) -> dict[str, int]:
     """Return key of a column -> number of a row that the others' are relative to."""
     fixed_numbers = {}
     if row is section.base:
@@ -87,7 +87,7 @@ def references(section: Section, row: Row) -> dict[str, int]:
     return fixed_numbers
 
 
-def _declared(section: Section, trust: Trust) -> dict[str, Declared]:
+def _declared(section: BoardSection, trust: Trust) -> dict[str, Declared]:
     """Return key -> column of the ranking, in their order."""
     pairwise = section.comparison.pairwise
     columns: dict[str, Declared] = {
@@ -110,7 +110,7 @@ def _declared(section: Section, trust: Trust) -> dict[str, Declared]:
     return columns
 
 
-def _number(section: Section, column: RankingColumn, row: Row) -> Content:
+def _number(section: BoardSection, column: RankingColumn, row: DefenseRow) -> Content:
     reference = references(section, row).get(column.key)
     if reference is not None:
         return Words(str(reference))
@@ -123,7 +123,7 @@ def _number(section: Section, column: RankingColumn, row: Row) -> Content:
     return replace(value(interval, suffix), best=best)
 
 
-def _largest(section: Section, row: Row) -> Content:
+def _largest(section: BoardSection, row: DefenseRow) -> Content:
     largest = section.summaries[row.label].largest
     return largest and Value(mean=largest[1], suffix=sentence(" {}", largest[0]))
 
@@ -131,7 +131,7 @@ def _largest(section: Section, row: Row) -> Content:
 # -- the first table -------------------------------------------------------------------------------
 
 
-def front_table(section: Section, rows: Sequence[Row], trust: Trust = None) -> Table:
+def front_table(section: BoardSection, rows: Sequence[DefenseRow], trust: Trust = None) -> Table:
     """Return leak and costs of these rows, and how far each can be trusted."""
     declared = _declared(section, trust)
     tf01, delta = declared["tf01"][0], declared["delta"]
@@ -151,7 +151,7 @@ def front_table(section: Section, rows: Sequence[Row], trust: Trust = None) -> T
     return row_table(TITLE, caption, rows, columns, footnotes=tuple(footnotes))
 
 
-def front_blocks(section: Section, trust: Trust = None, most: int = MOST_ROWS) -> list[Block]:
+def front_blocks(section: BoardSection, trust: Trust = None, most: int = MOST_ROWS) -> list[Block]:
     """Return the sentences of one section and the table that they are about, of at most ``most``
     rows.
     """
@@ -159,7 +159,7 @@ def front_blocks(section: Section, trust: Trust = None, most: int = MOST_ROWS) -
     return [Note(joined(sentences(section), " ")), table]
 
 
-def first_rows(section: Section, most: int) -> list[Row]:
+def first_rows(section: BoardSection, most: int) -> list[DefenseRow]:
     """Return the rows by rank. Of more than ``most``: the undefended row, those that the sentences
     name, the first by rank, and floors where there is room.
     """
@@ -180,7 +180,7 @@ def first_rows(section: Section, most: int) -> list[Row]:
 # -- the full ranking ------------------------------------------------------------------------------
 
 
-def ranking_table(section: Section, trust: Trust = None) -> Table:
+def ranking_table(section: BoardSection, trust: Trust = None) -> Table:
     """Return a row a defense, by the worst case; ranks are ranges."""
     caption = (
         ": AUC of an adversary who picks attack and sign on the other seeds, against outside "
@@ -200,7 +200,7 @@ def ranking_table(section: Section, trust: Trust = None) -> Table:
     return row_table("Ranking", caption, section.rows, columns, footnotes=footnotes)
 
 
-def claimed(row: Row) -> tuple[Part, ...]:
+def claimed(row: DefenseRow) -> tuple[Part, ...]:
     """Return ``ε ≤ 8 (19.13 if replaced), δ = 1e-05: example without its gradient, ...``:
     differential privacy as the row's facts claim it; empty: nothing.
     """
@@ -219,7 +219,7 @@ def _above(bound: float) -> str:
     return f"{math.ceil(bound / unit - 1e-9) * unit:,.10g}"
 
 
-def _remarks(section: Section) -> list[Text]:
+def _remarks(section: BoardSection) -> list[Text]:
     """Return a footnote a remark, led by the rows that it is made of."""
     rows: dict[str, list[str]] = {}
     for row in section.rows:
@@ -231,7 +231,7 @@ def _remarks(section: Section) -> list[Text]:
     ]
 
 
-def _runtime(section: Section) -> list[Text]:
+def _runtime(section: BoardSection) -> list[Text]:
     """Say what runtime is relative to, or why it is not known."""
     if section.plain is None or len(section.rows) == 1:
         return []
@@ -241,7 +241,7 @@ def _runtime(section: Section) -> list[Text]:
     return [sentence(text, section.plain.label)]
 
 
-def canary_table(section: Section) -> list[Table]:
+def canary_table(section: BoardSection) -> list[Table]:
     """Return worst case and mean of each defense on clean samples and on canaries; nothing where a
     setting has samples of one kind only.
     """
@@ -249,7 +249,7 @@ def canary_table(section: Section) -> list[Table]:
     if not section.scores("canary") or not all(kind.cells.parts for kind in kinds):
         return []
 
-    def mean(kind: LeakStatistics, row: Row) -> Content:
+    def mean(kind: LeakStatistics, row: DefenseRow) -> Content:
         return value(bounded(kind.worst_cases.of(row.label).mean))
 
     columns = [NAMED]
@@ -282,7 +282,7 @@ _ACROSS = (
 
 
 def across_settings(
-    sections: Sequence[Section], most: int | None = None, places: bool = True
+    sections: Sequence[BoardSection], most: int | None = None, places: bool = True
 ) -> list[Block]:
     """Return a row a defense that is in several settings, of which the first ``most``; nothing
     where there is one setting only. ``places``: with a column a section.
@@ -295,11 +295,11 @@ def across_settings(
         return []
     first, less = _can_be_first(sections), _less_than_undefended(sections)
 
-    def order(row: Row) -> tuple[bool, float, float, str]:
+    def order(row: DefenseRow) -> tuple[bool, float, float, str]:
         label = row.label
         return not row.undefended, -_share(less, label), -_share(first, label), label
 
-    def tally(counts: dict[str, list[bool]], row: Row) -> Content:
+    def tally(counts: dict[str, list[bool]], row: DefenseRow) -> Content:
         flags = counts.get(row.label)
         if row.undefended and counts is less:
             return ""
@@ -317,9 +317,9 @@ def across_settings(
     return [Heading(2, Words("Across settings")), table]
 
 
-def _rows_of_several_settings(sections: Sequence[Section]) -> list[Row]:
+def _rows_of_several_settings(sections: Sequence[BoardSection]) -> list[DefenseRow]:
     """Return the rows, as their first sections have them, but floors and rows of one setting."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, DefenseRow] = {}
     settings: dict[str, set[tuple[str, str]]] = {}
     for section in sections:
         for row in section.rows:
@@ -328,7 +328,7 @@ def _rows_of_several_settings(sections: Sequence[Section]) -> list[Row]:
     return [row for row in rows.values() if len(settings[row.label]) > 1 and not row.floor]
 
 
-def _can_be_first(sections: Sequence[Section]) -> dict[str, list[bool]]:
+def _can_be_first(sections: Sequence[BoardSection]) -> dict[str, list[bool]]:
     """Return label -> whether its range of ranks reaches 1, of each section where it has one."""
     flags: dict[str, list[bool]] = {}
     for section in sections:
@@ -337,7 +337,7 @@ def _can_be_first(sections: Sequence[Section]) -> dict[str, list[bool]]:
     return flags
 
 
-def _less_than_undefended(sections: Sequence[Section]) -> dict[str, list[bool]]:
+def _less_than_undefended(sections: Sequence[BoardSection]) -> dict[str, list[bool]]:
     """Return label -> whether it leaks significantly less than the undefended row, of each section
     where both have scores.
     """
@@ -356,7 +356,7 @@ def _share(counts: dict[str, list[bool]], label: str) -> float:
     return sum(flags) / len(flags) if flags else -1.0
 
 
-def _place(section: Section, row: Row) -> Content:
+def _place(section: BoardSection, row: DefenseRow) -> Content:
     label = row.label
     summary = section.summaries.get(label)
     if summary is None:
@@ -372,7 +372,7 @@ def _place(section: Section, row: Row) -> Content:
     return value(summary.worst, Words(f" ({', '.join(notes)})") if notes else ())
 
 
-def _names(sections: Sequence[Section]) -> list[Text]:
+def _names(sections: Sequence[BoardSection]) -> list[Text]:
     """Return the setting of every section, and suite, coalition and view where there are
     several.
     """

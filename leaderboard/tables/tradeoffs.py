@@ -12,15 +12,15 @@ import numpy as np
 from fedbench.core.contract.board import Column, Content, Table, Value, Words, value
 from fedbench.core.metrics import pareto_front
 from fedbench.leaderboard.statistics.intervals import mean_of
-from fedbench.leaderboard.statistics.rows import Row, adversary_of
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.rows import DefenseRow, adversary_of
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import NAMED, joined, numbers, row_table, sentence
 
 Point = tuple[float, float]
 """(privacy loss, test error), both fractions"""
 
 
-def adversary_table(section: Section) -> list[Table]:
+def adversary_table(section: BoardSection) -> list[Table]:
     """Return the test accuracy of the runs that were trained with an active adversary inside;
     nothing where there are none.
     """
@@ -28,7 +28,7 @@ def adversary_table(section: Section) -> list[Table]:
     if not by_attack:
         return []
 
-    def accuracy(attack: str, row: Row) -> Content:
+    def accuracy(attack: str, row: DefenseRow) -> Content:
         return Value(mean=mean_of(by_attack[attack].get(row.label, [])))
 
     columns = [NAMED]
@@ -49,7 +49,7 @@ def adversary_table(section: Section) -> list[Table]:
     return [row_table(title, caption, section.rows, columns, footnotes=tuple(notes))]
 
 
-def _active_accuracies(section: Section) -> dict[str, dict[str, list[float]]]:
+def _active_accuracies(section: BoardSection) -> dict[str, dict[str, list[float]]]:
     """Return attack -> row label -> test accuracies of the runs with that attack inside."""
     by_attack: dict[str, dict[str, list[float]]] = {}
     for row in section.rows:
@@ -64,17 +64,17 @@ def _active_accuracies(section: Section) -> dict[str, dict[str, list[float]]]:
     return by_attack
 
 
-def paired_table(section: Section) -> list[Table]:
+def paired_table(section: BoardSection) -> list[Table]:
     """Return each worst case minus the undefended one; nothing where there is none to compare."""
     base, comparison = section.base, section.comparison
     if base is None or len(section.rows) < 2 or not comparison.worst_cases.of(base.label).worst:
         return []
     against = comparison.pairwise.against(base.label)
 
-    def difference(row: Row) -> Content:
+    def difference(row: DefenseRow) -> Content:
         return value(against[row.label].found) if row.label in against else None
 
-    def verdict(row: Row) -> Content:
+    def verdict(row: DefenseRow) -> Content:
         if row.label not in against:
             return None
         if not against[row.label].shown:
@@ -102,7 +102,7 @@ class TradeOff:
     """by row label"""
 
 
-def trade_off(section: Section) -> TradeOff | None:
+def trade_off(section: BoardSection) -> TradeOff | None:
     """Return privacy loss and test error of the complete rows; None without one that has both."""
     loss, losses = _privacy_loss(section)
     points = {
@@ -116,7 +116,7 @@ def trade_off(section: Section) -> TradeOff | None:
     return TradeOff(loss=loss, points=points, on_front=dict(zip(points, front, strict=True)))
 
 
-def _privacy_loss(section: Section) -> tuple[Literal["tf01", "auc"], dict[str, float]]:
+def _privacy_loss(section: BoardSection) -> tuple[Literal["tf01", "auc"], dict[str, float]]:
     """Return (its metric, row label -> worst case over attacks in [0, 1], chosen on other folds).
 
     TF01 as a fraction where every row has it, else 2 AUC - 1 (below 0.5: 0).

@@ -11,8 +11,8 @@ from fedbench.core import UserError
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.intervals import Estimate, Unit, UnitValue
-from fedbench.leaderboard.statistics.rows import Entry, Row
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow
+from fedbench.leaderboard.statistics.sections import BoardSection
 
 FEWEST = 2  # single-round attacks of a section; with fewer the maximum is of no interest
 _ROUNDED = 1e-6  # null values are stored in single precision
@@ -53,7 +53,7 @@ class RowMaximum:
     """fewest and most attacks x rounds of a target"""
 
 
-def has_maxima(section: Section) -> bool:
+def has_maxima(section: BoardSection) -> bool:
     """Tell whether at least two attacks of the section score every round, and their maxima are
     known.
     """
@@ -63,12 +63,12 @@ def has_maxima(section: Section) -> bool:
     return len(attacks) >= FEWEST
 
 
-def row_maximum(row: Row) -> RowMaximum | None:
+def row_maximum(row: DefenseRow) -> RowMaximum | None:
     """Return the maxima over all attacks of the row; None where no record has its maximum.
 
     Raises UserError for records that did not shuffle equally often.
     """
-    of_units: dict[Unit, list[Entry]] = {}
+    of_units: dict[Unit, list[AttackEntry]] = {}
     for entry in row.entries.values():
         for unit in entry.maxima:
             of_units.setdefault(unit, []).append(entry)

@@ -14,8 +14,8 @@ from numpy import ndarray
 
 from fedbench.core import UserError
 from fedbench.core.metrics import Interval
-from fedbench.leaderboard.statistics.rows import Entry, Row
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.plugins.papers.maximum import row_maximum
 
 QUANTITIES = (
@@ -174,7 +174,7 @@ class Match:
         return [p for p in self.pairs if p.quantity == quantity]
 
 
-def match(entry: Mapping[str, Any], sections: Sequence[Section]) -> list[Match]:
+def match(entry: Mapping[str, Any], sections: Sequence[BoardSection]) -> list[Match]:
     """Return the cells of a suite's entry of published numbers and ours, for every coalition that
     the paper has.
 
@@ -221,7 +221,7 @@ def match(entry: Mapping[str, Any], sections: Sequence[Section]) -> list[Match]:
     return matches
 
 
-def _unlike(rows: Sequence[dict[str, str]], sections: Sequence[Section]) -> tuple[str, ...]:
+def _unlike(rows: Sequence[dict[str, str]], sections: Sequence[BoardSection]) -> tuple[str, ...]:
     """Differences of data set and model from the setting's, where the paper and the records state
     them.
     """
@@ -236,7 +236,7 @@ def _unlike(rows: Sequence[dict[str, str]], sections: Sequence[Section]) -> tupl
 
 
 def _cells(
-    row: dict[str, str], sections: Sequence[Section], entry: Mapping[str, Any]
+    row: dict[str, str], sections: Sequence[BoardSection], entry: Mapping[str, Any]
 ) -> list[PublishedCell]:
     """Return one cell; where the paper prints one row and we ran several strengths of that defense
     (``grid``), one for each.
@@ -269,7 +269,7 @@ def _renamed(name: str, ours: dict[str, str]) -> str:
     return next((label for label, theirs in ours.items() if theirs == name), name)
 
 
-def _strengths(name: str, sections: Sequence[Section]) -> list[str]:
+def _strengths(name: str, sections: Sequence[BoardSection]) -> list[str]:
     """Return our rows of that name: the one, or those of a grid over that defense."""
     labels = list(dict.fromkeys(row.label for s in sections for row in s.rows))
     if any(plain(label) == plain(name) for label in labels):
@@ -281,7 +281,7 @@ def _strengths(name: str, sections: Sequence[Section]) -> list[str]:
 # -- our number of one quantity --------------------------------------------------------------------
 
 
-def _ours(section: Section, metric: str, defense: str, attack: str, group: str) -> Ours | None:
+def _ours(section: BoardSection, metric: str, defense: str, attack: str, group: str) -> Ours | None:
     """Return our number; ``defense`` and ``attack``: as :func:`plain` gives them."""
     if metric == "hypervolume":
         return _hypervolume(section, defense, attack)
@@ -300,7 +300,7 @@ def _ours(section: Section, metric: str, defense: str, attack: str, group: str) 
     return None if entry is None else _of_entry(section, entry, metric, group)
 
 
-def _of_entry(section: Section, entry: Entry, metric: str, group: str) -> Ours | None:
+def _of_entry(section: BoardSection, entry: AttackEntry, metric: str, group: str) -> Ours | None:
     """Count as the papers do: of the mix, with the attack's own sign."""
     if metric == "attack_accuracy":
         best, last = entry.attack_accuracy(best=True), entry.attack_accuracy()
@@ -324,7 +324,7 @@ def _number(interval: Interval | None) -> Ours | None:
     return Ours(value=interval.mean, half_width=interval.half_width) if interval else None
 
 
-def _maximum(row: Row, metric: str) -> Ours | None:
+def _maximum(row: DefenseRow, metric: str) -> Ours | None:
     maximum = row_maximum(row)
     if maximum is None:
         return None
@@ -333,7 +333,7 @@ def _maximum(row: Row, metric: str) -> Ours | None:
     return Ours(value=interval.mean, half_width=interval.half_width, null=largest.null_mean)
 
 
-def _hypervolume(section: Section, defense: str, attack: str) -> Ours | None:
+def _hypervolume(section: BoardSection, defense: str, attack: str) -> Ours | None:
     """Return that over all strengths of the defense that were run; without an interval."""
     for sweep in section.sweeps(least=1):
         if plain(sweep.family) == defense:
@@ -343,7 +343,7 @@ def _hypervolume(section: Section, defense: str, attack: str) -> Ours | None:
     return None
 
 
-def _of_class(entry: Entry, group: str) -> Ours | None:
+def _of_class(entry: AttackEntry, group: str) -> Ours | None:
     """Return TF01 in percent of client0:class3, or client0:all, all seeds together; without an
     interval. From the first analysis of each record that counted; None where nothing was counted,
     or one seed could not be.
@@ -361,7 +361,7 @@ def _of_class(entry: Entry, group: str) -> Ours | None:
     return Ours(value=100 * hits / members) if members and hits == hits else None
 
 
-def _counted(entry: Entry, seed: int) -> Mapping[str, ndarray] | None:
+def _counted(entry: AttackEntry, seed: int) -> Mapping[str, ndarray] | None:
     """Return arrays of the seed's first analysis that counted by class."""
     loaded = entry.ok(seed)
     for name in sorted(loaded.record.analyses) if loaded else ():

@@ -15,8 +15,8 @@ from fedbench.core.metrics.intervals import LEVEL
 from fedbench.core.report import Courses
 from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue
 from fedbench.leaderboard.statistics.paired import PairTests, Rival
-from fedbench.leaderboard.statistics.rows import Row
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.rows import DefenseRow
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.plugins.papers.claim_files import Quantity
 from fedbench.plugins.papers.maximum import row_maximum
 
@@ -58,7 +58,7 @@ class Tested:
     """two-sided, that it equals the value it is compared with"""
 
 
-def measured(section: Section, q: Quantity) -> Interval:
+def measured(section: BoardSection, q: Quantity) -> Interval:
     """Return the quantity with its 95 % interval, in the unit of its measure. Raises
     :class:`Missing` where the section does not have it.
     """
@@ -73,21 +73,21 @@ def measured(section: Section, q: Quantity) -> Interval:
     return interval
 
 
-def row_of(section: Section, label: str) -> Row:
+def row_of(section: BoardSection, label: str) -> DefenseRow:
     """Return the row of that label. Raises :class:`Missing` where the section has none."""
     if (row := section.row(label)) is None:
         raise Missing("no row", label)
     return row
 
 
-def compared_with_value(section: Section, q: Quantity, value: float) -> Tested:
+def compared_with_value(section: BoardSection, q: Quantity, value: float) -> Tested:
     """Test the quantity against a number."""
     interval = measured(section, q)
     return Tested(interval, p_of_interval(interval, value, len(section.seeds)))
 
 
 def contrasted(
-    first: tuple[Section, Quantity], second: tuple[Section, Quantity], margin: float = 0.0
+    first: tuple[BoardSection, Quantity], second: tuple[BoardSection, Quantity], margin: float = 0.0
 ) -> Tested:
     """Test the first quantity minus the second against ``margin``: paired on the same candidates or
     seeds where both are of one section and measure that can be, else of two separate intervals.
@@ -110,7 +110,7 @@ def contrasted(
     return Tested(interval, p_of_interval(interval, margin, seeds))
 
 
-def _paired_by_candidates(section: Section, a: Quantity, b: Quantity, margin: float) -> Tested:
+def _paired_by_candidates(section: BoardSection, a: Quantity, b: Quantity, margin: float) -> Tested:
     rivals = {"first": _RIVALS[a.measure](section, a), "second": _RIVALS[b.measure](section, b)}
     tests = PairTests(section.comparison.cells.parts, rivals, margin)
     pair = "first", "second"
@@ -119,7 +119,7 @@ def _paired_by_candidates(section: Section, a: Quantity, b: Quantity, margin: fl
     return Tested(difference.interval, tests.test(pair)[1])
 
 
-def _paired_by_seed(section: Section, a: Quantity, b: Quantity, margin: float) -> Tested:
+def _paired_by_seed(section: BoardSection, a: Quantity, b: Quantity, margin: float) -> Tested:
     first, second = (series(section, row_of(section, q.row), q) for q in (a, b))
     differences = {}
     for seed, x in first.items():
@@ -182,7 +182,7 @@ def power(
     return 1.0 - float(nctdtr(seeds - 1, noncentrality, bar))
 
 
-def at_floor(section: Section, q: Quantity, slack: float = 0.0) -> bool:
+def at_floor(section: BoardSection, q: Quantity, slack: float = 0.0) -> bool:
     """Tell whether a leak is not significantly above chance, or above the free-rider's where the
     section has one: then it finds nothing, and no other row can be below it. With ``slack``,
     whether even the leak plus ``slack`` is not above.
@@ -202,7 +202,7 @@ def at_floor(section: Section, q: Quantity, slack: float = 0.0) -> bool:
     return False
 
 
-def learned(section: Section) -> bool:
+def learned(section: BoardSection) -> bool:
     """Tell whether the undefended model is right at least three times as often as by chance; where
     the number of classes is not known, it is taken to be.
     """
@@ -211,7 +211,7 @@ def learned(section: Section) -> bool:
     return accuracy is None or classes is None or accuracy.mean >= 3 / classes
 
 
-def mixed(section: Section, *labels: str | None) -> str:
+def mixed(section: BoardSection, *labels: str | None) -> str:
     """Say why rows with clusters among ``labels`` are not judged: in no row of the section are
     clusters the groups of clients (mean purity over seeds, from an analysis of the groups). Empty
     where they are, and for other rows.
@@ -228,7 +228,7 @@ def mixed(section: Section, *labels: str | None) -> str:
     return f"is compared where clusters are not the groups (purity {best:.2f}, least {PURE})"
 
 
-def _purities(row: Row) -> list[float]:
+def _purities(row: DefenseRow) -> list[float]:
     purities = []
     for loaded in row.utility_records.values():
         for findings in loaded.record.analyses.values():
@@ -240,7 +240,7 @@ def _purities(row: Row) -> list[float]:
 # -- one measure each ------------------------------------------------------------------------------
 
 
-def _require_scores(section: Section, row: Row, q: Quantity) -> None:
+def _require_scores(section: BoardSection, row: DefenseRow, q: Quantity) -> None:
     """Raise :class:`Missing` without all scores: a mean over the trainings that did not fail would
     favour a defense that makes others fail.
     """
@@ -260,17 +260,17 @@ def _require_scores(section: Section, row: Row, q: Quantity) -> None:
         raise Missing("no attack beats chance on the undefended run, so none judges")
 
 
-def _worst(section: Section, row: Row, q: Quantity) -> Interval | None:
+def _worst(section: BoardSection, row: DefenseRow, q: Quantity) -> Interval | None:
     worst = section.comparison.worst_cases.of(row.label).worst
     return worst.found if worst else None
 
 
-def _max_advantage(section: Section, row: Row, q: Quantity) -> Interval | None:
+def _max_advantage(section: BoardSection, row: DefenseRow, q: Quantity) -> Interval | None:
     maximum = row_maximum(row)
     return maximum.advantage.found if maximum else None
 
 
-def _mean_rate(section: Section, row: Row, q: Quantity) -> Interval | None:
+def _mean_rate(section: BoardSection, row: DefenseRow, q: Quantity) -> Interval | None:
     """Mean over the eligible attacks. They judge the same candidates, so their errors may all fall
     together.
     """
@@ -285,7 +285,7 @@ def _mean_rate(section: Section, row: Row, q: Quantity) -> Interval | None:
     return Interval(mean, (high - low) / 2, n, between=True, ends=(low, high))
 
 
-def _over_seeds(section: Section, row: Row, q: Quantity) -> Interval | None:
+def _over_seeds(section: BoardSection, row: DefenseRow, q: Quantity) -> Interval | None:
     by_seed = {(seed, 0): value for seed, value in series(section, row, q).items()}
     return Estimate(by_seed).interval
 
@@ -297,7 +297,7 @@ def _percent(interval: Interval | None) -> Interval | None:
     return Interval(mean, half, interval.n, interval.between)
 
 
-def series(section: Section, row: Row, q: Quantity) -> dict[int, UnitValue]:
+def series(section: BoardSection, row: DefenseRow, q: Quantity) -> dict[int, UnitValue]:
     """Return seed -> value with its error within the run (NaN where not known). Raises
     :class:`Missing` unless every seed has one.
     """
@@ -314,7 +314,7 @@ def series(section: Section, row: Row, q: Quantity) -> dict[int, UnitValue]:
     return by_seed
 
 
-def _decided(section: Section, row: Row, q: Quantity) -> dict[int, UnitValue]:
+def _decided(section: BoardSection, row: DefenseRow, q: Quantity) -> dict[int, UnitValue]:
     """Attack accuracy in the last round, the mean over the targets of a seed, or over those of one
     group of clients.
     """
@@ -335,7 +335,7 @@ def _decided(section: Section, row: Row, q: Quantity) -> dict[int, UnitValue]:
     return by_seed
 
 
-def _findings(section: Section, row: Row, q: Quantity) -> dict[int, UnitValue]:
+def _findings(section: BoardSection, row: DefenseRow, q: Quantity) -> dict[int, UnitValue]:
     source = row if q.attack is None else row.entries[q.attack]
     by_seed = {}
     for seed in section.seeds:
@@ -347,7 +347,7 @@ def _findings(section: Section, row: Row, q: Quantity) -> dict[int, UnitValue]:
     return by_seed
 
 
-def _last_losses(section: Section, row: Row, q: Quantity) -> dict[int, UnitValue]:
+def _last_losses(section: BoardSection, row: DefenseRow, q: Quantity) -> dict[int, UnitValue]:
     """Mean loss in the last audited round that has one, of the clients that defend in any row, in
     the undefended row, too.
     """
@@ -364,13 +364,13 @@ def _last_losses(section: Section, row: Row, q: Quantity) -> dict[int, UnitValue
     return by_seed
 
 
-_SERIES: dict[str, Callable[[Section, Row, Quantity], dict[int, UnitValue]]] = {
+_SERIES: dict[str, Callable[[BoardSection, DefenseRow, Quantity], dict[int, UnitValue]]] = {
     "attack-accuracy": _decided,
     "finding": _findings,
     "last-loss": _last_losses,
 }
 BY_SEED = tuple(_SERIES)  # measures with one value a seed
-_MEASURES: dict[str, Callable[[Section, Row, Quantity], Interval | None]] = {
+_MEASURES: dict[str, Callable[[BoardSection, DefenseRow, Quantity], Interval | None]] = {
     "worst-auc": _worst,
     "mean-tf01": _mean_rate,
     "mean-auc": lambda section, row, q: section.comparison.worst_cases.of(row.label).mean,
@@ -382,7 +382,7 @@ _MEASURES: dict[str, Callable[[Section, Row, Quantity], Interval | None]] = {
     "max-advantage": _max_advantage,
     **dict.fromkeys(BY_SEED, _over_seeds),
 }
-_RIVALS: dict[str, Callable[[Section, Quantity], Rival]] = {
+_RIVALS: dict[str, Callable[[BoardSection, Quantity], Rival]] = {
     "worst-auc": lambda section, q: section.comparison.worst_cases.of(q.row).rival,
     "mean-auc": lambda section, q: section.comparison.worst_cases.of(q.row).mean_rival,
     "auc": lambda section, q: section.comparison.worst_cases.of(q.row).cell_rival(q.attack or ""),

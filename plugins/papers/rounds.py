@@ -10,7 +10,7 @@ from fedbench.core import Analysis
 from fedbench.core.contract.board import Block, Content, Table, Value, Words, value
 from fedbench.core.metrics.roc import TF01_MIN_NONMEMBERS
 from fedbench.leaderboard.statistics.intervals import mean_of
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import (
     ATTACK,
     DEFENSE,
@@ -53,7 +53,7 @@ _CHOICE = (
 )
 
 
-def decisions_by_round(section: Section) -> list[Table]:
+def decisions_by_round(section: BoardSection) -> list[Table]:
     """Return accuracy, precision and recall of attacks that decide by a threshold of their own."""
     rows: list[tuple[Content, ...]] = []
     for row in section.rows:
@@ -81,7 +81,7 @@ _ROUNDS = {
 }
 
 
-def round_table(section: Section) -> list[Table]:
+def round_table(section: BoardSection) -> list[Table]:
     """Return single-round attacks by their round, means over seeds x targets; nothing where the
     section has none.
     """
@@ -119,7 +119,7 @@ _MAXIMUM = (
 )
 
 
-def maximum_table(section: Section) -> list[Table]:
+def maximum_table(section: BoardSection) -> list[Table]:
     """Return the maximum over attacks and rounds of each defense; nothing where fewer than two
     attacks score every round.
     """

@@ -25,7 +25,7 @@ from fedbench.core.contract.board import (
     Words,
 )
 from fedbench.core.metrics import Interval
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import (
     ATTACK,
     DEFENSE,
@@ -92,7 +92,7 @@ _MORE = {
 
 
 def published_blocks(
-    entries: Sequence[Mapping[str, Any]], sections: Sequence[Section]
+    entries: Sequence[Mapping[str, Any]], sections: Sequence[BoardSection]
 ) -> list[Block]:
     """Return all published numbers that a suite names, and which settings of it were not run; an
     entry that fits no paper is a line.
@@ -277,7 +277,7 @@ _UNITS = {"delta-accuracy": " pp", "runtime": "x"} | dict.fromkeys(_PERCENT, " %
 
 
 def claims_blocks(
-    sections: Sequence[Section], papers: Mapping[str, Paper] | None = None
+    sections: Sequence[BoardSection], papers: Mapping[str, Paper] | None = None
 ) -> list[Block]:
     """Return a table a paper; nothing where no claim names the board's suite. ``papers``: by
     default those that come with fedbench.

@@ -11,7 +11,7 @@ from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.intervals import POWER, holm
 from fedbench.leaderboard.statistics.scores import Population, SectionScores
-from fedbench.leaderboard.statistics.sections import Section
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
 from fedbench.plugins.papers.claim_files import (
     Bound,
@@ -153,13 +153,13 @@ class Judged:
         return next(verdict for verdict in get_args(Verdict) if verdict in verdicts)
 
 
-def judged(paper: Paper, sections: Sequence[Section]) -> list[Judged]:
+def judged(paper: Paper, sections: Sequence[BoardSection]) -> list[Judged]:
     """Judge the paper's claims that name the suite of a section; several suites on one board are
     judged together.
     """
     suites = {s.suite for s in sections}
     sections = [_without(s, paper.ours) for s in sections]
-    of_population: dict[Population, list[Section]] = {}
+    of_population: dict[Population, list[BoardSection]] = {}
     claims = []
     for claim in paper.claims:
         places = [place for place in paper.places(claim) if place.suite in suites]
@@ -174,7 +174,7 @@ def judged(paper: Paper, sections: Sequence[Section]) -> list[Judged]:
     return claims
 
 
-def _without(section: Section, attacks: Sequence[str]) -> Section:
+def _without(section: BoardSection, attacks: Sequence[str]) -> BoardSection:
     """Return the section without these attacks."""
     if not set(attacks) & set(section.attacks):
         return section
@@ -189,8 +189,8 @@ def _judge(
     paper: Paper,
     claim: Claim,
     places: Sequence[Place],
-    sections: Sequence[Section],
-    outside: Sequence[Section],
+    sections: Sequence[BoardSection],
+    outside: Sequence[BoardSection],
 ) -> Judged:
     own = own_table(paper, claim)
     if own.fails:
@@ -231,7 +231,7 @@ def _cannot_fail(test: ClaimTest, tests: Sequence[ClaimTest]) -> bool:
     return all(t.claimed > 0 for t in same if t.quantity == test.quantity)
 
 
-def _beside(test: ClaimTest, sections: Sequence[Section]) -> Interval | None:
+def _beside(test: ClaimTest, sections: Sequence[BoardSection]) -> Interval | None:
     """Return the same difference of two attacks in other ``sections``, of other non-members; None
     of anything else.
     """
@@ -244,7 +244,11 @@ def _beside(test: ClaimTest, sections: Sequence[Section]) -> Interval | None:
 
 
 def _weighed(
-    test: ClaimTest, distance: float | None, paper: Paper, sections: Sequence[Section], level: float
+    test: ClaimTest,
+    distance: float | None,
+    paper: Paper,
+    sections: Sequence[BoardSection],
+    level: float,
 ) -> ClaimTest:
     """Add the paper's distance or, where it is not printed, the slack or what is minor, and the
     power at that.
@@ -262,7 +266,7 @@ def _weighed(
 
 
 def _tests(
-    place: Place, predicate: Predicate, sections: Sequence[Section]
+    place: Place, predicate: Predicate, sections: Sequence[BoardSection]
 ) -> Iterator[ClaimTest | Lack]:
     asked = predicate.asked
     try:
@@ -295,8 +299,8 @@ def _tests(
 
 def _against(
     test: ClaimTest,
-    section: Section,
-    elsewhere: Section,
+    section: BoardSection,
+    elsewhere: BoardSection,
     other: Quantity,
     name: str,
     asked: Contrast,
@@ -328,7 +332,7 @@ def _others(place: Place, q: Quantity, asked: Contrast) -> Iterator[tuple[str, P
         yield than.section.name, elsewhere, q.model_copy(update=attack)
 
 
-def _section(place: Place, sections: Sequence[Section], name: str) -> Section:
+def _section(place: Place, sections: Sequence[BoardSection], name: str) -> BoardSection:
     for section in sections:
         at = section.suite, section.setting, section.coalition, section.view
         if at == (place.suite, place.setting, place.coalition, place.view):
