@@ -1,4 +1,4 @@
-"""The commands `fedbench export`, `import` and `merge`: results as one file that others can check."""
+"""The commands `fedbench export`, `import` and `merge`: results as a file that others can check."""
 
 from __future__ import annotations
 
