@@ -2,8 +2,9 @@
 
 A defense acts in a phase by overriding the method of that name. The table decides how a composite
 combines the phases of its parts, whether a defense needs a coalition, which phases local training
-calls, and what a phase may return. Phases of ``stage`` ``upload`` or ``rows`` are called by the
-loop in the table's order; those of other stages have their own calls there.
+calls, and what a phase may return. Phases of ``stage`` ``upload`` are called by the
+trainer and those of ``rows`` by the loop, in the table's order; those of other stages have calls of
+their own there.
 """
 
 from __future__ import annotations

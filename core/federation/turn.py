@@ -37,8 +37,7 @@ class Turn:
 
     # when its training begins, the trainer sets:
     ctx: MemberContext | None = None
-    """its context for phases of the round"""
-    """of what the phases of its batches are handed"""
+    """what phases of the round and of its batches are handed"""
     selection: Selection = field(init=False)
     """the samples that it trains on"""
     shuffle: torch.Generator = field(init=False)

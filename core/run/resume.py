@@ -85,7 +85,8 @@ def pending(
     rerun: str,
 ) -> list[Job]:
     """Return the jobs cut down to the cells that ``rerun`` asks for: missing (those without a
-    state), failed (and missing), always or never.
+    state), failed (and missing), always or never. ``states`` are those of records with the cells'
+    keys (:func:`recorded`).
     """
     done = {state.stem for state in states if rerun != "failed" or state.is_result}
     if rerun == "never":

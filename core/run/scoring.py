@@ -167,15 +167,16 @@ def _scores_of_half(
     judged: np.ndarray,
 ) -> Scores:
     """Return the scores of the candidates at positions ``judged`` by a copy of the attack that was
-    fitted to those at positions ``taught``, of which it knows the membership.
+    fitted to those at positions ``taught``, of which it knows the membership: ``member``, a bool
+    each.
     """
     copy = fresh(attack)
     code = audit.target.code
-    ids = audit.ids[taught]
     n = len(judged)
     n_rounds = len(observed.rounds)
-    lesson = _lesson(run, code, part_of(observed, taught), ids, member)
-    _fit(copy, [lesson], _audit(run, ids, code))
+    taught_ids = audit.ids[taught]
+    lesson = _lesson(run, code, part_of(observed, taught), taught_ids, member)
+    _fit(copy, [lesson], _audit(run, taught_ids, code))
     question = _audit(run, audit.ids[judged], code)
     scores, by_round = _answer(copy, part_of(observed, judged), question)
     if scores.shape != (n,):
