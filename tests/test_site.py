@@ -38,7 +38,6 @@ from fedbench.leaderboard.statistics.roc import roc_band
 from fedbench.leaderboard.tables.answer import answer
 from fedbench.leaderboard.tables.common import TITLE
 
-BOARDS = Path(__file__).parents[1] / "leaderboard" / "boards"
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
@@ -470,22 +469,3 @@ def test_a_document_made_before_the_rules_changed_makes_a_page_that_says_so(made
         for tag, a in page.tags
         if tag == "span" and a.get("title", "").startswith(("tied", "better", "worse"))
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_every_committed_board_has_its_document_and_they_make_a_site(tmp_path):
-    documents, tables = (
-        {p.stem: p for p in BOARDS.glob(f"*.{suffix}")} for suffix in ("json", "md")
-    )
-    found = site(tmp_path / "site", *documents.values())
-    assert (
-        set(documents) == set(tables) == {name.removesuffix(".html") for name in found} - {"index"}
-    )
-    for name, path in documents.items():
-        assert (
-            tables[name]
-            .read_text(encoding="utf-8")
-            .startswith(f"# {found[f'{name}.html'].board['title']}")
-        )
-        assert path.stat().st_size < 2 << 20
