@@ -28,6 +28,12 @@ HERE, SCALE, OWN = (
 WIGGLE = np.array([-0.01, 0.0, 0.01, -0.005, 0.005])  # of an AUC from seed to seed
 
 
+def pairs(text):
+    """label -> (leak, accuracy), of a text such as ``none 2.0 0.8, mixup 0.3 0.795``."""
+    rows = (row.split() for row in text.split(", "))
+    return {label: (float(leak), float(accuracy)) for label, leak, accuracy in rows}
+
+
 class Cells(Folder):
     """``cells``: setting -> label -> (leak, accuracy). ``of_seed``: seed -> label -> another pair;
     ``without``: (label, seed) that have no record; ``tuning``: seeds on which strengths are chosen;
@@ -85,15 +91,10 @@ class Cells(Folder):
 
 
 TUNING, REPORTED = (100, 101), (0, 1, 2)
-STRENGTHS = {
-    "none": (2.0, 0.8),
-    "weak[s=2]": (0.9, 0.7925),
-    "weak[s=3]": (0.1, 0.7),
-    "late[s=2]": (0.2, 0.6),
-    "one": (0.4, 0.79),
-    "mine[a=1,b=2]": (0.0, 0.795),
-    "mine[a=2,b=2]": (1.9, 0.81),
-}
+STRENGTHS = pairs(
+    "none 2.0 0.8, weak[s=2] 0.9 0.7925, weak[s=3] 0.1 0.7, late[s=2] 0.2 0.6, one 0.4 0.79, "
+    "mine[a=1,b=2] 0.0 0.795, mine[a=2,b=2] 1.9 0.81"
+)
 
 
 def tuned_section(root, rows=STRENGTHS, tuning=TUNING, reported=REPORTED, **more):

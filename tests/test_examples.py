@@ -176,14 +176,11 @@ def test_the_suite_of_the_reference_is_valid_here_and_in_an_editor(tmp_path, cal
 # --- packages of examples/ ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_example_packages_use_the_public_contract_and_their_suites_are_valid(site, call):
+def test_example_packages_use_the_public_contract():
     private = {}
     for folder in PACKAGES:
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         (module,) = project["entry-points"]["fedbench"].values()
-        (site / module).symlink_to(folder / "src" / module)
-        described(site, folder.name, module, project["version"])
         private |= {
             path: found
             for path, text in sources(folder).items()
@@ -191,13 +188,6 @@ def test_example_packages_use_the_public_contract_and_their_suites_are_valid(sit
         }
     assert private == {}
     assert private_imports("from fedbench.core import Batches", "own") == {"fedbench.core.Batches"}
-    assert [str(p) for p in Registry.discover().broken] == []
-    status, words = call(
-        "validate",
-        "--no-data",
-        *(p for p in EXAMPLES.rglob("*.yaml") if p.parent.name != "cluster"),
-    )
-    assert status == 0, words
 
 
 @pytest.mark.slow

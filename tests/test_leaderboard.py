@@ -28,7 +28,7 @@ from boards import (
     rows_of,
     sections_of,
 )
-from claim_boards import Cells
+from claim_boards import Cells, pairs
 
 import fedbench
 from fedbench.core import UserError
@@ -126,13 +126,7 @@ def test_intervals_are_over_seeds_and_targets_and_costs_are_paired_with_the_unde
 
 
 def test_floors_have_no_rank_and_the_members_share_is_above_the_free_riders_accuracy(tmp_path):
-    rows = {
-        "none": (1.5, 0.8),
-        "mixup": (0.8, 0.75),
-        "lazy": (0.0, 0.6),
-        "free-rider": (0.0, 0.6),
-        "placebo": (1.5, 0.8),
-    }
+    rows = pairs("none 1.5 0.8, mixup 0.8 0.75, lazy 0.0 0.6, free-rider 0.0 0.6, placebo 1.5 0.8")
     of_seed = {seed: {"mixup": (0.8, 0.75 + 0.01 * seed)} for seed in range(3)}
     (section,) = sections_of(Cells(tmp_path / "r", {"s": rows}, seeds=range(3), of_seed=of_seed))
     assert (
@@ -237,7 +231,7 @@ def test_intervals_of_auc_and_accuracy_end_at_0_and_1_where_they_are_shown(tmp_p
     wobble = {seed: {"mixup": (9.0 if seed else 0.2, 0.999 if seed else 0.9)} for seed in range(3)}
     folder = Cells(
         tmp_path / "r",
-        {"iid": {"none": (9.0, 0.8), "mixup": (2.0, 0.99)}},
+        {"iid": pairs("none 9.0 0.8, mixup 2.0 0.99")},
         seeds=range(3),
         of_seed=wobble,
     )
@@ -256,13 +250,7 @@ def test_intervals_of_auc_and_accuracy_end_at_0_and_1_where_they_are_shown(tmp_p
 def test_what_changes_the_reading_stands_above_the_first_table_and_the_answer_before_its_own(
     tmp_path,
 ):
-    rows = {
-        "none": (0.3, 0.9),
-        "a": (0.22, 0.8),
-        "b": (0.14, 0.7),
-        "c": (0.07, 0.6),
-        "d": (0.0, 0.5),
-    }
+    rows = pairs("none 0.3 0.9, a 0.22 0.8, b 0.14 0.7, c 0.07 0.6, d 0.0 0.5")
     folder = CanaryCells(tmp_path / "r", {"iid": rows}, seeds=range(3))
     (section,), text = sections_of(folder), board(folder)
     clean, every = (
@@ -291,7 +279,7 @@ def test_what_changes_the_reading_stands_above_the_first_table_and_the_answer_be
     calm = board(
         Cells(
             tmp_path / "calm",
-            {"iid": rows | {"a": (0.0, 0.9), "d": (0.3, 0.5), "c": (0.05, 0.9)}},
+            {"iid": rows | pairs("a 0.0 0.9, d 0.3 0.5, c 0.05 0.9")},
             seeds=range(3),
         )
     )
@@ -443,13 +431,7 @@ WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range
     ("rows", "more", "outcome", "label", "tied", "said"),
     [
         (
-            {
-                "none": (2.0, 0.8),
-                "dear": (0.0, 0.7),
-                "shield": (0.3, 0.795),
-                "mixup": (1.0, 0.8),
-                "free-rider": (0.0, 0.8),
-            },
+            "none 2.0 0.8, dear 0.0 0.7, shield 0.3 0.795, mixup 1.0 0.8, free-rider 0.0 0.8",
             {},
             "found",
             "shield",
@@ -457,7 +439,7 @@ WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range
             "at a change of accuracy of -0.5 ± ",
         ),
         (
-            {"none": (2.0, 0.8), "shield": (0.3, 0.795)},
+            "none 2.0 0.8, shield 0.3 0.795",
             {"of_seed": WOBBLE},
             "found",
             "shield",
@@ -465,13 +447,7 @@ WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range
             "points, which 3 seeds do not distinguish from one point.",
         ),
         (
-            {
-                "none": (2.0, 0.8),
-                "a": (0.3, 0.8),
-                "b": (0.3, 0.8),
-                "far": (1.5, 0.8),
-                "dear": (0.3, 0.7),
-            },
+            "none 2.0 0.8, a 0.3 0.8, b 0.3 0.8, far 1.5 0.8, dear 0.3 0.7",
             {},
             "found",
             "a",
@@ -479,7 +455,7 @@ WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range
             "; statistically tied with b.",
         ),
         (
-            {"none": (2.0, 0.8), "idle": (2.0, 0.8)},
+            "none 2.0 0.8, idle 2.0 0.8",
             {},
             "none lower",
             "idle",
@@ -487,7 +463,7 @@ WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range
             "is shown to leak less than none",
         ),
         (
-            {"none": (2.0, 0.8), "shield": (0.0, 0.8)},
+            "none 2.0 0.8, shield 0.0 0.8",
             {"seeds": [0]},
             "none lower",
             "shield",
@@ -495,7 +471,7 @@ WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range
             "one seed shows no differences",
         ),
         (
-            {"none": (2.0, 0.8), "dear": (0.0, 0.5), "less": (0.5, 0.785)},
+            "none 2.0 0.8, dear 0.0 0.5, less 0.5 0.785",
             {},
             "none within",
             "less",
@@ -503,7 +479,7 @@ WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range
             "accuracy of -1.5",
         ),
         (
-            {"none": (0.0, 0.8), "a": (0.0, 0.8)},
+            "none 0.0 0.8, a 0.0 0.8",
             {},
             "nothing leaks",
             None,
@@ -511,7 +487,7 @@ WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range
             "No attack beats chance on the undefended",
         ),
         (
-            {"none": (2.0, 0.8), "free-rider": (0.0, 0.8)},
+            "none 2.0 0.8, free-rider 0.0 0.8",
             {},
             "none here",
             None,
@@ -519,7 +495,7 @@ WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range
             "No defense with all its scores",
         ),
         (
-            {"none": (2.0, 0.8), "gone": (0.0, 0.8), "mixup": (0.5, 0.8)},
+            "none 2.0 0.8, gone 0.0 0.8, mixup 0.5 0.8",
             {"without": {("gone", 2)}},
             "found",
             "mixup",
@@ -531,7 +507,9 @@ WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range
 def test_the_answer_is_the_strongest_within_one_point_that_is_told_from_none(
     tmp_path, rows, more, outcome, label, tied, said
 ):
-    (section,) = sections_of(Cells(tmp_path / "r", {"s": rows}, **{"seeds": range(3), **more}))
+    (section,) = sections_of(
+        Cells(tmp_path / "r", {"s": pairs(rows)}, **{"seeds": range(3), **more})
+    )
     found = answer(section)
     assert (found.outcome, found.defense and found.defense.label, found.tied) == (
         outcome,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from jobs import use
-from tiny import tiny_module, tiny_setup, train_all
+from tiny import normed, tiny_module, tiny_setup, train_all
 from torch import nn
 from torch.testing import assert_close
 
@@ -33,12 +33,6 @@ def trained(defense, **changes):
     return torch.stack(
         [r.uploads.updates for r in train_all(tiny_setup(defense, **{**EPOCHS, **changes}))[1]]
     )
-
-
-def normed() -> nn.Module:
-    """With batch statistics."""
-    inner = tiny_module()
-    return nn.Sequential(inner[0], nn.BatchNorm1d(6), inner[1], inner[2])
 
 
 def defended(local_train):

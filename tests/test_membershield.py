@@ -13,8 +13,7 @@ from defense_cases import installed, made, member
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from parties import generator
-from tiny import tiny_module, tiny_setup, train_all
-from torch import nn
+from tiny import normed, tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Batch, Defense, MemberData, UserError
@@ -33,12 +32,6 @@ def clients(samples: int = 40) -> list[MemberData]:
         )
         for _ in range(4)
     ]
-
-
-def normed() -> nn.Module:
-    """With batch statistics."""
-    inner = tiny_module()
-    return nn.Sequential(inner[0], nn.BatchNorm1d(6), inner[1], inner[2])
 
 
 def shielded(defense, **changes):

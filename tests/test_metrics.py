@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from fedbench.core import metrics as M
-from fedbench.core.metrics.rounds import decision_report, round_report
+from fedbench.core.metrics.rounds import decision_report
 from fedbench.plugins.analyses.groups import fairness_report
 
 few = settings(max_examples=30)
@@ -122,7 +122,6 @@ REFUSED = {
         lambda: M.score_groups(np.arange(3.0), np.full(3, 3), MEMBER, RNG),
         "kind must be 0, 1, 2 or negative",
     ),
-    "no round": (lambda: round_report(np.full((2, 3), np.nan), MEMBER, RNG), "no round has scores"),
 }
 
 
@@ -250,7 +249,7 @@ def test_delta_accuracy_between_seeds_and_on_unequal_test_sets():
     )
 
 
-# -- the best of many rounds, an attack's own decisions --------------------------------------------
+# -- an attack's own decisions ---------------------------------------------------------------------
 
 
 def halves(member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -259,66 +258,6 @@ def halves(member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     for group in (np.flatnonzero(member), np.flatnonzero(~member)):
         first[rng.permutation(group)[: len(group) // 2]] = True
     return first
-
-
-@pytest.mark.parametrize("nonmembers", [1998, 1999, 4100])  # no TF01, none of a half, both
-def test_the_rounds_of_an_attack_equal_their_definitions(nonmembers):
-    """The last round, the one that is best on half of the candidates on the other half, the best
-    one and its null.
-    """
-    rng, member, there = np.random.default_rng(2), np.arange(40 + nonmembers) < 40, [0, 1, 2, 4]
-    scores = (
-        rng.normal(size=(5, len(member))) + np.array([0.2, 1.5, 2.0, 0.0, 0.5])[:, None] * member
-    )
-    scores[3], scores[4] = np.nan, scores[4].round()
-    found, rng = (
-        round_report(scores, member, np.random.default_rng(1), shuffles=1),
-        np.random.default_rng(1),
-    )
-    first = halves(member, rng)
-    shuffled = rng.permutation(member)
-
-    def of(rows: np.ndarray, member: np.ndarray = member) -> list[tuple[float, float]]:
-        """(TF01, AUC) of each round that has scores, on some of the candidates; 0 for no TF01."""
-        return [
-            (M.tf01(scores[r, rows], member[rows]) or 0.0, M.auc(scores[r, rows], member[rows]))
-            for r in there
-        ]
-
-    whole, chosen, judged, null = (
-        of(member | True),
-        of(first),
-        of(~first),
-        max(of(member | True, shuffled)),
-    )
-    best, by_auc, by_tf01 = (
-        whole.index(max(whole)),
-        np.argmax([auc for _, auc in chosen]),
-        chosen.index(max(chosen)),
-    )
-    assert found.best_index == there[best]
-    aucs = whole[-1][1], whole[best][1], judged[by_auc][1], null[1]
-    assert (
-        found.last_auc,
-        found.best_auc,
-        found.calibrated_auc,
-        found.null_best_auc,
-    ) == pytest.approx(aucs)
-    known, halved = nonmembers >= 1999, nonmembers >= 4000
-    tf01s = [
-        t if has else None
-        for t, has in zip(
-            (whole[-1][0], whole[best][0], judged[by_tf01][0], null[0]),
-            (known, known, halved, known),
-            strict=True,
-        )
-    ]
-    assert [
-        found.last_tf01,
-        found.best_tf01,
-        found.calibrated_tf01,
-        found.null_best_tf01,
-    ] == pytest.approx(tf01s)
 
 
 @st.composite
@@ -383,10 +322,6 @@ def test_decisions_equal_a_naive_count(case):
 def test_a_single_member_leaves_no_round_to_choose():
     few = decision_report(np.arange(6.0), np.arange(6) < 1, 0.0, np.random.default_rng(0))
     assert few.calibrated_accuracy is None and few.best_accuracy is not None
-    assert (
-        round_report(np.arange(6.0), np.arange(6) < 1, np.random.default_rng(0)).calibrated_auc
-        is None
-    )
 
 
 # -- Pareto, groups of candidates ------------------------------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -96,17 +97,24 @@ def shaken(module: nn.Module) -> nn.Module:
 Parameters = Iterator[torch.Tensor]
 
 
-def resnet18(x: torch.Tensor, p: Parameters, groups: int = 32) -> torch.Tensor:
+def resnet(
+    x: torch.Tensor, p: Parameters, stages: int, blocks: int, norm: str = "group", groups: int = 32
+) -> torch.Tensor:
     """conv - norm - ReLU; per block conv - norm - ReLU - conv - norm, plus the input or its conv1x1
-    - norm, ReLU.
+    - norm, ReLU. BatchNorm with the batch's statistics.
     """
 
     def conv(x: torch.Tensor, stride: int, pad: int) -> torch.Tensor:
-        return group_norm(conv2d(x, next(p), None, stride, pad), groups, next(p), next(p))
+        x = conv2d(x, next(p), None, stride, pad)
+        return (
+            group_norm(x, groups, next(p), next(p))
+            if norm == "group"
+            else batch_norm(x, None, None, next(p), next(p), True)
+        )
 
     x = relu(conv(x, 1, 1))
-    for stage in range(4):
-        for block in range(2):
+    for stage in range(stages):
+        for block in range(blocks):
             stride = 2 if stage and not block else 1
             out = conv(relu(conv(x, stride, 1)), 1, 1)
             x = relu(out + (conv(x, stride, 0) if stride == 2 else x))
@@ -126,26 +134,8 @@ def wrn(x: torch.Tensor, p: Parameters, groups: int = 16) -> torch.Tensor:
     return linear(avg_pool2d(x, x.shape[2:]).flatten(1), next(p), next(p))
 
 
-def resnet20(x: torch.Tensor, p: Parameters, norm: str = "batch", groups: int = 8) -> torch.Tensor:
-    """He et al., section 4.2; BatchNorm with the batch's statistics."""
-
-    def conv(x, stride, padding):
-        x = conv2d(x, next(p), None, stride, padding)
-        return (
-            group_norm(x, groups, next(p), next(p))
-            if norm == "group"
-            else batch_norm(x, None, None, next(p), next(p), True)
-        )
-
-    x = relu(conv(x, 1, 1))
-    for stage in range(3):
-        for block in range(3):
-            change = stage > 0 and block == 0
-            out = conv(relu(conv(x, 2 if change else 1, 1)), 1, 1)
-            x = relu(out + (conv(x, 2, 0) if change else x))
-    return linear(avg_pool2d(x, x.shape[2:]).flatten(1), next(p), next(p))
-
-
+resnet18 = partial(resnet, stages=4, blocks=2)
+resnet20 = partial(resnet, stages=3, blocks=3, norm="batch")  # He et al., section 4.2
 SMALL = {"norm": "group", "small_images": True}  # torchvision's resnet18 is then ours
 BY_HAND = [
     ("resnet18", resnet18, {}),

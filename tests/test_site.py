@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from boards import LEAK, Folder, board, rows_of, sections_of
-from claim_boards import Cells
+from claim_boards import Cells, pairs
 from edits import put
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +38,6 @@ from fedbench.leaderboard.statistics.roc import roc_band
 from fedbench.leaderboard.tables.answer import answer
 from fedbench.leaderboard.tables.common import TITLE
 
-BOARDS = Path(__file__).parents[1] / "leaderboard" / "boards"
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
@@ -233,12 +232,7 @@ def test_the_folds_hold_every_table_of_the_markdown_board(made, folder):
 
 
 def test_the_row_within_one_point_that_leaks_least_is_marked_and_leads_to_its_paper(tmp_path):
-    rows = {
-        "none": (1.0, 0.8),
-        "hamp": (0.0, 0.78),
-        "mixup": (0.3, 0.795),
-        "grad-sparse": (0.9, 0.8),
-    }
+    rows = pairs("none 1.0 0.8, hamp 0.0 0.78, mixup 0.3 0.795, grad-sparse 0.9 0.8")
     page = site(tmp_path / "site", marked(Cells(tmp_path / "demo", {"iid": rows})))["demo.html"]
     assert {row["label"] for row in page.board["rows"] if row["within"]} == {"mixup", "grad-sparse"}
     assert [row["label"] for row in page.board["rows"] if row["winner"]] == ["mixup"]
@@ -247,7 +241,7 @@ def test_the_row_within_one_point_that_leaks_least_is_marked_and_leads_to_its_pa
 
 
 def test_a_rank_says_which_rows_it_is_tied_with_by_the_tests_of_pairs_alone(tmp_path):
-    rows = {"none": (2.5, 0.8), "a": (0.4, 0.8), "b": (0.6, 0.8), "c": (0.8, 0.8)}
+    rows = pairs("none 2.5 0.8, a 0.4 0.8, b 0.6 0.8, c 0.8 0.8")
     wobble = {seed: {"b": (0.6 + 0.5 * (-1) ** seed, 0.8)} for seed in range(6)}
     folder = Cells(tmp_path / "demo", {"iid": rows}, seeds=range(6), of_seed=wobble)
     page = site(tmp_path / "site", marked(folder))["demo.html"]
@@ -435,13 +429,7 @@ def test_a_site_that_was_cut_short_is_finished_by_the_same_command(folder, tmp_p
 
 @pytest.mark.parametrize("n_ofl", [60, 1000])
 def test_the_front_names_its_column_and_ranks_are_whole_numbers(tmp_path, n_ofl):
-    rows = {
-        "none": (2.0, 0.8),
-        "a": (0.9, 0.7),
-        "b": (0.3, 0.75),
-        "c": (0.2, 0.6),
-        "free-rider": (0.0, 0.9),
-    }
+    rows = pairs("none 2.0 0.8, a 0.9 0.7, b 0.3 0.75, c 0.2 0.6, free-rider 0.0 0.9")
     found = load(marked(Cells(tmp_path / "demo", {"iid": rows}, seeds=range(3), n_ofl=n_ofl))).rows
     assert [str(found.dtypes[name]) for name in ("rank", "rank_last")] == ["Int64", "Int64"]
     shown = [row for row in found.to_dict("records") if row["front"] is not None]
@@ -470,22 +458,3 @@ def test_a_document_made_before_the_rules_changed_makes_a_page_that_says_so(made
         for tag, a in page.tags
         if tag == "span" and a.get("title", "").startswith(("tied", "better", "worse"))
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_every_committed_board_has_its_document_and_they_make_a_site(tmp_path):
-    documents, tables = (
-        {p.stem: p for p in BOARDS.glob(f"*.{suffix}")} for suffix in ("json", "md")
-    )
-    found = site(tmp_path / "site", *documents.values())
-    assert (
-        set(documents) == set(tables) == {name.removesuffix(".html") for name in found} - {"index"}
-    )
-    for name, path in documents.items():
-        assert (
-            tables[name]
-            .read_text(encoding="utf-8")
-            .startswith(f"# {found[f'{name}.html'].board['title']}")
-        )
-        assert path.stat().st_size < 2 << 20

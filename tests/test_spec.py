@@ -1,6 +1,7 @@
 """Suite files: every mistake is one line with its place, what was found and what was expected."""
 
 import math
+import re
 from importlib import metadata
 from operator import attrgetter
 from pathlib import Path
@@ -212,108 +213,109 @@ def test_all_mistakes_are_listed_with_their_places_in_the_order_of_the_file(
     assert found == expected
 
 
-AUDIT, ADVERSARY, PARTITION = (
-    "settings[{}].audit",
-    "settings[{}].adversary",
-    "settings[{}].partition",
-)
-FORMS = "expected none, pair, half, uniform, {name, clients}, {name, fraction} or {name, groups}"
-NO_CLIENT_4 = "there is no client 4, federation.clients is 4 (ids count from 0)"
+def table(text: str) -> dict[str, str]:
+    """Row -> its message, which stands indented below it."""
+    rows = (row.partition("\n") for row in re.split(r"\n(?! )", text.strip()))
+    return {row: " ".join(said.split()) for row, _, said in rows}
+
 
 # fields of a setting -> the one message; all of these settings stand in one suite
-SETTINGS = {
-    "partition: dirichlet": f"{PARTITION}: dirichlet needs beta, e.g. "
-    f"{{name: dirichlet, beta: 0.5}}",
-    "partition: group-bias": f"{PARTITION}: group-bias needs bias, e.g. "
-    f"{{name: group-bias, bias: 0.5}}",
-    "partition: {name: iid, beta: "
-    "1}": f"{PARTITION}: iid takes no beta: remove it, or use the name dirichlet",
-    "partition: {name: iid, bias: "
-    "1}": f"{PARTITION}: iid takes no bias: remove it, or use the name group-bias",
-    "partition: {name: dirichlet, beta: 0}": f"{PARTITION}.beta: expected a number >= 0.0001, "
-    "found 0",
-    "partition: {name: "
-    "irid}": f"{PARTITION}.name: expected 'iid', 'dirichlet', 'dirichlet-sizes' or 'group-bias', "
-    "found the text "
-    "'irid' - did you mean 'iid'?",
-    "audit: {every: 11}": f"{AUDIT}.every: expected an integer <= 10 (federation.rounds), found 11",
-    "audit: {targets: "
-    "all}": f"{AUDIT}.targets: expected 'coalition', 'honest' or 'groups' or a list, found the "
-    "text 'all'",
-    "audit: {targets: [0, "
-    "a]}": f"{AUDIT}.targets[1]: expected an integer in [0, 100000), found the text 'a'",
-    "audit: {targets: [0, 4]}": f"{AUDIT}.targets[1]: {NO_CLIENT_4}",
-    "audit: {targets: [1, 1]}": f"{AUDIT}: the client 1 is given twice",
-    "audit: {targets: "
-    "groups}": "settings[{}]: audit.targets: groups needs groups: list the setting's groups of "
-    "clients",
-    "audit: {members_from: "
-    "hold-out}": f"{AUDIT}.members_from: expected 'training' or 'holdout', found the text "
-    "'hold-out' - did you mean 'holdout'?",
-    "audit: {members_from: holdout, align_nonmembers: "
-    "false}": f"{AUDIT}: align_nonmembers: false redraws non-members around members: remove it, or "
-    "members_from: holdout",
-    "audit: {targets: honest, align_nonmembers: "
-    "false}": f"{AUDIT}: align_nonmembers: false redraws per client; targets: honest has none",
-    "audit: {targets: honest, outside: "
-    "9}": f"{AUDIT}: outside: all non-members of targets: honest are from outside; say how many by "
-    "nonmembers",
-    "audit: {members: "
-    "9}": f"{AUDIT}: members goes with targets: honest or groups: remove it (all of a client's "
-    "samples are asked about)",
-    "audit: {outside: 0}": f"{AUDIT}.outside: expected an integer in [1, 1000000000], found 0",
-    "audit: {references: "
-    "0}": f"{AUDIT}.references: expected an integer in [1, 100000] or 'all', found 0",
-    "audit: {references: "
-    "some}": f"{AUDIT}.references: expected an integer in [1, 100000] or 'all', found the text "
-    "'some'",
-    "audit: {shadow: {models: "
-    "10001}}": f"{AUDIT}.shadow.models: expected an integer in [2, 10000], found 10001",
-    "adversary: {knowledge: "
-    "full}": f"{ADVERSARY}.knowledge: expected 'none', 'own', 'honest' or 'rule', found the text "
-    "'full'",
-    "adversary: {clients: "
-    "0.0}": f"{ADVERSARY}.clients: expected an integer in [1, 100000] or a number in (0, 1), found "
-    "0.0",
-    "adversary: {clients: "
-    "4}": f"{ADVERSARY}.clients: 4 malicious clients of 4 leave no target: use fewer, or more "
-    "federation.clients",
-    "adversary: {start_round: "
-    "11}": f"{ADVERSARY}.start_round: expected an integer <= 10 (federation.rounds), found 11",
-    "adversary: {clients: 2}, audit: {targets: [1, "
-    "2]}": f"{AUDIT}.targets[1]: the client 2 is malicious (the last 2 are)",
-    "coalitions: [{name: mine, clients: [4]}]": f"settings[{{}}].coalitions[0]: {NO_CLIENT_4}",
-    "groups: [{name: a, rotation: [0, 1e9], fraction: 0.5}, {name: "
-    "b}]": "settings[{}].groups[0].rotation[1]: expected a number in [-3600, 3600], found "
-    "1000000000.0",
-    "groups: [{name: a, rotation: [0, 9], fraction: 0.5}, {name: a, rotation: [0, "
-    "1]}]": "settings[{}]: two groups have the same name: a, a",
-    "thresholds: [0.8, 0.5]": "settings[{}]: thresholds goes from 0.8 to 0.5: give the smaller "
-    "value first",
-}
-SHARES = {
-    "validation: 1": "settings[{}].federation.validation: expected a number in [0, 1), found 1",
-    "validation: 0.7, test: "
-    "0.3": "settings[{}].federation: validation 0.7 and test 0.3 leave nothing to train on: lower "
-    "them",
-    "validation_on: "
-    "nonmembers": "settings[{}].federation: validation_on: nonmembers validates on the test part: "
-    "give test a share, "
-    "and no validation",
-    "recipe: fedmai": f"settings[{{}}].federation.recipe: unknown recipe 'fedmai' - did you mean "
-    f"'fedmia'?; the recipes are "
-    f"{', '.join(recipe_names())}",
-    "max_delay: 1e30": "settings[{}].federation.max_delay: expected an integer in [0, 1000000], "
-    "found 1e+30",
-    "local_epochs: "
-    "100001": "settings[{}].federation.local_epochs: expected an integer in [1, 100000], found "
-    "100001",
-    "optimizer: {lr: 0.1, name: adam, momentum: "
-    "0.9}": "settings[{}].federation.optimizer: adam takes no momentum: remove it, or set betas",
-    "optimizer: {lr: 0.1, keep_state: "
-    "true}": "settings[{}].federation.optimizer: sgd takes neither betas nor keep_state: remove "
-    "them, or use the name adam",
-}
+SETTINGS = table("""
+partition: dirichlet
+    settings[{}].partition: dirichlet needs beta, e.g. {name: dirichlet, beta: 0.5}
+partition: group-bias
+    settings[{}].partition: group-bias needs bias, e.g. {name: group-bias, bias: 0.5}
+partition: {name: iid, beta: 1}
+    settings[{}].partition: iid takes no beta: remove it, or use the name dirichlet
+partition: {name: iid, bias: 1}
+    settings[{}].partition: iid takes no bias: remove it, or use the name group-bias
+partition: {name: dirichlet, beta: 0}
+    settings[{}].partition.beta: expected a number >= 0.0001, found 0
+partition: {name: irid}
+    settings[{}].partition.name: expected 'iid', 'dirichlet', 'dirichlet-sizes' or 'group-bias',
+    found the text 'irid' - did you mean 'iid'?
+audit: {every: 11}
+    settings[{}].audit.every: expected an integer <= 10 (federation.rounds), found 11
+audit: {targets: all}
+    settings[{}].audit.targets: expected 'coalition', 'honest' or 'groups' or a list, found the
+    text 'all'
+audit: {targets: [0, a]}
+    settings[{}].audit.targets[1]: expected an integer in [0, 100000), found the text 'a'
+audit: {targets: [0, 4]}
+    settings[{}].audit.targets[1]: there is no client 4, federation.clients is 4 (ids count from
+    0)
+audit: {targets: [1, 1]}
+    settings[{}].audit: the client 1 is given twice
+audit: {targets: groups}
+    settings[{}]: audit.targets: groups needs groups: list the setting's groups of clients
+audit: {members_from: hold-out}
+    settings[{}].audit.members_from: expected 'training' or 'holdout', found the text 'hold-out'
+    - did you mean 'holdout'?
+audit: {members_from: holdout, align_nonmembers: false}
+    settings[{}].audit: align_nonmembers: false redraws non-members around members: remove it,
+    or members_from: holdout
+audit: {targets: honest, align_nonmembers: false}
+    settings[{}].audit: align_nonmembers: false redraws per client; targets: honest has none
+audit: {targets: honest, outside: 9}
+    settings[{}].audit: outside: all non-members of targets: honest are from outside; say how
+    many by nonmembers
+audit: {members: 9}
+    settings[{}].audit: members goes with targets: honest or groups: remove it (all of a
+    client's samples are asked about)
+audit: {outside: 0}
+    settings[{}].audit.outside: expected an integer in [1, 1000000000], found 0
+audit: {references: 0}
+    settings[{}].audit.references: expected an integer in [1, 100000] or 'all', found 0
+audit: {references: some}
+    settings[{}].audit.references: expected an integer in [1, 100000] or 'all', found the text
+    'some'
+audit: {shadow: {models: 10001}}
+    settings[{}].audit.shadow.models: expected an integer in [2, 10000], found 10001
+adversary: {knowledge: full}
+    settings[{}].adversary.knowledge: expected 'none', 'own', 'honest' or 'rule', found the text
+    'full'
+adversary: {clients: 0.0}
+    settings[{}].adversary.clients: expected an integer in [1, 100000] or a number in (0, 1),
+    found 0.0
+adversary: {clients: 4}
+    settings[{}].adversary.clients: 4 malicious clients of 4 leave no target: use fewer, or more
+    federation.clients
+adversary: {start_round: 11}
+    settings[{}].adversary.start_round: expected an integer <= 10 (federation.rounds), found 11
+adversary: {clients: 2}, audit: {targets: [1, 2]}
+    settings[{}].audit.targets[1]: the client 2 is malicious (the last 2 are)
+coalitions: [{name: mine, clients: [4]}]
+    settings[{}].coalitions[0]: there is no client 4, federation.clients is 4 (ids count from 0)
+groups: [{name: a, rotation: [0, 1e9], fraction: 0.5}, {name: b}]
+    settings[{}].groups[0].rotation[1]: expected a number in [-3600, 3600], found 1000000000.0
+groups: [{name: a, rotation: [0, 9], fraction: 0.5}, {name: a, rotation: [0, 1]}]
+    settings[{}]: two groups have the same name: a, a
+thresholds: [0.8, 0.5]
+    settings[{}]: thresholds goes from 0.8 to 0.5: give the smaller value first
+""")
+SHARES = table(
+    """
+validation: 1
+    settings[{}].federation.validation: expected a number in [0, 1), found 1
+validation: 0.7, test: 0.3
+    settings[{}].federation: validation 0.7 and test 0.3 leave nothing to train on: lower them
+validation_on: nonmembers
+    settings[{}].federation: validation_on: nonmembers validates on the test part: give test a
+    share, and no validation
+recipe: fedmai
+    settings[{}].federation.recipe: unknown recipe 'fedmai' - did you mean 'fedmia'?; the
+    recipes are RECIPES
+max_delay: 1e30
+    settings[{}].federation.max_delay: expected an integer in [0, 1000000], found 1e+30
+local_epochs: 100001
+    settings[{}].federation.local_epochs: expected an integer in [1, 100000], found 100001
+optimizer: {lr: 0.1, name: adam, momentum: 0.9}
+    settings[{}].federation.optimizer: adam takes no momentum: remove it, or set betas
+optimizer: {lr: 0.1, keep_state: true}
+    settings[{}].federation.optimizer: sgd takes neither betas nor keep_state: remove them, or
+    use the name adam
+""".replace("RECIPES", ", ".join(recipe_names()))
+)
 
 
 def test_the_mistakes_of_many_settings_are_all_found(tmp_path):
@@ -340,28 +342,41 @@ def test_the_mistakes_of_many_settings_are_all_found(tmp_path):
 
 
 # a coalition -> the rest of its message
-COALITIONS = {
-    "hlaf": ": the coalition 'hlaf' needs one of clients, fraction and groups - did you mean "
-    f"'half'?; {FORMS}",
-    "{name: a}": f": the coalition 'a' needs one of clients, fraction and groups; {FORMS}",
-    "{name: b, clients: [0], groups: [[1], "
-    "[2]]}": f": the coalition 'b' needs one of clients, fraction and groups; {FORMS}",
-    "{name: pair, clients: [2, "
-    "3]}": ": 'pair' has fixed members: remove clients or choose another name",
-    "{name: half, groups: [[0], "
-    "[1]]}": ": 'half' has fixed members: remove groups or choose another name",
-    "{name: c, fraction: 1.5}": ".fraction: expected a number in (0, 1], found 1.5",
-    "{name: d, groups: [[0, 1]]}": ".groups: expected at least 2 elements, found 1",
-    "{name: e, groups: [[0, 1], []]}": ".groups[1]: must not be empty",
-    "{name: f, groups: [[0, 1], [3, 2, 1]]}": ": the client 1 is given twice",
-    "{name: g, groups: [[0, 0], [1]]}": ": the client 0 is given twice",
-    "{name: h, clients: [1, 1]}": ": the client 1 is given twice",
-    "{name: i, groups: [[0, 1], [2, 4]]}": f": {NO_CLIENT_4} (setting 'digits')",
-    "{name: j, clients: [1, 4]}": f": {NO_CLIENT_4} (setting 'digits')",
-    "{name: k, clients: [0, 1, 2, 3, "
-    "4]}": ": 'k' has 5 members, but federation.clients is 4 (setting 'digits')",
-    "{name: j, clients: [1]}": ": 'j' is already given in line 27",
-}
+COALITIONS = table("""
+hlaf
+    : the coalition 'hlaf' needs one of clients, fraction and groups - did you mean 'half'?;
+    expected none, pair, half, uniform, {name, clients}, {name, fraction} or {name, groups}
+{name: a}
+    : the coalition 'a' needs one of clients, fraction and groups; expected none, pair, half,
+    uniform, {name, clients}, {name, fraction} or {name, groups}
+{name: b, clients: [0], groups: [[1], [2]]}
+    : the coalition 'b' needs one of clients, fraction and groups; expected none, pair, half,
+    uniform, {name, clients}, {name, fraction} or {name, groups}
+{name: pair, clients: [2, 3]}
+    : 'pair' has fixed members: remove clients or choose another name
+{name: half, groups: [[0], [1]]}
+    : 'half' has fixed members: remove groups or choose another name
+{name: c, fraction: 1.5}
+    .fraction: expected a number in (0, 1], found 1.5
+{name: d, groups: [[0, 1]]}
+    .groups: expected at least 2 elements, found 1
+{name: e, groups: [[0, 1], []]}
+    .groups[1]: must not be empty
+{name: f, groups: [[0, 1], [3, 2, 1]]}
+    : the client 1 is given twice
+{name: g, groups: [[0, 0], [1]]}
+    : the client 0 is given twice
+{name: h, clients: [1, 1]}
+    : the client 1 is given twice
+{name: i, groups: [[0, 1], [2, 4]]}
+    : there is no client 4, federation.clients is 4 (ids count from 0) (setting 'digits')
+{name: j, clients: [1, 4]}
+    : there is no client 4, federation.clients is 4 (ids count from 0) (setting 'digits')
+{name: k, clients: [0, 1, 2, 3, 4]}
+    : 'k' has 5 members, but federation.clients is 4 (setting 'digits')
+{name: j, clients: [1]}
+    : 'j' is already given in line 27
+""")
 
 
 def test_the_mistakes_of_many_coalitions_are_all_found(tmp_path):
@@ -373,34 +388,42 @@ def test_the_mistakes_of_many_coalitions_are_all_found(tmp_path):
 
 
 # a defense -> the rest of its message; (start) of a message that lists all names
-DEFENSES = {
-    "3": ": expected text or a mapping, found 3",
-    "{name: none, label: a "
-    "b}": ".label: expected text without blanks and brackets, found the text 'a b'",
-    "{name: grad-noise, grid: {sigma: []}}": ".grid.sigma: must not be empty",
-    "{name: grad-noise, grid: {sigma: 0.1}}": ".grid.sigma: expected a list, found 0.1",
-    "{name: grad-noise, params: {sigma: 1}, grid: {sigma: "
-    "[1]}}": ": 'sigma' is given in both params and grid: keep one",
-    "{name: grad-noise, label: x, grid: {sigma: [0.1, "
-    "0.1]}}": ": 'x[sigma=0.1]' is already given in line 21: add a label",
-    "grad-noize": ": unknown defense 'grad-noize' - did you mean 'grad-noise'?; the defenses are ",
-    "digits": ": unknown defense 'digits' (there is a dataset of this name); the defenses are ",
-    "{name: grad-noise, label: b, params: {sigm: "
-    "0.01}}": ".params.sigm: unknown field - did you mean 'sigma'?",
-    "{name: none, label: c, params: {a: 1}}": ".params.a: unknown field; there are no fields here",
-    "{name: grad-noise, label: d, params: {sigma: "
-    "-1}}": ".params.sigma: expected a number >= 0, found -1",
-    "{name: grad-noise, label: e, params: {sigma: "
-    "much}}": ".params.sigma: expected a number >= 0, found the text 'much'",
-    "{name: grad-noise, label: f, grid: {sigma: [0.1, "
-    "-1]}}": ".grid.sigma[1]: expected a number >= 0, found -1",
-    "{name: none, label: g, then: [{name: grad-noise, params: {sigma: "
-    "-1}}]}": ".then[0].params.sigma: expected a number >= 0, found -1",
-    "none": "",
-    "{name: none, params: {}}": ": 'none' is already given in line 30: add a label",
-    "[none, mixup]": ": expected text or a mapping, found a list; defenses in order are one entry, "
-    "{name: FIRST, then: [SECOND]}",
-}
+DEFENSES = table("""
+3
+    : expected text or a mapping, found 3
+{name: none, label: a b}
+    .label: expected text without blanks and brackets, found the text 'a b'
+{name: grad-noise, grid: {sigma: []}}
+    .grid.sigma: must not be empty
+{name: grad-noise, grid: {sigma: 0.1}}
+    .grid.sigma: expected a list, found 0.1
+{name: grad-noise, params: {sigma: 1}, grid: {sigma: [1]}}
+    : 'sigma' is given in both params and grid: keep one
+{name: grad-noise, label: x, grid: {sigma: [0.1, 0.1]}}
+    : 'x[sigma=0.1]' is already given in line 21: add a label
+grad-noize
+    : unknown defense 'grad-noize' - did you mean 'grad-noise'?; the defenses are
+digits
+    : unknown defense 'digits' (there is a dataset of this name); the defenses are
+{name: grad-noise, label: b, params: {sigm: 0.01}}
+    .params.sigm: unknown field - did you mean 'sigma'?
+{name: none, label: c, params: {a: 1}}
+    .params.a: unknown field; there are no fields here
+{name: grad-noise, label: d, params: {sigma: -1}}
+    .params.sigma: expected a number >= 0, found -1
+{name: grad-noise, label: e, params: {sigma: much}}
+    .params.sigma: expected a number >= 0, found the text 'much'
+{name: grad-noise, label: f, grid: {sigma: [0.1, -1]}}
+    .grid.sigma[1]: expected a number >= 0, found -1
+{name: none, label: g, then: [{name: grad-noise, params: {sigma: -1}}]}
+    .then[0].params.sigma: expected a number >= 0, found -1
+none
+{name: none, params: {}}
+    : 'none' is already given in line 30: add a label
+[none, mixup]
+    : expected text or a mapping, found a list; defenses in order are one entry, {name: FIRST,
+    then: [SECOND]}
+""")
 COMPONENTS = [
     ("dataset: digits", "dataset: {name: digits, params: {test: 0}}\n    model: mpl"),
     ("- loss-series", "- {name: loss-series, then: [none]}"),
@@ -414,7 +437,7 @@ def test_the_mistakes_of_components_are_all_found(tmp_path, registry):
     found = [message.split(": ", 1)[1] for message in mistakes(tmp_path, text, registry=registry)]
     expected = [f"defenses[{i}]{said}" for i, said in enumerate(DEFENSES.values()) if said]
     assert [
-        m.partition("defenses are ")[0] + "defenses are " * ("defenses are" in m) for m in found
+        m.partition("defenses are ")[0] + "defenses are" * ("defenses are" in m) for m in found
     ] == expected
     elsewhere = mistakes(tmp_path, edited(*COMPONENTS), registry=registry)
     assert [message.partition("; ")[0] for message in elsewhere] == [

@@ -27,6 +27,12 @@ def tiny_module(width: int = 6, classes: int = 3, seed: int = 0) -> nn.Module:
     return module
 
 
+def normed() -> nn.Module:
+    """The tiny module with batch statistics."""
+    inner = tiny_module()
+    return nn.Sequential(inner[0], nn.BatchNorm1d(6), inner[1], inner[2])
+
+
 def tiny_clients(clients: int = 4, samples: int = 12, classes: int = 3) -> list[MemberData]:
     """Random separable-ish data, a different one for every client."""
     g = torch.Generator().manual_seed(7)

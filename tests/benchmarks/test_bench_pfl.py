@@ -15,7 +15,6 @@ pfl-research draws a cohort of its own and takes samples in their order.
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from importlib.util import find_spec
 from itertools import count
@@ -117,12 +116,10 @@ def measure(function, *args):
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def rounds_in_turn(wait=lambda: None, beside=lambda module, clients: None):
-    """Way -> what a round of it took, round by round; the first one warms up. ``wait``: before each
-    of them.
-    """
+def rounds_in_turn():
+    """Way -> what a round of it took, round by round; the first one warms up."""
     f, module = federation(ROUNDS + 1), network()
-    rounds, theirs = f.rounds(), beside(network(), f.setup.clients)
+    rounds, theirs = f.rounds(), of_pfl(network(), f.setup.clients)
     for t in range(1, ROUNDS + 2):
         ways = {
             "a bare loop": (by_hand, module, f, t, f._cohort(t)),
@@ -132,21 +129,9 @@ def rounds_in_turn(wait=lambda: None, beside=lambda module, clients: None):
         found = {}
         for name, way in ways.items():
             if way[0] is not None:
-                wait()
                 found[name] = measure(*way)
         if t > 1:
             yield found
-    wait()
-
-
-def report(title, taken):
-    for name in (name for name in taken[0] if name != "ours"):
-        for at, clock in enumerate(("wall", "CPU")):
-            found = ratio(*([of[way][at] for of in taken] for way in (name, "ours")))
-            print(
-                f"\npfl workload, {title}, our steps per second over those of {name}, {clock} "
-                f"time: {found}"
-            )
 
 
 def test_both_loops_take_the_same_steps():
@@ -174,31 +159,10 @@ def test_pfl_takes_as_many_steps():
     assert not torch.equal(before, nn.utils.parameters_to_vector(module.parameters()))
 
 
-def test_one_process():
-    report("one process of one thread", [*rounds_in_turn(beside=of_pfl)])
-
-
-def _worker(barrier, taken):
-    """Every round starts when the other process's does."""
-    torch.set_num_threads(1)
-    for found in rounds_in_turn(barrier.wait):
-        taken.put(found)
-
-
-def test_two_processes_side_by_side():
-    """All cores of a two-core machine: two federations at once, one thread each; the slower of the
-    two counts. Without pfl-research, which trains in main processes alone.
-    """
-    context = multiprocessing.get_context("spawn")
-    barrier, queues = context.Barrier(2), [context.Queue() for _ in range(2)]
-    workers = [context.Process(target=_worker, args=(barrier, q)) for q in queues]
-    for w in workers:
-        w.start()
-    of_both = [[q.get(timeout=600) for _ in range(ROUNDS)] for q in queues]
-    for w in workers:
-        w.join()
-    slower = [
-        {way: tuple(map(max, one[way], other[way])) for way in one}
-        for one, other in zip(*of_both, strict=True)
-    ]
-    report("two processes of one thread", slower)
+def test_steps_per_second_beside_pfl_and_a_bare_loop():
+    """One process of one thread."""
+    taken = [*rounds_in_turn()]
+    for name in (name for name in taken[0] if name != "ours"):
+        for at, clock in enumerate(("wall", "CPU")):
+            found = ratio(*([of[way][at] for of in taken] for way in (name, "ours")))
+            print(f"\nour steps per second over those of {name}, {clock} time: {found}")
