@@ -119,7 +119,7 @@ def optimiser(module, of):
     return torch.optim.SGD(module.parameters(), momentum=of.momentum, **more)
 
 
-def in_turn(ways, n, clock=time.perf_counter, enough=lambda: False):
+def in_turn(ways, n, times=1, clock=time.perf_counter, enough=lambda: False):
     """name -> n durations, fewer where it is enough: all ways in each turn, so that a drift of the
     machine's speed meets all. A first turn warms up.
     """
@@ -129,7 +129,8 @@ def in_turn(ways, n, clock=time.perf_counter, enough=lambda: False):
             break
         for name, way in ways.items():
             began = clock()
-            way()
+            for _ in range(times):
+                way()
             found[name].append(clock() - began)
     return {name: of[1:] for name, of in found.items()}
 
