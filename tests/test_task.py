@@ -75,8 +75,9 @@ def test_a_second_task_trains_is_attacked_and_has_a_board(tmp_path, site):
             "optimizer": {"lr": 0.05},
         },
         "audit": {"every": 2, "nonmembers": 40},
+        "adversary": {"clients": 1, "mask_set": 8},
     }
-    attacks = ["loss-series", "grad-cosine", "threshold-entropy", "knn"]
+    attacks = ["loss-series", "grad-cosine", "threshold-entropy", "knn", "agrevader"]
     defenses = ["none", "grad-noise", "mixup"]
     path = suite(tmp_path, settings=[setting], attacks=attacks, defenses=defenses)
     invoke(path, "--results", tmp_path / "r", status=0)
@@ -98,6 +99,7 @@ def test_a_second_task_trains_is_attacked_and_has_a_board(tmp_path, site):
     )
     assert "serves classification" in reasons["mixup", "loss-series"]
     assert "serves classification" in reasons["none", "knn"]
+    assert "the attack serves classification" in reasons["none", "agrevader"]
     text = board(SimpleNamespace(root=tmp_path / "r"))
     assert "delta-error (m)" in text
 
