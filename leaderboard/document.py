@@ -38,6 +38,7 @@ from fedbench.leaderboard.tables.common import (
     counts_note,
     fold,
     folded,
+    joined,
     sentence,
     without_empty_tables,
 )
@@ -201,7 +202,7 @@ def _short_provenance(records: Sequence[LoadedRecord]) -> Bullets:
     outcomes = Counter(map(outcome_of, records))
     counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items()))
     board = sentence(f"board `{board_id(records)}`, made from {len(records)} records ({counts})")
-    return Bullets((board, *provenance_lines(records)))
+    return Bullets((joined([board, packages(records)], "; "), *provenance_lines(records)))
 
 
 def _unscored(sections: list[BoardSection]) -> list[Block]:
