@@ -366,6 +366,8 @@ REFUSED = {
 class Part(Steps):
     """With an attribute, a buffer, a 0-dimensional parameter and a layer that is not registered."""
 
+    calls = 0
+
     def __init__(self, forward):
         super().__init__(lambda net, x: forward(net, rows(net, x) * net.scale, x))
         self.scale, self.first, self.hidden = (
@@ -374,6 +376,21 @@ class Part(Steps):
             [nn.BatchNorm1d(CLASSES)],
         )
         self.register_buffer("seen", torch.zeros(()))
+
+
+def counts(net, out, x):
+    net.calls += 1
+    return out
+
+
+def counts_for_the_class(net, out, x):
+    type(net).calls += 1
+    return out
+
+
+def remembers(net, out, x):
+    net.last = x
+    return out
 
 
 def centres_on_the_first_batch(net, out, x):
@@ -416,12 +433,18 @@ def hollow() -> nn.Module:
     return model
 
 
-SHARED = "keeps something outside of parameters and buffers, .*: its output in eval mode changes"
+SHARED = "keeps something outside of parameters and buffers, .*: '{}' changes in `forward`"
 APART = "trains otherwise beside another client than alone with plain autograd"
 UNTRAINABLE = {
     "the first batch": (lambda: Part(centres_on_the_first_batch), APART),
-    "a buffer in another's place": (lambda: Part(replaces), APART),
-    "a layer that is not registered": (lambda: Part(normalises_in_a_list), SHARED),
+    "a counter": (lambda: Part(counts), SHARED.format("calls")),
+    "a counter of the class": (lambda: Part(counts_for_the_class), SHARED.format("calls")),
+    "the last batch": (lambda: Part(remembers), SHARED.format("last")),
+    "a buffer in another's place": (lambda: Part(replaces), SHARED.format("_buffers")),
+    "a layer that is not registered": (
+        lambda: Part(normalises_in_a_list),
+        SHARED.format("output in eval mode"),
+    ),
     "numpy's random numbers": (
         lambda: Part(in_training(lambda net, out: out * np.random.random())),
         APART,

@@ -238,16 +238,16 @@ def _require_same(
     the first one in the answers of the module.
     """
     flat = setup.flat
-    client = setup.clients[1]
-    x = flat.rows(client.x, client.y, "audit")[0]
-    before = _outputs(flat, start, x)
+    last, first = (flat.rows(client.x, client.y, "audit")[0] for client in setup.clients[::-1])
+    before = _traces(flat, start, last, first)
     uploads = next(Training(setup).rounds()).uploads
-    if not torch.equal(_outputs(flat, start, x), before):
-        raise UserError(
-            f"the model {name} keeps something outside of parameters and buffers, which all "
-            "clients of a round would share: its output in eval mode changes; register a buffer, "
-            "and write to it in place"
-        )
+    for path, trace in _traces(flat, start, last).items():
+        if before.get(path) != trace:
+            raise UserError(
+                f"the model {name} keeps something outside of parameters and buffers, which all "
+                f"clients of a round would share: '{path}' changes in `forward`; register a "
+                "buffer, and write to it in place"
+            )
     sent = torch.cat([uploads.updates, uploads.buffers, uploads.counts], 1).to(expected)
     rounding = 1e-6 * float(start.params.abs().max() + uploads.updates.abs().max())
     if not torch.allclose(sent, expected, rtol=1e-4, atol=rounding, equal_nan=True):
@@ -291,7 +291,17 @@ def _alone(
 
 
 @torch.no_grad()
-def _outputs(flat: FlatModel, start: ModelState, x: torch.Tensor) -> torch.Tensor:
-    """Return the logits of ``x`` at ``start`` in eval mode."""
-    flat.load(start)
-    return flat.module.eval()(as_floats(flat.module, x)).clone()
+def _traces(flat: FlatModel, start: ModelState, *batches: torch.Tensor) -> dict[str, str]:
+    """Return the output for the first batch at ``start``, and each attribute of the module's parts
+    and their classes, by its path, after evaluations of all batches.
+    """
+    flat.load(start)  # what a layer computes of parameters and buffers is the same then
+    outputs = [flat.module.eval()(as_floats(flat.module, x)) for x in batches]
+    traces = {"output in eval mode": repr(outputs[0])}
+    for path, part in flat.module.named_modules():
+        for attribute, value in {**vars(type(part)), **vars(part)}.items():
+            if isinstance(value, torch.Tensor):
+                # the text of a large one shows only its first and last elements
+                value = value.double().sum()
+            traces[f"{path}.{attribute}".lstrip(".")] = repr(value)
+    return traces
