@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -196,6 +197,58 @@ def test_the_image_runs_the_commands_of_the_readme():
         "package-dir"
     ].values()
     assert set(packages) <= copied and all((ROOT / name).exists() for name in copied)
+
+
+# the package that a reader has just written
+OF_THE_TEXT = {"$distribution", "fedbench-sign-update"}
+# without an index
+FOUND_BY_CI = {"fedbench-memory-top-k", "fedbench-merlin", "fedbench-control-charts"}
+
+
+def installed_names(path):
+    """Names of packages that the commands and requirements of a file give to pip; paths and
+    computed names are none.
+    """
+    text = path.read_text()
+    word = r"'[^']*'|[^\s'\",;`&|#()]+"
+    words = re.findall(
+        word, " ".join(re.findall(rf"pip (?:install|download)((?: +(?:{word}))+)", text))
+    )
+    if path.name.startswith("requirements"):
+        words += re.sub(r"#.*", "", text).split()
+    if path.name.startswith("pyproject.toml"):
+        project = tomllib.loads(re.sub(r"^\$name|\$author_quoted", '""', text, flags=re.M))
+        lists = [
+            project["build-system"]["requires"],
+            *project["project"].get("optional-dependencies", {}).values(),
+        ]
+        words += [
+            word for one in [project["project"].get("dependencies", []), *lists] for word in one
+        ]
+    names = (
+        re.match(r"\$?\w[\w.-]*(?=$|[\[<>=!~$ ])", w.strip("'")) for w in words if "/" not in w
+    )
+    return {name[0] for name in names if name and not name[0].endswith(".txt")}
+
+
+def test_every_package_that_a_text_installs_is_ours_or_one_that_ours_requires():
+    """Their authors are known; any other name could be registered by a stranger."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    outside = re.compile(r"tests/(?!plugin_example/)|leaderboard/boards/|.*\.(png|npz)$|$")
+    names = {name: installed_names(ROOT / name) for name in tracked if not outside.match(name)}
+    known = OF_THE_TEXT | names["pyproject.toml"]
+    names[".ci/examples"] -= FOUND_BY_CI
+    assert {name: found - known for name, found in names.items() if found - known} == {}
+    template = names["core/scaffold/templates/package/pyproject.toml.in"]
+    assert template == {PROJECT["name"], "setuptools", "pytest", "ruff"}
+    ours = (
+        "docs/site.md",
+        "examples/ci/fedbench-gate.yml",
+        "examples/results-repository/requirements.txt",
+    )
+    assert [names[name] for name in ours] == 3 * [{PROJECT["name"]}]
 
 
 def test_the_versions_of_python_are_those_that_ci_runs():

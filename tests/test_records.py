@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from fedbench.core import UserError
 from fedbench.core.store.files import bytes_of, read_npz
 from fedbench.core.store.integrity import keys_of, sealed
-from fedbench.core.store.json_file import parse_bytes
+from fedbench.core.store.json_file import _once, parse_bytes
 from fedbench.core.store.reading import LoadedRecord, load_records, read_run
 from fedbench.core.store.results import Results
 from fedbench.leaderboard.board import MarkdownBoard
@@ -333,6 +333,21 @@ def test_what_is_no_regular_file_is_none_and_is_not_waited_for(tmp_path, monkeyp
     assert found == dict.fromkeys(found)
     with pytest.raises(FileNotFoundError):
         bytes_of(tmp_path / "missing", 9)
+
+
+def test_the_names_of_an_object_are_compared_a_bounded_number_of_times_each():
+    class Name(str):
+        compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+    pairs = [(Name(f"k{i}"), i) for i in range(1000)]
+    with pytest.raises(ValueError, match="'k999' is a duplicate name"):
+        _once([*pairs, (Name("k999"), 0)])
+    assert Name.compared < 10 * len(pairs)
 
 
 # -- the marker ------------------------------------------------------------------------------------
