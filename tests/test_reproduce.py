@@ -447,7 +447,10 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(of_another
             lambda run: run["defense"].update(distribution="fedbench-privacy 0.0.1"),
             "is of fedbench-privacy 0.0.1, here ",
         ),
-        (lambda run: run["provenance"].update(scikit_learn="1.0.1"), "scikit-learn 1.0.1, here "),
+        (
+            lambda run: run["provenance"].update(scikit_learn="1.0.1"),
+            ": pip install 'scikit-learn==1.0.1'",
+        ),
     ],
     ids=["engine", "version", "library"],
 )

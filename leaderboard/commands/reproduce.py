@@ -135,6 +135,24 @@ def _show(again: Sample) -> None:
     show_table(["run", "rounds", "cells"], rows)
     for stem, why in again.stale.items():
         say(f"stale: {stem}: {why}")
+    _advise(again)
+
+
+def _advise(again: Sample) -> None:
+    """Say what to install where cells are stale because of other versions of libraries."""
+    from fedbench.leaderboard.submissions.trust import other_versions, pip_command
+
+    stale = [loaded.record for loaded in again.records if loaded.stem in again.stale]
+    versions: dict[str, str] = {}
+    for record in stale:
+        versions |= other_versions(record.identity.run)
+    if versions:
+        pythons = ", ".join(sorted({record.provenance.python for record in stale}))
+        say(
+            f"to compare the stale cells, in an environment with Python {pythons}: "
+            f"{pip_command(versions)}",
+            failure=True,
+        )
 
 
 def _run(folder: Path, again: Sample, executor: Executor, rerun: str) -> None:
@@ -167,4 +185,5 @@ def _report(folder: Path, again: Sample) -> int:
     summary = "; ".join(f"{n} cells {verdict}" for verdict, n in sorted(counts.items()))
     say(summary or "no cell with a result to compare", failure=not agree)
     say("not compared: times, memory, machine and versions")
+    _advise(again)
     return int(not agree)

@@ -166,12 +166,18 @@ def _package_of(use: _Use) -> tuple[str, str]:
 def _versions(run: Mapping[str, Any]) -> Iterator[str]:
     if run["digests"].get("engine") != _engine():
         yield "the engine's code changed"
-    for name in _LIBRARIES:
-        version = str(run["provenance"].get(name.replace("-", "_")))
-        if version != _installed(name):
-            yield f"{name} {version}, here {_installed(name)}"
+    for name, version in other_versions(run).items():
+        yield f"{name} {version}, here {_installed(name)}"
     if run["contract"] != CONTRACT_VERSION:
         yield f"contract {run['contract']}, here {CONTRACT_VERSION}"
+
+
+def other_versions(run: Mapping[str, Any]) -> dict[str, str]:
+    """Return libraries of a run's key of which another version is installed here: name -> version
+    of the run.
+    """
+    versions = {name: str(run["provenance"].get(name.replace("-", "_"))) for name in _LIBRARIES}
+    return {name: version for name, version in versions.items() if version != _installed(name)}
 
 
 def _changed(kind: str, use: _Use) -> Iterator[str]:
