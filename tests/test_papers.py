@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from boards import Folder, board, row_of, sections_of
+from boards import Folder, Poisoned, board, row_of, sections_of
 from claim_boards import NO, YES, judge
 from scipy import stats
 
@@ -200,6 +200,11 @@ def test_a_papers_runtime_is_compared_with_ours_over_plain_training(
             "0.771",
         ),
         (
+            "fedpoisonmia",
+            "Table 13 (C=1), fer2013, group_bias, none, atm, fedpoisonmia, test_acc",
+            "0.517",
+        ),
+        (
             "ifca_mir",
             "Table 2, femnist, rotation, uniform, ifca_mir, shadow:majority, mia_accuracy",
             "0.525",
@@ -211,6 +216,46 @@ def test_published_numbers(source, cell, value):
     assert {r["mean"] for r in published(source) if ", ".join(r[c] for c in columns) == cell} == {
         value
     }
+
+
+def test_printed_precision_and_recall_are_of_the_round_of_the_printed_accuracy():
+    """Of as many members as non-members: accuracy = (1 + recall (2 - 1 / precision)) / 2."""
+    tables = {}
+    for row in published("fedpoisonmia"):
+        cell = tuple(row[c] for c in ("dataset", "partition", "defense", "attack"))
+        tables.setdefault(row["table"], {})[cell] = float(row["mean"])
+    for accuracy, precision, recall in (
+        ("Table 2", "Table 8 (C=0.8)", "Table 10 (C=0.8)"),
+        ("Table 6", "Table 8 (C=1)", "Table 10 (C=1)"),
+        ("Table 7 (C=0.8)", "Table 9 (C=0.8)", "Table 11 (C=0.8)"),
+        ("Table 7 (C=1)", "Table 9 (C=1)", "Table 11 (C=1)"),
+    ):
+        cells = [(tables[accuracy][c], p, tables[recall][c]) for c, p in tables[precision].items()]
+        a, p, r = np.array(cells).T
+        assert len(cells) == 192 and (np.abs((1 + r * (2 - 1 / p)) / 2 - a) < 0.01).mean() > 0.88
+
+
+def test_decisions_stand_beside_printed_ones_and_accuracy_is_that_under_the_attack(tmp_path):
+    sections = sections_of(Poisoned(tmp_path / "r").fill())
+    tables = ["Table 2", "Table 8 (C=0.8)", "Table 10 (C=0.8)", "Table 12 (C=0.8)"]
+    where = {"table": tables, "dataset": "texas100", "partition": "iid"}
+    entry = {"source": "fedpoisonmia", "setting": "iid", "where": where}
+    (found,) = match(entry, sections)
+    done = {(p.quantity, p.defense, p.attack): p for p in found.pairs if p.ours is not None}
+    decisions = row_of(sections[0], "atm").entries["fedpoisonmia"].decisions.values()
+    for name, printed in (("accuracy", 0.803), ("precision", 0.719), ("recall", 1.0)):
+        mine = done[f"attack_{name}", "atm", "fedpoisonmia"]
+        best, last = ([getattr(d, f"{r}_{name}") for d, _ in decisions] for r in ("best", "last"))
+        assert (mine.ours.value, mine.ours.last) == pytest.approx((np.mean(best), np.mean(last)))
+        assert mine.paper == printed
+    under = {
+        attack: done["test_acc", "median", attack].ours.value
+        for attack in ("passive", "fedpoisonmia")
+    }
+    assert under["fedpoisonmia"] == pytest.approx(under["passive"] - 0.2, abs=0.05)
+    assert "ours best_round precision" in render(match_blocks(found))
+    with pytest.raises(UserError, match="no rows where"):
+        match({**entry, "where": {**where, "table": [*tables, "Table 99"]}}, sections)
 
 
 # ---------------------------------------------------------------- sweeps
