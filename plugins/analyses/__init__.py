@@ -31,6 +31,13 @@ def fedbench_analyses() -> Iterator[Component]:
         "stay",
     )
     yield Component(
+        "distributions",
+        f"{_HERE}.distributions:Distributions",
+        "members and both kinds of non-members by confidence, modified entropy and gradient norm "
+        "under local models, and by attacks' scores",
+        "Ahmed et al., MemberShield, Neural Networks 2025; Zhu et al., FedMIA, CVPR 2025",
+    )
+    yield Component(
         "sweep",
         f"{_HERE}.strengths:StrengthSweep",
         "hypervolume and trade-off of a defense over its strengths",

@@ -44,6 +44,11 @@ def members_of(run: FinishedRun, client: int) -> ndarray:
     return run.pool == client
 
 
+def insiders_of(run: FinishedRun, client: int) -> ndarray:
+    """Mask [N] of the audited samples that other clients trained on."""
+    return (run.pool >= 0) & (run.pool != client)
+
+
 def outsiders_of(run: FinishedRun, client: int) -> ndarray:
     """Mask [N] of samples without training: the client's own test part, or else the hold-out."""
     if (run.outsider_of >= 0).any():
