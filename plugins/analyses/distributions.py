@@ -300,18 +300,31 @@ def _draw(
     """Draw shares of each side, all seeds together; a column a number, a row a defense."""
     titles = list(dict.fromkeys(title for panels in rows.values() for title in panels))
     figure = style.new_figure(2.5 * len(titles) + 0.8, 1.5 * len(rows) + 1.2)
-    axes = figure.subplots(len(rows), len(titles), squeeze=False, sharex="col")
+    axes = figure.subplots(len(rows), len(titles), squeeze=False, sharex="col", sharey=cumulative)
     for (defense, panels), of_row in zip(rows.items(), axes, strict=True):
         for title, axis in zip(titles, of_row, strict=True):
             if title in panels:
                 _panel(axis, style, *panels[title], cumulative)
         of_row[0].set_ylabel(style.literal(defense, 24), fontsize=8)
     for title, axis in zip(titles, axes[-1], strict=True):
-        axis.set_xlabel(style.literal(title, 40), fontsize=8)
-    models = "all clients' models, last audited round"
-    if oracle:
-        models = "the model that separates members best (oracle)"
-    return framed(figure, axes[0][0], style, section, f"Members and non-members under {models}")
+        name, low, high = _range_of([panels[title] for panels in rows.values() if title in panels])
+        unit = ", deviations" if name == "score" else ""
+        axis.set(xlim=(low, high))
+        axis.set_xlabel(style.literal(title, 40) + unit, fontsize=8)
+    heading = "Members and non-members"
+    if titles[0] in EDGES:
+        models = "all clients' models, last audited round"
+        if oracle:
+            models = "the model that separates members best (oracle)"
+        heading += f" under {models}"
+    return framed(figure, axes[0][0], style, section, heading)
+
+
+def _range_of(panels: list[tuple[str, Counts]]) -> tuple[str, float, float]:
+    """Name of a column's number, and the ends of the bins that any of its panels fills."""
+    name = panels[0][0]
+    filled = np.flatnonzero(sum(side for _, counts in panels for side in counts.values()))
+    return name, EDGES[name][filled[0]], EDGES[name][filled[-1] + 1]
 
 
 def _panel(axis: Axes, style: Style, name: str, counts: Counts, cumulative: bool) -> None:
@@ -323,12 +336,13 @@ def _panel(axis: Axes, style: Style, name: str, counts: Counts, cumulative: bool
         shares = number / number.sum()
         line = {"lw": 1.1, "label": LEGEND[side], **stroke(style, i)}
         if cumulative:
-            axis.plot(edges[1:], shares.cumsum(), **line)
+            axis.plot(edges, np.r_[0, shares.cumsum()], **line)
             continue
         axis.stairs(shares, edges, **line)
         if side != "inside":  # two areas at most, or the overlap cannot be read
             axis.stairs(shares, edges, color=style.colour(i), fill=True, alpha=0.3)
     if edges[0] > 0:
         axis.set_xscale("log")
+    axis.tick_params(labelsize=7)
     if not cumulative:
         axis.set_yticks([])
