@@ -11,11 +11,16 @@ from claim_boards import NO, YES, judge
 from scipy import stats
 
 from fedbench.core import UserError
+from fedbench.core.spec.load import open_document
+from fedbench.core.spec.suite import SuiteSpec
 from fedbench.core.store.record import RecordedFindings
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.sections import family
+from fedbench.plugins.papers.claim_files import shipped_papers
+from fedbench.plugins.papers.items import Cost, cost, named_in, paper_items, steps_of
 from fedbench.plugins.papers.published import match, plain, published
 from fedbench.plugins.papers.tables import agreement, match_blocks
+from fedbench.suites import shipped_suites
 
 ENTRY = {
     "source": "cofedmid",
@@ -256,6 +261,42 @@ def test_decisions_stand_beside_printed_ones_and_accuracy_is_that_under_the_atta
     assert "ours best_round precision" in render(match_blocks(found))
     with pytest.raises(UserError, match="no rows where"):
         match({**entry, "where": {**where, "table": [*tables, "Table 99"]}}, sections)
+
+
+# ---------------------------------------------------------------- items
+
+
+def test_every_item_of_the_papers_has_suites_or_a_reason():
+    items = paper_items()
+    assert len(items) == len({(i.paper, i.item) for i in items}) == 98
+    for item in items:
+        suites = {*item.reduced, *(f"papers/{suite}" for suite in item.full)}
+        assert bool(suites) != bool(item.reason), item
+        assert suites <= shipped_suites().keys(), item
+    names = {}
+    for item in items:
+        names.setdefault(item.paper, set()).add(item.item.partition(" (")[0])
+    for name, paper in shipped_papers().items():
+        named = {i for claim in paper.claims for i in named_in(claim.place)}
+        missing = named - names.get(name, set())
+        assert name == "ours" or missing <= {"Figure 5"}, name  # all parts of FedMIA's
+    for source, of_paper in names.items():
+        assert {row["table"].partition(" (")[0] for row in published(source)} <= of_paper
+    places = "section 5.2, Tables 1, 17 and 21 to 23; Figure 7b beside 1a; Table A.3"
+    assert list(named_in(places)) == [
+        *(f"Table {n}" for n in (1, 17, 21, 22, 23)),
+        *("Figure 7b", "Figure 1a", "Table A.3"),
+    ]
+
+
+def test_a_suites_cost_is_its_steps_over_measured_ones():
+    fedmia = SuiteSpec.model_validate(open_document("papers/fedmia_table1").data)
+    # 5,000 images a client in batches of 100
+    assert steps_of(fedmia.settings[1]) == 300 * 10 * 50
+    # one batch of each of 8 clients a round; five attacks, one of them passive; seven rows
+    runs, steps = 3 * 5 * 7, 800 * 8
+    assert cost("fedpoisonmia_table2").cpu == pytest.approx(2 * runs * steps / 17 / 3600)
+    assert str(Cost(gpu=1234.4, cpu=0.26)) == "1,234 GPU + 0.3 CPU"
 
 
 # ---------------------------------------------------------------- sweeps
