@@ -242,6 +242,7 @@ def test_the_generalisation_error_is_accuracy_inside_less_accuracy_outside_class
     np.testing.assert_allclose(found.arrays["error"], np.abs([*wanted.values()]))
     assert found.numbers["gap"].value == pytest.approx(np.mean([*wanted.values()]))
     assert analysis("generalisation-error", least=40).analyse(run, None) is None
+    assert analysis("generalisation-error", attacks=["x"]).analyse(run, None) is None
 
 
 def test_client_models_are_looked_at_on_the_clients_own_samples():

@@ -23,6 +23,7 @@ from fedbench.plugins.analyses.common import (
     clients_of,
     framed,
     insiders_of,
+    left_out,
     members_of,
     outsiders_of,
     seeds_of,
@@ -116,7 +117,7 @@ class Distributions(Analysis):
         samples.
         """
         scored = self.params.attacks
-        if scored and (judgement is None or judgement.attack not in scored):
+        if left_out(judgement, scored):
             return None
         numbers, arrays = self._measured(run)
         if scored and judgement is not None:

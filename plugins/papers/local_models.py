@@ -35,6 +35,7 @@ from fedbench.plugins.analyses.common import (
     framed,
     grid,
     in_order,
+    left_out,
     members_of,
     numbers,
     outsiders_of,
@@ -66,6 +67,9 @@ class GeneralisationError(Analysis):
         least: int = Field(
             5, ge=1, description="samples that a class needs on either side to count for a client"
         )
+        attacks: tuple[str, ...] = Field(
+            (), description="labels of the attacks that it has findings beside; by default all"
+        )
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
         """Return ``error`` [n] of each (client, class), with ``client`` and ``class``.
@@ -74,6 +78,8 @@ class GeneralisationError(Analysis):
         differences, which noise does not raise. Last audited round; None where no class has enough
         samples.
         """
+        if left_out(judgement, self.params.attacks):
+            return None
         margin = run.signals["margin"][-1]  # [K', N]
         counted = np.isfinite(margin)
         correct = margin > 0
