@@ -136,21 +136,22 @@ def items_table() -> list[str]:
     scales = Counter[str]()
     for item in paper_items():
         full, reduced = (list(filter(is_board, suites)) for suites in (item.full, item.reduced))
-        boards = full or reduced
-        verdicts_here = [
+        boards = [*full, *reduced]
+        counted = Counter(
             verdicts(b).get(c, "").partition(" (")[0] for b in boards for c in item.claims
-        ]
-        counted = Counter(filter(None, verdicts_here))
+        )
         scale, names = "without a suite", [item.reason]
         if boards:
             scale, names = "paper's" if full else "reduced", map(board_link, boards)
         elif item.reduced or item.full:
             scale, names = "not run", item.reduced or item.full
         scales[scale] += 1
-        found = ", ".join(f"{counted[v]} {v}" for v in GROUPS if counted[v])
-        hours = "" if full else str(sum(map(cost, item.full), Cost()))
+        judged = ", ".join(f"{counted[v]} {v}" for v in GROUPS if counted[v])
+        hours = sum((cost(suite) for suite in item.full if suite not in full), Cost())
         name = f"{shipped_papers()[item.paper].paper} {item.item}"
-        rows.append("|".join(["", name, item.what, scale, ", ".join(names), found, hours, ""]))
+        rows.append(
+            "|".join(["", name, item.what, scale, ", ".join(names), judged, str(hours), ""])
+        )
     summary = ", ".join(f"{n} {scale}" for scale, n in scales.most_common())
     head = "|item|what|scale|board or suite|verdicts|rest, hours|"
     return [f"{len(rows)} items: {summary}.", "", head, "|---" * 6 + "|", *rows]
