@@ -93,7 +93,8 @@ def _judge(store: Results, attacks: Sequence[str]) -> Any:
 
     records = store.planned(load_records(store.root))[0]
     runs = {loaded.path.stem: loaded for loaded in reversed(records)}  # own ones win
-    jobs, n_runs = [], len(runs)
+    jobs = []
+    n_runs = len(runs)
     for name in reversed(store.marker()["plans"]):
         if runs:
             plan = _plan_with(attacks, store, name, runs)
@@ -190,7 +191,8 @@ def _note(store: Results, plan: Any, jobs: Sequence[Any]) -> None:
     from fedbench.core.store.results import write_marker
     from fedbench.core.store.stored_suites import keep_suite
 
-    facts, added = store.marker(), keep_suite(store.root, plan.stored)
+    facts = store.marker()
+    added = keep_suite(store.root, plan.stored)
     cells = dict.fromkeys([*facts["cells"], *(cell.stem for cell in cells_of(jobs))])
     plans = [plan_id for plan_id in facts["plans"] if plan_id != added]
     write_marker(store.root, facts | {"cells": [*cells], "plans": [*plans, added]})

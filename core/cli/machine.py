@@ -99,7 +99,8 @@ def _devices(problems: list[str]) -> Iterator[Row]:
     except (ImportError, OSError) as error:  # OSError: a shared library of torch is missing
         problems.append(f"torch cannot be imported: {error}")
         return
-    threads, between = torch.get_num_threads(), torch.get_num_interop_threads()
+    threads = torch.get_num_threads()
+    between = torch.get_num_interop_threads()
     yield "threads", f"{threads} in an operation, {between} between"
     yield "cuda", f"torch is built for {torch.version.cuda or 'CPU alone'}"
     for i in range(torch.cuda.device_count()):

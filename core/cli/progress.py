@@ -37,8 +37,10 @@ class Display(AbstractContextManager["Display"]):
         title: str = "",
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.console, self._now = console, now
-        self.done, self.cells = 0, sum(len(job.cells) for job in jobs)
+        self.console = console
+        self._now = now
+        self.done = 0
+        self.cells = sum(len(job.cells) for job in jobs)
         self.reported = set[str]()  # keys of cells with a new record
         self._outcomes = Counter[str]()
         self._causes = set[tuple[str, str]]()

@@ -47,7 +47,8 @@ Exit status: 0 fine, 1 some cell failed or is not repeatable, 2 your mistake,
 130 interrupted. A federation that an adversary inside made diverge is a result:
 status 0."""
 
-LOCAL, RAY = "local", "ray"
+LOCAL = "local"
+RAY = "ray"
 _LOST = (
     "it has no new record: its process was ended, or the results folder was changed meanwhile; run "
     "the same command again"
@@ -332,10 +333,8 @@ def _print_plan(plan: Any, folder: Path) -> None:
     for job in plan.jobs:
         adversary = job.attacker.label if job.attacker else ""
         identity = (job.setting.name, job.coalition, job.defense.label, adversary, job.seed)
-        rounds, n_missing = (
-            job.setting.federation.rounds,
-            sum(c.stem not in done for c in job.cells),
-        )
+        rounds = job.setting.federation.rounds
+        n_missing = sum(c.stem not in done for c in job.cells)
         rows.append((*identity, job.clients, rounds, len(job.targets), len(job.cells), n_missing))
     header = "setting,coalition,defense,adversary,seed,clients,rounds,targets,cells,to do"
     show_table(header.split(","), rows)
@@ -443,9 +442,11 @@ def failures_of(
     for job in jobs:
         for cell in job.cells:
             state = ended.get(cell.stem)
-            outcome, reason = "lost", _LOST
+            outcome = "lost"
+            reason = _LOST
             if state is not None:
-                outcome, reason = state.outcome, state.reason
+                outcome = state.outcome
+                reason = state.reason
                 failures.complaints.update(state.complaints)
             elif cell.stem not in computed:
                 continue
@@ -517,7 +518,8 @@ def parse_part(text: str | None) -> tuple[int, int] | None:
     numbers = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     if numbers is None:
         raise UserError(f"--part {text}: expected I/N, for example 2/8: the second of eight parts")
-    i, n = int(numbers[1]), int(numbers[2])
+    i = int(numbers[1])
+    n = int(numbers[2])
     if not 1 <= i <= n:
         raise UserError(f"--part {text}: there is no such part; I goes from 1 to N")
     return i, n

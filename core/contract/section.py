@@ -266,7 +266,8 @@ class Courses:
     def _of_seeds(
         cls, label: str, part: str, seeds: list[Mapping[str, ndarray]], clients: ndarray
     ) -> Courses:
-        rounds, sides = seeds[0]["rounds"], dict[str, ndarray]()
+        rounds = seeds[0]["rounds"]
+        sides = dict[str, ndarray]()
         for side in cls.SIDES:
             courses = [arrays[f"{part} {side}"].reshape(len(rounds), -1) for arrays in seeds]
             sides[side] = np.array([cls.over_clients(course, clients) for course in courses])

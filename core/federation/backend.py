@@ -181,7 +181,8 @@ def batches_of(flat: FlatModel, turn: Turn, drawn: list[Tensor]) -> Iterator[Bat
     softs = split(turn.data.soft, index)
     flags = split(turn.selection.flag, pick)
     for s, rows in enumerate(index.split(sizes)):
-        y, soft = labels[s], softs[s]
+        y = labels[s]
+        soft = softs[s]
         x, target = flat.rows(as_floats(flat.module, samples[s]), y, "train", turn.draws)
         if soft is None and target is not y:
             soft = target

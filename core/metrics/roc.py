@@ -8,7 +8,8 @@ from numpy import ndarray
 
 def checked(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray]:
     """Convert to [n] float64 and [n] bool; ValueError for scores that cannot be judged."""
-    scores, member = np.asarray(scores, dtype=np.float64), np.asarray(member)
+    scores = np.asarray(scores, dtype=np.float64)
+    member = np.asarray(member)
     if scores.ndim != 1 or member.shape != scores.shape:
         raise ValueError(
             f"scores and member must be two vectors of one length, got {scores.shape} and "
@@ -117,7 +118,8 @@ def tpr_at_fpr(scores: ndarray, member: ndarray, fpr: float) -> float:
     if not 0 < fpr <= 1:
         raise ValueError(f"fpr must be in (0, 1], got {fpr}")
     _, members, nonmembers = counts_by_value(scores, member)
-    false, true = np.cumsum(nonmembers[::-1]), np.cumsum(members[::-1])
+    false = np.cumsum(nonmembers[::-1])
+    true = np.cumsum(members[::-1])
     allowed = false <= allowed_false_positives(int(nonmembers.sum()), fpr)
     return float(np.where(allowed, true, 0).max() / members.sum())
 
@@ -140,7 +142,8 @@ def auc_covariance(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray]:
 
 def covariance_of(of_members: ndarray, of_nonmembers: ndarray) -> ndarray:
     """[V, V] covariance of AUCs from their :func:`placements`; ValueError below 2 of a class."""
-    members, nonmembers = of_members.shape[1], of_nonmembers.shape[1]
+    members = of_members.shape[1]
+    nonmembers = of_nonmembers.shape[1]
     if min(members, nonmembers) < 2:
         raise ValueError("a covariance needs at least 2 members and 2 non-members")
     return np.atleast_2d(np.cov(of_members) / members + np.cov(1 - of_nonmembers) / nonmembers)
@@ -164,6 +167,7 @@ def placements(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndar
         np.ascontiguousarray(ranks[:, mask] - rankdata(rows[:, mask], axis=1))
         for mask in (member, ~member)
     )
-    members, nonmembers = below.shape[1], members_below.shape[1]
+    members = below.shape[1]
+    nonmembers = members_below.shape[1]
     aucs = below.sum(axis=1) / (members * nonmembers)
     return aucs, below / nonmembers, members_below / members

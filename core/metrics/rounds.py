@@ -336,8 +336,10 @@ def _largest(rounds: ndarray, flags: ndarray) -> tuple[ndarray, ndarray]:
     """(AUC [S], advantage [S]): largest over ``rounds`` [R, m] under each of the memberships
     ``flags`` [S, m], all of one size.
     """
-    members, m = int(flags[0].sum()), flags.shape[1]
-    aucs, gaps = np.zeros(len(flags)), np.zeros(len(flags), np.int64)
+    members = int(flags[0].sum())
+    m = flags.shape[1]
+    aucs = np.zeros(len(flags))
+    gaps = np.zeros(len(flags), np.int64)
     step = max(1, _CHUNK // m)
     for ranking in map(_Ranking.of, rounds):
         for start in range(0, len(flags), step):

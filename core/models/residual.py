@@ -87,7 +87,9 @@ class ResNet18(_ResNet):
     Raises ``UserError`` for anything but images of at least 8 x 8.
     """
 
-    name, widths, blocks = "resnet18", (64, 128, 256, 512), 2
+    name = "resnet18"
+    widths = (64, 128, 256, 512)
+    blocks = 2
 
     class Params(Base):
         groups: Literal[1, 2, 4, 8, 16, 32, 64] = Field(32, description="groups of every GroupNorm")

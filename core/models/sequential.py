@@ -280,7 +280,8 @@ class _VGG(Model):
         )
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-        divide, shrinks = self.params.divide, 2 ** len(_VGG_WIDTHS)
+        divide = self.params.divide
+        shrinks = 2 ** len(_VGG_WIDTHS)
         require_images(self.name, input_shape, shrinks)
         channels, height, width = input_shape
         layers: list[nn.Module] = []

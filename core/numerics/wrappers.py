@@ -96,7 +96,8 @@ class TrainingForm(Module):
 
 def in_training_form(module: Module, precision: str, memory_format: str) -> Module:
     """``module`` as it trains in ``precision`` and ``memory_format``."""
-    bf16, channels_last = precision == "bf16", memory_format == "channels_last"
+    bf16 = precision == "bf16"
+    channels_last = memory_format == "channels_last"
     return TrainingForm(module, bf16, channels_last) if bf16 or channels_last else module
 
 

@@ -18,7 +18,8 @@ from fedbench.core.population.partition import Outsiders, Shards, Split
 
 Kind = Literal["client", "everybody", "group"]
 # codes in records; -1 and -2 are the global model and the coalition on the client axis
-_EVERYBODY, _FIRST_GROUP = -3, -10
+_EVERYBODY = -3
+_FIRST_GROUP = -10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +140,15 @@ def audit_set(
     """
     owners = np.arange(len(shards)) if peers is None else peers
     rng = numpy_rng(seed, "audit", client=client)
-    free, members, owner, inside = outsiders.ids, shards[client], client, IFL
+    free = outsiders.ids
+    members = shards[client]
+    owner = client
+    inside = IFL
     if absent:
         members = rng.choice(free, min(len(members), len(free) // 2), replace=False)
-        free, owner, inside = np.setdiff1d(free, members), -1, EXCLUDED
+        free = np.setdiff1d(free, members)
+        owner = -1
+        inside = EXCLUDED
     share = min(nonmembers // len(owners), len(free))
     n_outside = share if outside is None else min(outside, len(free))
     if n_outside < 1 or not len(members):
@@ -184,7 +190,8 @@ def _inserted(mix: AuditSet, ids: ndarray, rng: Generator) -> AuditSet:
     columns: dict[str, Any] = {"ids": ids, "kind": OFL, "owner": -1}
     for name, values in columns.items():
         columns[name] = np.empty(len(extra), np.int64)
-        columns[name][~extra], columns[name][extra] = getattr(mix, name), values
+        columns[name][~extra] = getattr(mix, name)
+        columns[name][extra] = values
     return replace(mix, **columns, extra=extra)
 
 
@@ -204,7 +211,8 @@ def attack_set(
     docs/methods/protocol.md#audit-sets: 150 and 150)? Samples of the last ``malicious`` clients are
     left out. Raises ``UserError`` if there are too few.
     """
-    honest, rng = np.arange(len(shards) - malicious), numpy_rng(seed, "attack set")
+    honest = np.arange(len(shards) - malicious)
+    rng = numpy_rng(seed, "attack set")
     return _pooled(
         EVERYBODY, "all honest clients", shards, honest, outsiders, members, nonmembers, rng, absent
     )
@@ -225,7 +233,8 @@ def group_set(
     """Samples of one group's ``clients`` against ``outsiders``, deformed as these clients'
     images are, so that the deformation does not reveal members.
     """
-    target, rng = Target(kind="group", index=group), numpy_rng(seed, "group set", client=group)
+    target = Target(kind="group", index=group)
+    rng = numpy_rng(seed, "group set", client=group)
     words = f"group '{name}'"
     return _pooled(target, words, shards, clients, outsiders, members, nonmembers, rng, absent)
 
@@ -246,13 +255,16 @@ def _pooled(
             f"{words}: no client is left to ask about, all of them are malicious; use fewer or "
             "other groups"
         )
-    free, origin, raise_it = outsiders.ids, outsiders.origin, f"raise {outsiders.remedy}"
+    free = outsiders.ids
+    origin = outsiders.origin
+    raise_it = f"raise {outsiders.remedy}"
     ids = np.concatenate([shards[k] for k in clients])
     owner = np.concatenate([np.full(len(shards[k]), k) for k in clients])
     sources = (f"{words} together", "load more data"), (origin, raise_it)
     if absent:
         ids = rng.choice(free, min(members, len(free)), replace=False)
-        free, owner = np.setdiff1d(free, ids), np.full(len(ids), -1)
+        free = np.setdiff1d(free, ids)
+        owner = np.full(len(ids), -1)
         sources = (origin, raise_it), (f"{origin} beside the members", raise_it)
     _require("members", members, len(ids), *sources[0])
     _require("nonmembers", nonmembers, len(free), *sources[1])

@@ -83,7 +83,8 @@ def deform(x: ndarray, client: ndarray, groups: Groups) -> ndarray:
     """
     _require_images(x, groups)
     _require_clients(x, client, len(groups.of_client))
-    out, step = x.copy(), max(1, _CHUNK // max(1, math.prod(x.shape[1:])))
+    out = x.copy()
+    step = max(1, _CHUNK // max(1, math.prod(x.shape[1:])))
     for k in np.unique(client):
         rows = np.flatnonzero(client == k)
         for chunk in np.split(rows, range(step, len(rows), step)):

@@ -284,7 +284,8 @@ def cut_all(
 
 def _too_few(attribute: ndarray, name: str, share: float) -> str:
     classes, counts = np.unique(attribute, return_counts=True)
-    single, option = int((counts == 1).sum()), f"federation.{name}: {share:g}"
+    single = int((counts == 1).sum())
+    option = f"federation.{name}: {share:g}"
     remark = f", {single} of them with a single sample, which stays in training" if single else ""
     if name == "training":
         option = "what federation.validation and federation.test leave"
@@ -324,8 +325,10 @@ def _taken_out(
 ) -> tuple[ndarray, ndarray]:
     """Samples of each class [C] that leave training, and those of them that are tested on."""
     divisible = np.where(counts > 1, counts, 0)
-    n, exact = int(divisible.sum()), _exact(divisible * (validation + test))
-    exact_validation, exact_test = _exact(divisible * validation), _exact(divisible * test)
+    n = int(divisible.sum())
+    exact = _exact(divisible * (validation + test))
+    exact_validation = _exact(divisible * validation)
+    exact_test = _exact(divisible * test)
     shares = np.array([1.0 - validation - test, test, validation])
     _, n_test, n_validation = largest_remainder(_exact(n * shares), n).tolist()
     out = _rounded(exact, np.floor(exact), np.ceil(exact), n_validation + n_test, tie_order)

@@ -108,7 +108,8 @@ _alive = 0.0
 def set_channel(channel: Channel | None) -> None:
     """Declare this process a fork for plugin code, with ``channel`` to its parent."""
     global _channel, _pid
-    _channel, _pid = channel, os.getpid()
+    _channel = channel
+    _pid = os.getpid()
     del _parties[1:]
 
 

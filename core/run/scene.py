@@ -265,7 +265,8 @@ def _deformed(data: Data, split: Split, groups: Groups) -> Data:
 def _take(first: np.ndarray, second: np.ndarray, ids: np.ndarray) -> np.ndarray:
     inside = ids < len(first)
     values = np.empty((len(ids), *first.shape[1:]), first.dtype)
-    values[inside], values[~inside] = first[ids[inside]], second[ids[~inside] - len(first)]
+    values[inside] = first[ids[inside]]
+    values[~inside] = second[ids[~inside] - len(first)]
     return values
 
 

@@ -511,7 +511,8 @@ def evaluated(
             prediction = flat.task.predict(outputs)
             predicted.append(prediction if prediction.shape == labels.shape else labels[:0])
     order = torch.cat(positions).argsort()
-    utility, classes = torch.cat(values), torch.cat(predicted)
+    utility = torch.cat(values)
+    classes = torch.cat(predicted)
     if utility.is_floating_point():
         utility = utility.double()
     if len(classes):

@@ -36,8 +36,10 @@ MOST_BYTES = 4 * 2**30  # of one vector signal in a run
 # A row is a client's id, or negative: global models are -1, -1001, -1002, ..., and the means of
 # coalitions -2, -1000001, -1000002, ...
 
-GLOBAL, COALITION = -1, -2
-_MORE_MODELS, _MORE_COALITIONS = -1_000, -1_000_000
+GLOBAL = -1
+COALITION = -2
+_MORE_MODELS = -1_000
+_MORE_COALITIONS = -1_000_000
 
 
 def global_row(model: int) -> int:
@@ -112,7 +114,8 @@ def seen_from(
 _TRIED = 16  # samples that a vector signal is called with before training
 # Input bytes a chunk on the CPU: larger chunks miss the caches (measured on a small CNN with 32x32
 # images: forward 2x, gradient features 1.9x slower at 2,048 and 512 samples than at 128 and 64).
-_FORWARD_BYTES, GRADIENT_BYTES = 1_500_000, 800_000
+_FORWARD_BYTES = 1_500_000
+GRADIENT_BYTES = 800_000
 
 
 def chunk_of(x: Tensor, bytes_: int) -> int:
@@ -194,7 +197,8 @@ class Recorder:
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each signal in one round."""
-        m, n = len(self.rows), len(self.y)
+        m = len(self.rows)
+        n = len(self.y)
         shapes = {name: (m, n, *call.width) for name, call in self.calls.items()}
         if self.gradients:
             shapes |= {"grad-dot": (m, n), "update-sq": (m, 1)}
@@ -233,13 +237,12 @@ class Recorder:
         models: dict[int, RowModel] = {}
         index_of = {client: i for i, client in enumerate(uploads.participants)}
         for position, row in enumerate(self.rows):
-            j, g = model_of_row(row), coalition_of_row(row)
+            j = model_of_row(row)
+            g = coalition_of_row(row)
             if j is not None:
-                step, buffers, counts = (
-                    result.steps[j],
-                    result.state.buffers[j],
-                    result.state.counts[j],
-                )
+                step = result.steps[j]
+                buffers = result.state.buffers[j]
+                counts = result.state.counts[j]
                 models[position] = RowModel(j, step, buffers, counts, model=j)
             elif g is not None:
                 present = [k for k in self.coalitions[g] if k in index_of]
@@ -258,7 +261,8 @@ class Recorder:
     ) -> RowModel:
         """Weighted mean A_t = sum n_k L_k / sum n_k (docs/methods/signals.md#rows)."""
         n = torch.tensor([float(self.sizes[k]) for k in clients], device=self.x.device)
-        share, starts = n / n.sum(), [uploads.start_of[i] for i in indices]
+        share = n / n.sum()
+        starts = [uploads.start_of[i] for i in indices]
         update = share @ updates[indices]
         if len(set(starts)) > 1:  # trained on different models: the mean is of where they ended
             starting = uploads.starts.params
@@ -272,7 +276,9 @@ class Recorder:
     @torch.no_grad()
     def _try_out(self, name: str) -> None:
         """Call a vector signal with a few samples: how long it is, and whether there is room."""
-        x, y, call = self.x[:_TRIED], self.y[:_TRIED], self.calls[name]
+        x = self.x[:_TRIED]
+        y = self.y[:_TRIED]
+        call = self.calls[name]
         try:
             with evaluating(self.flat.module):
                 with kept():
@@ -368,7 +374,8 @@ class Recorder:
 def _no_room(shape: Sequence[int]) -> str:
     """Message for a vector signal of too many rounds, rows, samples and components."""
     rounds, rows, samples, width = shape
-    size, most = 4 * prod(shape) / 2**20, MOST_BYTES / 2**20
+    size = 4 * prod(shape) / 2**20
+    most = MOST_BYTES / 2**20
     return (
         f"{rounds:,} audited rounds x {rows:,} rows x {samples:,} samples x {width} components of "
         f"4 bytes are {size:,.1f} MiB, at most {most:,.1f} MiB are kept of one signal: raise "
@@ -404,11 +411,14 @@ def observe(
     last: slice = slice(None)
     hidden: frozenset[str] = frozenset()
     if view == "external":  # the final model, not the update that led to it
-        last, hidden = slice(-1, None), GRADIENT_SIGNALS
-    clients, position = np.array([rows[i] for i in chosen], dtype=np.int64), 0
+        last = slice(-1, None)
+        hidden = GRADIENT_SIGNALS
+    clients = np.array([rows[i] for i in chosen], dtype=np.int64)
+    position = 0
     through: ndarray | None = None
     if served is not None and view in ("client", "external") and len(chosen) > 1:
-        clients, through = clients[:1], served[last]
+        clients = clients[:1]
+        through = served[last]
     if view == "server":
         targets = np.flatnonzero(clients == target)
         if not len(targets):

@@ -122,7 +122,8 @@ class SignalCall:
 
     def _checked(self, values: Any, y: Tensor) -> Tensor:
         """A plain tensor of the engine: no subclass, and no buffer that the signal reuses."""
-        width, is_tensor = self.width, isinstance(values, Tensor)
+        width = self.width
+        is_tensor = isinstance(values, Tensor)
         if self.vector and not width and is_tensor and values.dim() == 2:
             width = tuple(values.shape[1:])
         expected = y.new_empty((len(y), *width), dtype=torch.float32)
@@ -150,7 +151,8 @@ class SignalCall:
         return self._answer(logits)
 
     def _wanted(self, y: Tensor) -> str:
-        n, device = len(y), y.device
+        n = len(y)
+        device = y.device
         if not self.vector:
             return f"float32 [{n}] on {device}"
         if self.width:
