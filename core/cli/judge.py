@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedbench.core.cli.options import examples
+from fedbench.core.cli.options import LOCAL, examples
 from fedbench.core.cli.output import opened, say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
@@ -86,7 +86,9 @@ def _folder(ctx: click.Context, source: Path, output: Path | None) -> Path:
 
 def _judge(store: Results, attacks: Sequence[str]) -> Any:
     """Compute the missing cells of the attacks; return the failures of all of them."""
-    from fedbench.core.cli.run import LOCAL, cells_of, execute, executor_of, failures_of
+    from fedbench.core.cli.machine import executor_of
+    from fedbench.core.cli.progress import failures_of
+    from fedbench.core.cli.run import cells_of, execute
     from fedbench.core.run.resume import pending, recorded
     from fedbench.core.store.reading import load_records
     from fedbench.core.store.results import Results
