@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +12,6 @@ from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.compose import allied, composed
-from fedbench.core.federation.turn import UNKNOWN, Usage
 from fedbench.core.population.audit import (
     EVERYBODY,
     AuditSet,
@@ -379,57 +377,6 @@ def client_data(scene: Scene, k: int, device: torch.device) -> MemberData:
     if len(validation):
         mask = torch.from_numpy(np.isin(ids, validation)).to(device)
     return MemberData(x.to(device), y.to(device), held_out=mask)
-
-
-def held_out(scene: Scene, clients: Sequence[MemberData]) -> np.ndarray:
-    """Return the sorted ids of what clients keep out of training, and so out of the audit: not
-    their test parts, which are non-members even where the released code's clients validate on them.
-    """
-    ids = [np.zeros(0, np.int64)]
-    for k, data in enumerate(clients):
-        if data.held_out is not None:
-            ids.append(scene.split.own(k)[data.held_out.cpu().numpy()])
-    return np.setdiff1d(np.concatenate(ids), np.concatenate(scene.split.test))
-
-
-@dataclass(frozen=True)
-class UsedSamples:
-    """Counts of what was trained on, int32: 0 for non-members and absent clients, -1 where it is
-    not known.
-    """
-
-    used: np.ndarray
-    """[N] in how many rounds each sample of the pool was used, by its owner"""
-    flagged: np.ndarray
-    """[N] in how many of them with a true flag"""
-    used_in_round: np.ndarray
-    """[T, K] how many samples each client used"""
-    flagged_in_round: np.ndarray
-    """[T, K] how many of them with a true flag"""
-
-
-def used_samples(
-    scene: Scene,
-    usage: Usage,
-    malicious: Collection[int],
-) -> UsedSamples:
-    """Return the counts over the scene's pool. What ``malicious`` clients train on is not known:
-    they send what an adversary makes.
-    """
-    pool = scene.pool
-    in_rounds = usage.of_rounds()
-    counts = np.zeros((2, len(pool)), np.int32)
-    for k in range(len(scene.shards)):
-        ids = scene.split.own(k)
-        positions = np.flatnonzero(np.isin(pool, ids))
-        if k in malicious:
-            counts[:, positions] = UNKNOWN
-        else:
-            in_data = np.searchsorted(ids, pool[positions])
-            counts[:, positions] = [values[in_data] for values in usage.of_client(k)]
-    for values in in_rounds:
-        values[:, sorted(malicious)] = UNKNOWN
-    return UsedSamples(counts[0], counts[1], *in_rounds)
 
 
 # --- components -----------------------------------------------------------------------------------

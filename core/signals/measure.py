@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -13,7 +13,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from fedbench.core.contract.attack import Observations, View
+from fedbench.core.contract.attack import View
 from fedbench.core.contract.components import Signal
 from fedbench.core.contract.errors import SkipCell
 from fedbench.core.contract.samples import evaluating
@@ -382,89 +382,3 @@ def _no_room(shape: Sequence[int]) -> str:
         "audit.every, lower audit.nonmembers or audit.references, name fewer clients in "
         "audit.targets, or ask with a view of fewer rows"
     )
-
-
-# --- selecting what a view sees -------------------------------------------------------------------
-
-
-def observe(
-    view: View,
-    target: int | None,
-    rows: list[int],
-    rounds: ndarray,
-    arrays: Mapping[str, ndarray],
-    pick: ndarray,
-    served: ndarray | None = None,
-    visible: Collection[int] | None = None,
-) -> Observations:
-    """Select what ``view`` sees of the candidates; signals that it does not contain are left out.
-
-    Args:
-        target: a client's id; None for a view without client rows.
-        pick: [n] positions of the candidates in the pool, or [R, M, n] where every round and row
-            has candidates of its own (the released code's quirk).
-        served: [R, n] index of the global model that serves each candidate's client; the global
-            views see a candidate through it.
-        visible: the clients with rows that the view shows, by default all.
-    """
-    chosen = _rows_in_view(view, rows, visible)
-    last: slice = slice(None)
-    hidden: frozenset[str] = frozenset()
-    if view == "external":  # the final model, not the update that led to it
-        last = slice(-1, None)
-        hidden = GRADIENT_SIGNALS
-    clients = np.array([rows[i] for i in chosen], dtype=np.int64)
-    position = 0
-    through: ndarray | None = None
-    if served is not None and view in ("client", "external") and len(chosen) > 1:
-        clients = clients[:1]
-        through = served[last]
-    if view == "server":
-        targets = np.flatnonzero(clients == target)
-        if not len(targets):
-            raise SkipCell("it follows one client's rows, but the target is many clients together")
-        position = int(targets[0])
-    if pick.ndim > 1:
-        pick = pick[last][:, : len(chosen)]
-    signals: dict[str, ndarray] = {}
-    for name in arrays if chosen else ():
-        if name not in hidden:
-            values = arrays[name][last]
-            if values.shape[1] > 1 or len(rows) == 1:
-                values = values[:, chosen]
-            signals[name] = _candidates(values, pick, through)
-    return Observations(
-        view=view,
-        rounds=rounds[last],
-        clients=clients,
-        target=position,
-        signals=signals,
-        hidden=frozenset(arrays.keys() - signals.keys()),
-    )
-
-
-def _rows_in_view(view: View, rows: Sequence[int], visible: Collection[int] | None) -> list[int]:
-    """Positions of the rows that a view shows; the coalition's mean stands before the clients."""
-    if view in ("client", "external"):
-        return [i for i, row in enumerate(rows) if model_of_row(row) is not None]
-    clients = [i for i, row in enumerate(rows) if row >= 0 and (visible is None or row in visible)]
-    if view == "server":
-        return clients
-    return [rows.index(COALITION), *clients] if COALITION in rows else []
-
-
-def _candidates(values: ndarray, pick: ndarray, through: ndarray | None) -> ndarray:
-    """Values [R, M, n, ...] of the candidates, out of those of the pool [R, M, N, ...]."""
-    if values.shape[2] > 1 and pick.ndim == 1:
-        values = values[:, :, pick]
-    elif values.shape[2] > 1:
-        values = _take(values, pick, axis=2)
-    if through is not None and values.shape[1] > 1:
-        values = _take(values, through[:, None], axis=1)
-    return values
-
-
-def _take(values: ndarray, index: ndarray, axis: int) -> ndarray:
-    """Elements of ``values`` [R, M, N, ...] at ``index`` [R, M, n] along an axis."""
-    trailing = (1,) * (values.ndim - index.ndim)
-    return np.take_along_axis(values, index.reshape(index.shape + trailing), axis=axis)
