@@ -195,51 +195,7 @@ def _inserted(mix: AuditSet, ids: ndarray, rng: Generator) -> AuditSet:
     return replace(mix, **columns, extra=extra)
 
 
-def attack_set(
-    shards: Shards,
-    outsiders: Outsiders,
-    malicious: int,
-    members: int,
-    nonmembers: int,
-    seed: int,
-    *,
-    absent: bool = False,
-) -> AuditSet:
-    """``members`` of all honest clients' samples against ``nonmembers`` of the ``outsiders``.
-
-    As in the poisoning papers: was this sample used by any honest client (FedPoisonMIA,
-    docs/methods/protocol.md#audit-sets: 150 and 150)? Samples of the last ``malicious`` clients are
-    left out. Raises ``UserError`` if there are too few.
-    """
-    honest = np.arange(len(shards) - malicious)
-    rng = numpy_rng(seed, "attack set")
-    return _pooled(
-        EVERYBODY, "all honest clients", shards, honest, outsiders, members, nonmembers, rng, absent
-    )
-
-
-def group_set(
-    shards: Shards,
-    outsiders: Outsiders,
-    group: int,
-    name: str,
-    clients: ndarray,
-    members: int,
-    nonmembers: int,
-    seed: int,
-    *,
-    absent: bool = False,
-) -> AuditSet:
-    """Samples of one group's ``clients`` against ``outsiders``, deformed as these clients'
-    images are, so that the deformation does not reveal members.
-    """
-    target = Target(kind="group", index=group)
-    rng = numpy_rng(seed, "group set", client=group)
-    words = f"group '{name}'"
-    return _pooled(target, words, shards, clients, outsiders, members, nonmembers, rng, absent)
-
-
-def _pooled(
+def pooled_set(
     target: Target,
     words: str,
     shards: Shards,
@@ -247,9 +203,25 @@ def _pooled(
     outsiders: Outsiders,
     members: int,
     nonmembers: int,
-    rng: Generator,
-    absent: bool,
+    seed: int,
+    *,
+    absent: bool = False,
 ) -> AuditSet:
+    """``members`` of all samples of ``clients`` [k] against ``nonmembers`` of the ``outsiders``.
+
+    As in the poisoning papers: was this sample used by any honest client (FedPoisonMIA,
+    docs/methods/protocol.md#audit-sets: 150 and 150)? Outsiders of a group are deformed as its
+    clients' images are, so that the deformation does not reveal members.
+
+    Args:
+        target: of many clients.
+        words: its description, in messages.
+
+    Raises:
+        UserError: there are too few samples, or no clients.
+    """
+    purpose = "group set" if target.kind == "group" else "attack set"
+    rng = numpy_rng(seed, purpose, client=target.index)
     if not len(clients):
         raise UserError(
             f"{words}: no client is left to ask about, all of them are malicious; use fewer or "

@@ -16,16 +16,15 @@ from fedbench.core.population.audit import (
     EVERYBODY,
     AuditSet,
     Target,
-    attack_set,
     audit_set,
     client,
     free_holdout,
     group,
-    group_set,
     mask_set,
     opaque_names,
     own_set,
     pool_of,
+    pooled_set,
 )
 from fedbench.core.population.groups import Groups, deform, make_groups, thresholds
 from fedbench.core.population.partition import Shards, Split, cut_all, partition
@@ -177,17 +176,7 @@ def make_scene(
     split = _cut(data, setting, seed)
     groups = _grouped(data, setting, seed)
     malicious = adversary.malicious(clients) if adversary else 0
-    audits = [
-        candidates_of(
-            t,
-            split,
-            setting.audit,
-            seed,
-            malicious,
-            groups,
-        )
-        for t in targets
-    ]
+    audits = [candidates_of(t, split, setting.audit, seed, malicious, groups) for t in targets]
     mask = np.zeros(0, np.int64)
     if adversary and poisoned:
         mask = mask_set(split.train, malicious, adversary.mask_set, seed)
@@ -197,7 +186,8 @@ def make_scene(
     roots = own_set(np.setdiff1d(free, shadow), root, "the rule's root set", seed)
     tolerated = None
     if setting.thresholds:
-        tolerated = thresholds(setting.thresholds[0], setting.thresholds[1], clients, seed)
+        low, high = setting.thresholds
+        tolerated = thresholds(low, high, clients, seed)
     return Scene(
         data=data,
         split=split,
@@ -308,26 +298,24 @@ def candidates_of(
     if target.client is not None:
         return _of_client(target.client, split, audit, seed, groups)
     assert audit.members is not None  # checked by the suite's types
-    absent = audit.members_from == "holdout"
-    shards = split.train
-    everybody = np.arange(len(shards))
-    honest = everybody[: len(shards) - malicious]
-    counts = audit.members, audit.nonmembers, seed
+    clients = outside_of = np.arange(len(split.train) - malicious)
+    words = target.words()
     if target.kind == "group" and groups is not None:
-        clients = honest[groups.of_client[honest] == target.index]
-        name = groups.names[target.index]
-        outsiders = split.outsiders(clients, f"group '{name}'")
-        return group_set(
-            shards,
-            outsiders,
-            target.index,
-            name,
-            clients,
-            *counts,
-            absent=absent,
-        )
-    outsiders = split.outsiders(honest if split.has_test else everybody, "all honest clients")
-    return attack_set(shards, outsiders, malicious, *counts, absent=absent)
+        words = target.words(groups.names)
+        clients = outside_of = clients[groups.of_client[clients] == target.index]
+    elif not split.has_test:
+        outside_of = np.arange(len(split.train))
+    return pooled_set(
+        target,
+        words,
+        split.train,
+        clients,
+        split.outsiders(outside_of, words),
+        audit.members,
+        audit.nonmembers,
+        seed,
+        absent=audit.members_from == "holdout",
+    )
 
 
 def _of_client(
