@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.core.contract.attack import LEVELS, Knowledge
 from fedbench.core.contract.contexts import MemberContext, ServerContext
 from fedbench.core.contract.defense import FactValue, overrides
 from fedbench.core.contract.errors import UserError
@@ -32,11 +31,11 @@ from fedbench.core.federation.guard import (
     require_nothing,
     where_of,
 )
-from fedbench.core.federation.setup import Insider, Parties, RoundResult, Setup, Uploads
+from fedbench.core.federation.setup import Parties, RoundResult, Setup, Uploads
 from fedbench.core.federation.trainer import Trainer
 from fedbench.core.federation.turn import Turn
 from fedbench.core.numerics.flat import EVALUATION_CHUNK, ModelState, joined, mean_counts
-from fedbench.core.numerics.rng import key_for, numpy_rng
+from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.numerics.wrappers import matmuls
 
 Answer = Callable[[int, Tensor], Tensor]
@@ -272,7 +271,7 @@ class Training:
     def _coordinate(self, t: int, uploads: Uploads) -> None:
         names = [name for name in phases(stage=("rows",)) if name in self.trainer.acting]
         for name, group in itertools.product(names, self.setup.coalitions):
-            rows = [r for r, k in enumerate(uploads.participants) if k in group]
+            rows = uploads.rows_of(group)
             present = tuple(uploads.participants[r] for r in rows)
             if present:
                 ctx = self.parties.coalition(name, t, group, present)
@@ -283,54 +282,24 @@ class Training:
 
     def _attack(self, t: int, uploads: Uploads) -> None:
         insider = self.setup.insider
-        rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.malicious]
+        rows = uploads.rows_of(self.setup.malicious)
         if insider is None or not rows or t < insider.start_round:
             return
         self.trainer.key_module(t, rows[0], "adversary module")
-        knowledge = self._knowledge(t, uploads, rows, insider)
+        j = uploads.model_of[rows[0]]
+        bench = Bench(self.setup, uploads.starts[j], t)
+        rule = partial(self._probe, t, uploads, j)
+        knowledge = self.parties.knowledge(insider, uploads, rows, bench, rule)
         with matmuls(self.setup.config.precision):
             crafted = call_for_rows(
                 insider.attack, "craft", uploads.updates[rows], t, knowledge, where=f"round {t}"
             )
         uploads.updates[rows] = crafted.to(uploads.updates)  # it may be float64
 
-    def _knowledge(self, t: int, uploads: Uploads, rows: list[int], insider: Insider) -> Knowledge:
-        """The adversary's context; ``rows``: of its clients."""
-        j = uploads.model_of[rows[0]]
-        received = uploads.starts[j]
-        bench = Bench(self.setup, received, t)
-        knowledge = Knowledge(
-            key=key_for(self.setup.seed, "adversary", t),
-            device=self.setup.device,
-            federation=self.setup.facts,
-            round=t,
-            clients=tuple(uploads.participants[r] for r in rows),
-            start=received.params.clone(),  # a copy: the adversary may write to it
-            model=self.setup.flat.module,
-            x=insider.x,
-            y=insider.y,
-            mask_x=insider.mask_x,
-            mask_y=insider.mask_y,
-            memory=self.parties.memory("adversary"),
-            step=bench.step,
-            train=bench.train,
-            sample_steps=bench.sample_steps,
-            logits=bench.logits,
-        )
-        granted = LEVELS[: LEVELS.index(insider.knowledge) + 1]
-        if "own" in granted:
-            knowledge = replace(knowledge, own=uploads.updates[rows])
-        if "honest" in granted:
-            honest = [r for r in range(len(uploads.participants)) if r not in rows]
-            knowledge = replace(knowledge, honest=uploads.updates[honest])
-        if "rule" in granted:
-            knowledge = replace(knowledge, rule=partial(self._probe, t, uploads, j))
-        return knowledge
-
     def _reject(self, uploads: Uploads) -> tuple[int, ...]:
         """Drop malicious rows that are not finite: an adversary cannot stop the federation."""
-        rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.malicious]
-        bad = [r for r in rows if not finite(uploads.updates[r])]
+        malicious = uploads.rows_of(self.setup.malicious)
+        bad = [r for r in malicious if not finite(uploads.updates[r])]
         rejected = tuple(uploads.participants[r] for r in bad)
         if bad:
             uploads.keep([r for r in range(len(uploads.participants)) if r not in bad])
@@ -391,7 +360,7 @@ class Training:
         """
         steps = torch.zeros_like(self.models)
         for j in range(len(self.models)):
-            rows = [r for r, m in enumerate(uploads.model_of) if m == j]
+            rows = uploads.rows_of_model(j)
             if not rows:
                 continue
             weights = self._weights(t, uploads, rows)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fedbench.core.contract.attack import ActiveAttack, KnowledgeLevel
+from fedbench.core.contract.attack import LEVELS, ActiveAttack, Knowledge, KnowledgeLevel
 from fedbench.core.contract.contexts import (
     AnswerContext,
     CoalitionContext,
@@ -27,6 +28,9 @@ from fedbench.core.numerics.per_sample import per_sample_gradients
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.numerics.wrappers import as_floats
 from fedbench.core.spec.federation import FederationSpec
+
+if TYPE_CHECKING:
+    from fedbench.core.federation.bench import Bench
 
 
 def public_facts(
@@ -170,6 +174,14 @@ class Uploads:
     unprotected: Tensor | None = None
     """[n, P] updates before any protection, if requested"""
 
+    def rows_of(self, clients: Collection[int]) -> list[int]:
+        """Rows of those of the ``clients`` that are present."""
+        return [r for r, k in enumerate(self.participants) if k in clients]
+
+    def rows_of_model(self, j: int) -> list[int]:
+        """Rows that contribute to global model ``j``."""
+        return [r for r, model in enumerate(self.model_of) if model == j]
+
     def keep(self, rows: list[int]) -> None:
         """Leave only these rows."""
         self.participants = tuple(self.participants[r] for r in rows)
@@ -272,6 +284,46 @@ class Parties:
             round=round,
             memory=self.memory(("coordinator", members)),
         )
+
+    def knowledge(
+        self,
+        insider: Insider,
+        uploads: Uploads,
+        rows: list[int],
+        bench: Bench,
+        rule: Callable[[Tensor], Tensor],
+    ) -> Knowledge:
+        """The adversary's context; ``rows``: of its clients; ``bench``: its own training, from the
+        model that they received; ``rule``: the server's step of rows of its choice.
+        """
+        setup = self._setup
+        knowledge = Knowledge(
+            key=key_for(setup.seed, "adversary", uploads.round),
+            device=setup.device,
+            federation=setup.facts,
+            round=uploads.round,
+            clients=tuple(uploads.participants[r] for r in rows),
+            start=bench.start.params.clone(),  # a copy: the adversary may write to it
+            model=setup.flat.module,
+            x=insider.x,
+            y=insider.y,
+            mask_x=insider.mask_x,
+            mask_y=insider.mask_y,
+            memory=self.memory("adversary"),
+            step=bench.step,
+            train=bench.train,
+            sample_steps=bench.sample_steps,
+            logits=bench.logits,
+        )
+        granted = LEVELS[: LEVELS.index(insider.knowledge) + 1]
+        if "own" in granted:
+            knowledge = replace(knowledge, own=uploads.updates[rows])
+        if "honest" in granted:
+            honest = [r for r in range(len(uploads.participants)) if r not in rows]
+            knowledge = replace(knowledge, honest=uploads.updates[honest])
+        if "rule" in granted:
+            knowledge = replace(knowledge, rule=rule)
+        return knowledge
 
     def answer_context(self, round: int, j: int, served: tuple[int, ...]) -> AnswerContext:
         """The context for answers of global model ``j`` after ``round``, which serves the members
