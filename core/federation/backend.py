@@ -124,7 +124,13 @@ class Group:
         """Let each client have the model that it starts from."""
         self.flat.load(self.turns[0].start)
 
-    def work_as(self, i: int, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    def work_as(
+        self,
+        i: int,
+        work: Callable[..., Any],
+        *args: Any,
+        **named: Any,
+    ) -> Any:
         """``work(*args, **named)`` of client ``i``, in the module; it sees no other's gradients."""
         self.flat.drop_grad()
         return work(*args, **named)

@@ -47,7 +47,12 @@ class Delegating:
 # --- calls ----------------------------------------------------------------------------------------
 
 
-def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
+def call(
+    plugin: Any,
+    phase: str,
+    *args: Any,
+    where: str,
+) -> Any:
     """Return ``plugin.phase(*args)``.
 
     Raises:
@@ -68,7 +73,12 @@ def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
         raise PhaseError(f"{place}: {describe_error(error)}") from error
 
 
-def call_phase(defense: Defense, name: str, *args: Any, where: str) -> Any:
+def call_phase(
+    defense: Defense,
+    name: str,
+    *args: Any,
+    where: str,
+) -> Any:
     """Call a phase of a defense, with its context as the last argument, and return its answer.
 
     Raises:

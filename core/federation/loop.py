@@ -307,7 +307,13 @@ class Training:
 
     # -- server ------------------------------------------------------------------------------------
 
-    def _probe(self, t: int, uploads: Uploads, j: int, updates: Tensor) -> Tensor:
+    def _probe(
+        self,
+        t: int,
+        uploads: Uploads,
+        j: int,
+        updates: Tensor,
+    ) -> Tensor:
         """The server's rule for an adversary's trials: with another random key, and without
         changing the server's memory.
         """
@@ -346,7 +352,12 @@ class Training:
             logits=lambda params, x: flat.logits(replace(self.state[j], params=params), x),
         )
 
-        def train(params: Tensor, x: Tensor, y: Tensor, epochs: int) -> Tensor:
+        def train(
+            params: Tensor,
+            x: Tensor,
+            y: Tensor,
+            epochs: int,
+        ) -> Tensor:
             bench = Bench(setup, replace(self.state[j], params=params), t)
             self.trainer.key_module(t, j, "server module")
             return params + bench.train(x, y, epochs, ctx.generator)
@@ -375,7 +386,12 @@ class Training:
             self.state.counts[j] = mean_counts(weights, uploads.counts[rows])
         return steps
 
-    def _weights(self, t: int, uploads: Uploads, rows: list[int]) -> Tensor:
+    def _weights(
+        self,
+        t: int,
+        uploads: Uploads,
+        rows: list[int],
+    ) -> Tensor:
         """Weights [rows] of FedAvg; with ``weight_order: shuffled`` those of other rows (released
         code).
         """

@@ -52,7 +52,11 @@ class SGD:
     """
 
     def __init__(
-        self, params: Tensor, grads: Tensor, momentum: float = 0.0, weight_decay: float = 0.0
+        self,
+        params: Tensor,
+        grads: Tensor,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
     ) -> None:
         self._params = params
         self._grads = grads
@@ -186,7 +190,10 @@ class Adam:
 
 
 def make_optimizer(
-    optimizer: Optimizer, params: Tensor, grads: Tensor, moments: dict[int, State] | None = None
+    optimizer: Optimizer,
+    params: Tensor,
+    grads: Tensor,
+    moments: dict[int, State] | None = None,
 ) -> SGD | Adam:
     """The optimiser that the suite gives the federation's clients, for rows of ``params`` and
     ``grads`` [G, P]. ``moments``: of clients, where the suite lets them live on.

@@ -236,12 +236,22 @@ class Parties:
         """The memory of a party, which lasts for the run."""
         return self._memories.setdefault(party, {})
 
-    def key(self, phase: str, round: int, client: int = 0) -> int:
+    def key(
+        self,
+        phase: str,
+        round: int,
+        client: int = 0,
+    ) -> int:
         """Key of a defense's random draws in one phase."""
         return key_for(self._setup.seed, f"defense:{phase}", round, client)
 
     def member(
-        self, phase: str, round: int, k: int, data: MemberData, start: Tensor
+        self,
+        phase: str,
+        round: int,
+        k: int,
+        data: MemberData,
+        start: Tensor,
     ) -> MemberContext:
         """Client ``k``, which received ``start`` [P]; the model is the live one."""
         setup = self._setup
@@ -264,7 +274,11 @@ class Parties:
         )
 
     def coalition(
-        self, phase: str, round: int, members: tuple[int, ...], present: tuple[int, ...]
+        self,
+        phase: str,
+        round: int,
+        members: tuple[int, ...],
+        present: tuple[int, ...],
     ) -> CoalitionContext:
         """The coordinator of the coalition of these ``members`` with those of them that are
         ``present``.
@@ -325,7 +339,12 @@ class Parties:
             knowledge = replace(knowledge, rule=rule)
         return knowledge
 
-    def answer_context(self, round: int, j: int, served: tuple[int, ...]) -> AnswerContext:
+    def answer_context(
+        self,
+        round: int,
+        j: int,
+        served: tuple[int, ...],
+    ) -> AnswerContext:
         """The context for answers of global model ``j`` after ``round``, which serves the members
         ``served``.
 

@@ -154,7 +154,13 @@ class StackedGroup(Group):
         self.tools.row = i
         torch.random.default_generator.set_state(self._random[i])
 
-    def work_as(self, i: int, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    def work_as(
+        self,
+        i: int,
+        work: Callable[..., Any],
+        *args: Any,
+        **named: Any,
+    ) -> Any:
         self.show(i)
         result = work(*args, **named)
         self._random[i] = torch.random.default_generator.get_state()
@@ -250,7 +256,12 @@ class Stack(NamedTuple):
         return Stack(self.x[:m, s], self.y[:m, s], soft, self.weight[:m, s])
 
 
-def _stacked(turns: Sequence[Turn], drawn: Sequence[list[Tensor]], first: int, width: int) -> Stack:
+def _stacked(
+    turns: Sequence[Turn],
+    drawn: Sequence[list[Tensor]],
+    first: int,
+    width: int,
+) -> Stack:
     """Batches of up to ``width`` samples from step ``first`` on, [m, S, B, ...]; what is past a
     client's own is a copy of one of its samples.
     """
@@ -276,7 +287,12 @@ def _stacked(turns: Sequence[Turn], drawn: Sequence[list[Tensor]], first: int, w
     )
 
 
-def _places(selection: Selection, picks: list[Tensor], steps: int, width: int) -> Tensor:
+def _places(
+    selection: Selection,
+    picks: list[Tensor],
+    steps: int,
+    width: int,
+) -> Tensor:
     """Places [steps * width], in a client's data, of its batches and of what fills them up."""
     if not picks:
         return selection.index.new_zeros(steps * width)
@@ -344,7 +360,13 @@ class GroupTools(MemberTools):
         self._batches = {}
 
     def clipped_gradient(  # type: ignore[override]
-        self, model: nn.Module, x: Tensor, y: Tensor, bound: float, views: int, task: Task
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        bound: float,
+        views: int,
+        task: Task,
     ) -> Tensor:
         """See ``numerics.gradients.clipped_gradient``."""
         batch = self._batches.get(self.row)

@@ -128,7 +128,12 @@ class Trainer:
         standard = "local_train" not in turn.phases or bool(turn.used.any())
         self.usage.end(turn, standard or torch.equal(self.flat.params, turn.start.params))
 
-    def key_module(self, round: int, client: int, purpose: str = "module") -> None:
+    def key_module(
+        self,
+        round: int,
+        client: int,
+        purpose: str = "module",
+    ) -> None:
         """Seed torch's global generators (dropout, third-party code), so that results do not depend
         on the order of clients.
         """
@@ -156,7 +161,13 @@ class Trainer:
             if clients:
                 group.optimizer.step(lr, clients)
 
-    def _context(self, turn: Turn, n: int, e: int, group: Group) -> MemberContext:
+    def _context(
+        self,
+        turn: Turn,
+        n: int,
+        e: int,
+        group: Group,
+    ) -> MemberContext:
         """The context of an epoch, which has draws of its own in each pass."""
         assert turn.ctx is not None  # of a member
         key = self._key(f"defense:pass{n}:epoch{e}" if n else f"defense:epoch{e}", turn)
@@ -176,7 +187,10 @@ class Trainer:
         return drawn
 
     def _step(
-        self, group: Group, sizes: dict[int, int], contexts: dict[int, MemberContext]
+        self,
+        group: Group,
+        sizes: dict[int, int],
+        contexts: dict[int, MemberContext],
     ) -> list[int]:
         """Fill the gradients of one step. Returns the clients that have one.
 
@@ -203,12 +217,25 @@ class Trainer:
             group.grads[i].copy_(gradient)
         return [*gradients, *rest]
 
-    def _call(self, group: Group, i: int, name: str, batch: Batch, ctx: MemberContext) -> Any:
+    def _call(
+        self,
+        group: Group,
+        i: int,
+        name: str,
+        batch: Batch,
+        ctx: MemberContext,
+    ) -> Any:
         """The answer of client ``i``'s phase of a batch."""
         place = group.turns[i].place
         return group.work_as(i, call_phase, self.defense, name, batch, ctx, where=place)
 
-    def _request(self, group: Group, i: int, batch: Batch, ctx: MemberContext) -> GradientRequest:
+    def _request(
+        self,
+        group: Group,
+        i: int,
+        batch: Batch,
+        ctx: MemberContext,
+    ) -> GradientRequest:
         defense = self.defense
         place = group.turns[i].place
         if "loss" not in self.acting:
@@ -223,7 +250,10 @@ class Trainer:
     # -- an upload ---------------------------------------------------------------------------------
 
     def upload(
-        self, update: Tensor, context: Callable[[str], MemberContext], causes: Causes
+        self,
+        update: Tensor,
+        context: Callable[[str], MemberContext],
+        causes: Causes,
     ) -> Tensor:
         """The member's update [P] after every phase of stage ``upload``."""
         for name in self.of_upload:

@@ -121,7 +121,10 @@ class Epochs:
     """
 
     def __init__(
-        self, count: int, run: Callable[[int, int], None], restart: Callable[[], None]
+        self,
+        count: int,
+        run: Callable[[int, int], None],
+        restart: Callable[[], None],
     ) -> None:
         self._count = count
         self._run = run

@@ -128,7 +128,10 @@ class _Replicates:
 
 
 def _resamples(
-    member: ndarray, draws: SharedDraws, rng: Generator, n: int
+    member: ndarray,
+    draws: SharedDraws,
+    rng: Generator,
+    n: int,
 ) -> Iterator[tuple[slice, ndarray, ndarray]]:
     """Chunks (rows, members [b, P], non-members [b, N]): how often each candidate is in each
     resample of its class.

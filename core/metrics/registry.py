@@ -174,7 +174,10 @@ def group_masks(
 
 
 def _score(
-    scores: ndarray, member: ndarray, rng: np.random.Generator, draws: SharedDraws | None
+    scores: ndarray,
+    member: ndarray,
+    rng: np.random.Generator,
+    draws: SharedDraws | None,
 ) -> Score:
     n_members = int(member.sum())
     values = {m.name: Estimate(m.value(scores, member)) for m in METRICS}

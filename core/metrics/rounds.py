@@ -47,7 +47,10 @@ class RoundReport:
 
 
 def round_report(
-    scores: ndarray, member: ndarray, rng: Generator, shuffles: int = 20
+    scores: ndarray,
+    member: ndarray,
+    rng: Generator,
+    shuffles: int = 20,
 ) -> RoundReport:
     """Last, calibrated and best round of ``scores`` [R, n] against ``member`` [n].
 
@@ -320,7 +323,12 @@ def _counted(kind: ndarray) -> ndarray:
     return np.asarray(kind != EXCLUDED)
 
 
-def _shuffled(counted: ndarray, members: int, rng: Generator, n: int) -> ndarray:
+def _shuffled(
+    counted: ndarray,
+    members: int,
+    rng: Generator,
+    n: int,
+) -> ndarray:
     """[n, m] bool: shuffled memberships of the m candidates that count, ``members`` in each.
 
     A shuffle orders all candidates, so that excluded ones do not change the order of the others.

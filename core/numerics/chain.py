@@ -46,7 +46,12 @@ class Chain:
     :meth:`of_clients` serves this model.
     """
 
-    def __init__(self, flat: FlatModel, links: list[Link], grads: Tensor) -> None:
+    def __init__(
+        self,
+        flat: FlatModel,
+        links: list[Link],
+        grads: Tensor,
+    ) -> None:
         self._module = flat.module
         self._task = flat.task
         self._links = links
@@ -104,7 +109,13 @@ class Chain:
 
     @unfilled()
     @torch.no_grad()
-    def clipped(self, x: Tensor, target: Tensor, weight: Tensor, bound: float) -> None:
+    def clipped(
+        self,
+        x: Tensor,
+        target: Tensor,
+        weight: Tensor,
+        bound: float,
+    ) -> None:
         """Fill them with the sum over the samples of ``weight`` times the loss's gradient, clipped
         to the L2 norm ``bound``; of linear layers only. See ``gradients.clipped_gradient``.
         """
@@ -245,7 +256,12 @@ class Graph:
     logits.
     """
 
-    def __init__(self, module: nn.Module, trainable: list[nn.Parameter], x: Tensor) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        trainable: list[nn.Parameter],
+        x: Tensor,
+    ) -> None:
         self._module = module
         self._trainable = trainable
         self._x = x

@@ -135,7 +135,12 @@ class FlatModel:
     parameters only; the elements of all other buffers travel as int64.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device, task: Task = DEFAULT_TASK) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        device: torch.device,
+        task: Task = DEFAULT_TASK,
+    ) -> None:
         self.module = module.to(device)
         self.task = task
         self.trainable = [p for p in module.parameters() if p.requires_grad]
@@ -167,7 +172,11 @@ class FlatModel:
             b.copy_(part.view_as(b))
 
     def rows(
-        self, x: Tensor, y: Tensor, purpose: Purpose, generator: torch.Generator | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        purpose: Purpose,
+        generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Inputs and target of samples; see :func:`task_rows`."""
         return task_rows(self.module, self.task, x, y, purpose, generator)

@@ -41,7 +41,12 @@ class Directions:
     bias: Tensor | None
 
 
-def linear(layer: nn.Linear, a: Tensor, b: Tensor, u: Directions) -> Contribution:
+def linear(
+    layer: nn.Linear,
+    a: Tensor,
+    b: Tensor,
+    u: Directions,
+) -> Contribution:
     """Contribution from ``a`` [n, *rows, d] and ``b`` [n, *rows, p]. With one row a sample, neither
     g nor an [n, M, p] is built.
     """
@@ -68,7 +73,12 @@ def _linear_rows(a: Tensor, b: Tensor, u: Directions) -> Contribution:
     return _add(_sliced(outer, a, a.shape[2] * b.shape[2]), bias)
 
 
-def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, u: Directions) -> Contribution:
+def conv2d(
+    layer: nn.Conv2d,
+    a: Tensor,
+    b: Tensor,
+    u: Directions,
+) -> Contribution:
     """Contribution from ``a`` [n, c, h, w] and ``b`` [n, p, h', w']: g = B A^T with A the unfolded
     input, group by group.
     """
@@ -94,7 +104,12 @@ def padded(layer: nn.Conv2d, a: Tensor) -> Tensor:
     return pad(a, sides, mode=mode) if any(sides) else a
 
 
-def affine(layer: Any, a: Tensor, b: Tensor, u: Directions) -> Contribution:
+def affine(
+    layer: Any,
+    a: Tensor,
+    b: Tensor,
+    u: Directions,
+) -> Contribution:
     """Contribution of a norm; batch norm: with running statistics."""
     scale, shift = affine_rows(layer, a, b)
     return _add(_contract(scale, u.weight), _contract(shift, u.bias))
@@ -177,7 +192,12 @@ def has_hooks(layer: nn.Module) -> bool:
     return any(hooks) or "forward" in vars(layer) or _has_any_global_hook()
 
 
-def has_samples_first(layer: nn.Module, a: Tensor, out: Tensor, n: int) -> bool:
+def has_samples_first(
+    layer: nn.Module,
+    a: Tensor,
+    out: Tensor,
+    n: int,
+) -> bool:
     """Whether input and output have n samples on an axis of their own, the first."""
     if isinstance(layer, nn.LayerNorm):
         axes = 1 + len(layer.normalized_shape)

@@ -34,7 +34,12 @@ class Link(ABC):
     """of the last ``forward``, of a layer with parameters"""
 
     def __init__(
-        self, layer: nn.Module, values: Tensors, grads: Tensors, fresh: bool, clients: bool = False
+        self,
+        layer: nn.Module,
+        values: Tensors,
+        grads: Tensors,
+        fresh: bool,
+        clients: bool = False,
     ) -> None:
         self.layer = layer
         self.values = values

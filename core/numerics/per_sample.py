@@ -22,7 +22,12 @@ from fedbench.core.words import error_text, one_line
 _refusals: WeakKeyDictionary[Module, dict[bool, str]] = WeakKeyDictionary()
 
 
-def per_sample_gradients(model: Module, x: Tensor, y: Tensor, task: Task = DEFAULT_TASK) -> Tensor:
+def per_sample_gradients(
+    model: Module,
+    x: Tensor,
+    y: Tensor,
+    task: Task = DEFAULT_TASK,
+) -> Tensor:
     """Gradients [B, P] of the loss of each row at the model's current parameters, in its current
     mode.
 
@@ -72,7 +77,12 @@ def trainable_of(model: Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def _at_once(model: Module, x: Tensor, y: Tensor, task: Task) -> Tensor:
+def _at_once(
+    model: Module,
+    x: Tensor,
+    y: Tensor,
+    task: Task,
+) -> Tensor:
     params = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
     def loss(params: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
@@ -83,7 +93,12 @@ def _at_once(model: Module, x: Tensor, y: Tensor, task: Task) -> Tensor:
     return torch.cat([grads[name].flatten(1) for name in params], dim=1)
 
 
-def _one_by_one(model: Module, x: Tensor, y: Tensor, task: Task) -> Tensor:
+def _one_by_one(
+    model: Module,
+    x: Tensor,
+    y: Tensor,
+    task: Task,
+) -> Tensor:
     trainable = trainable_of(model)
     out = trainable[0].new_empty(len(x), sum(p.numel() for p in trainable))
     # cuDNN's recurrent layers have no backward pass in eval mode; torch's own kernels have one
@@ -138,7 +153,12 @@ def set_random_state(state: RandomState) -> None:
 
 
 @torch.no_grad()
-def gradient_rows(model: Module, x: Tensor, y: Tensor, task: Task = DEFAULT_TASK) -> Tensor:
+def gradient_rows(
+    model: Module,
+    x: Tensor,
+    y: Tensor,
+    task: Task = DEFAULT_TASK,
+) -> Tensor:
     """Per-sample gradients [B, P] of ``x`` [B, *input] and ``y`` [B, ...], to rounding those of
     ``per_sample_gradients``, to which models that are no chain of layers are left.
 
@@ -162,7 +182,12 @@ def gradient_rows(model: Module, x: Tensor, y: Tensor, task: Task = DEFAULT_TASK
         return out
 
 
-def _fill_weight(layer: Any, a: Tensor, b: Tensor, weight: Tensor) -> None:
+def _fill_weight(
+    layer: Any,
+    a: Tensor,
+    b: Tensor,
+    weight: Tensor,
+) -> None:
     if isinstance(layer, nn.Linear):
         torch.mul(b[:, :, None], a[:, None], out=weight.unflatten(1, layer.weight.shape))
     elif isinstance(layer, nn.Conv2d):

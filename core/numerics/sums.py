@@ -40,7 +40,13 @@ class Part(NamedTuple):
     """adds sum_i c_i g_i, for c [n], to what the rule was to add ``into``"""
 
 
-def linear(layer: nn.Linear, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
+def linear(
+    layer: nn.Linear,
+    a: Tensor,
+    b: Tensor,
+    views: int,
+    into: Directions,
+) -> Part:
     """Contribution from ``a`` [n * views, *rows, d] and ``b`` [n * views, *rows, p]: g = sum_t b_t
     a_t^T over all rows of a sample.
     """
@@ -82,7 +88,13 @@ def _one_row(a: Tensor, b: Tensor, into: Directions) -> Part:
     return Part(sq, add)
 
 
-def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
+def conv2d(
+    layer: nn.Conv2d,
+    a: Tensor,
+    b: Tensor,
+    views: int,
+    into: Directions,
+) -> Part:
     """Contribution from ``a`` [n * views, c, h, w] and ``b`` [n * views, p, h', w']."""
     n = len(a) // views
     positions = views * math.prod(b.shape[2:])
@@ -126,7 +138,13 @@ def per_row_weights(layer: nn.Conv2d, a: Tensor, b: Tensor) -> Tensor:
     return (outputs.mT @ _columns(layer, a, 1)).reshape(len(a), -1)
 
 
-def affine(layer: Any, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
+def affine(
+    layer: Any,
+    a: Tensor,
+    b: Tensor,
+    views: int,
+    into: Directions,
+) -> Part:
     """Contribution of a norm; batch norm: with running statistics."""
     scale, shift = (_by_view(rows, views) for rows in affine_rows(layer, a, b))
     return _both(_kept(scale, into.weight), _kept(shift, into.bias))

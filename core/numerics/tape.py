@@ -87,7 +87,10 @@ def _seeded(device: torch.device) -> Iterator[None]:
 
 
 def _reached(
-    model: Module, layers: Collection[Module], x: Tensor, generator: torch.Generator
+    model: Module,
+    layers: Collection[Module],
+    x: Tensor,
+    generator: torch.Generator,
 ) -> set[tuple[Module, int]] | None:
     """The (layer, i) where the gradient of sample i's logits reaches row i of the layer's output;
     None if it reaches another row.
@@ -107,7 +110,10 @@ def _reached(
 
 
 def _outputs(
-    model: Module, layers: Collection[Module], x: Tensor, generator: torch.Generator
+    model: Module,
+    layers: Collection[Module],
+    x: Tensor,
+    generator: torch.Generator,
 ) -> tuple[Tensor, list[tuple[Module, GradientEdge]]]:
     """Logits at random parameters, and the edge of each layer's output as returned, even if it is
     overwritten later.

@@ -22,7 +22,12 @@ class Normalised(Module):
     others as bytes; ``module`` gets the same numbers. mean, std: one value a channel.
     """
 
-    def __init__(self, module: Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    def __init__(
+        self,
+        module: Module,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+    ) -> None:
         super().__init__()
         self.module = module
         # Not floating-point buffers: those travel with a client's upload and are averaged.

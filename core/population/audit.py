@@ -245,7 +245,13 @@ def pooled_set(
     return _shuffled(target, [(ids[inside], MEMBER, owner[inside]), (outside, OFL, -1)], rng)
 
 
-def _require(option: str, wanted: int, available: int, origin: str, remedy: str) -> None:
+def _require(
+    option: str,
+    wanted: int,
+    available: int,
+    origin: str,
+    remedy: str,
+) -> None:
     if wanted > available:
         raise UserError(
             f"audit.{option} = {wanted}, but {origin} has {available} samples: lower it, or "
@@ -253,7 +259,12 @@ def _require(option: str, wanted: int, available: int, origin: str, remedy: str)
         )
 
 
-def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> ndarray:
+def mask_set(
+    shards: Shards,
+    malicious: int,
+    size: int,
+    seed: int,
+) -> ndarray:
     """[size] ids of the adversary's own samples, drawn from its clients' data. Raises ``UserError``
     beyond what they hold.
     """
@@ -271,7 +282,12 @@ def free_holdout(n_train: int, n_holdout: int, audits: list[AuditSet]) -> ndarra
     return np.setdiff1d(np.arange(n_train, n_train + n_holdout), pool_of(audits))
 
 
-def own_set(free: ndarray, size: int, owner: str, seed: int) -> ndarray:
+def own_set(
+    free: ndarray,
+    size: int,
+    owner: str,
+    seed: int,
+) -> ndarray:
     """[size] ids out of ``free`` for the server's root set or the attacker's shadow models.
 
     ``owner``: in words. Raises ``UserError`` when fewer are left.

@@ -54,14 +54,22 @@ def make_groups(spec: Sequence[Mapping[str, Any]], clients: int, seed: int) -> G
 
 
 def _within(
-    spec: Sequence[Mapping[str, Any]], kind: str, of_client: ndarray, draws: ndarray
+    spec: Sequence[Mapping[str, Any]],
+    kind: str,
+    of_client: ndarray,
+    draws: ndarray,
 ) -> ndarray:
     ends = np.array([g.get(kind) or (math.nan, math.nan) for g in spec], dtype=np.float64)
     low, high = ends[of_client].T
     return low + (high - low) * draws
 
 
-def thresholds(low: float, high: float, clients: int, seed: int) -> ndarray:
+def thresholds(
+    low: float,
+    high: float,
+    clients: int,
+    seed: int,
+) -> ndarray:
     """[K] each client's own bound on the attack's accuracy, uniform in [low, high] (IFCA-MIR,
     section 5.2.2).
     """

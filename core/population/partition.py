@@ -26,7 +26,12 @@ def iid(attribute: ndarray, clients: int, rng: Generator) -> Shards:
     return [np.sort(part) for part in np.array_split(rng.permutation(len(attribute)), clients)]
 
 
-def dirichlet(attribute: ndarray, clients: int, rng: Generator, beta: float) -> Shards:
+def dirichlet(
+    attribute: ndarray,
+    clients: int,
+    rng: Generator,
+    beta: float,
+) -> Shards:
     """For each class, client shares drawn from Dirichlet(beta * 1_K); beta = inf is an equal split.
 
     Source: Hsu et al., 2019, as FedMIA and CoFedMID use it. Cut points are rounded, so no remainder
@@ -39,7 +44,12 @@ def dirichlet(attribute: ndarray, clients: int, rng: Generator, beta: float) -> 
     return [np.sort(np.concatenate(of_client)) for of_client in zip(*parts, strict=True)]
 
 
-def dirichlet_sizes(attribute: ndarray, clients: int, rng: Generator, beta: float) -> Shards:
+def dirichlet_sizes(
+    attribute: ndarray,
+    clients: int,
+    rng: Generator,
+    beta: float,
+) -> Shards:
     """Client SIZES from one draw from Dirichlet(beta * 1_K); labels stay IID.
 
     Source: "Dirichlet non-IID" in MemberShield's released code (docs/methods/quirks.md#m2).
@@ -58,7 +68,12 @@ def _split(ids: ndarray, shares: ndarray) -> list[ndarray]:
     return np.split(ids, np.round(np.cumsum(shares)[:-1] * len(ids)).astype(int))
 
 
-def group_bias(attribute: ndarray, clients: int, rng: Generator, bias: float) -> Shards:
+def group_bias(
+    attribute: ndarray,
+    clients: int,
+    rng: Generator,
+    bias: float,
+) -> Shards:
     """Label skew by groups of clients.
 
     A sample goes to its label's group with probability ``bias`` (q), to each other group with
@@ -83,7 +98,12 @@ def group_bias(attribute: ndarray, clients: int, rng: Generator, bias: float) ->
     return shards
 
 
-def _preferred(home: ndarray, groups: int, bias: float, rng: Generator) -> ndarray:
+def _preferred(
+    home: ndarray,
+    groups: int,
+    bias: float,
+    rng: Generator,
+) -> ndarray:
     """[n] group of each sample: its home [n] with probability ``bias``, else another one."""
     elsewhere = (home + rng.integers(1, max(groups, 2), len(home))) % groups
     return np.where(rng.random(len(home)) < bias, home, elsewhere)
@@ -296,7 +316,11 @@ def _too_few(attribute: ndarray, name: str, share: float) -> str:
 
 
 def cut(
-    attribute: ndarray, validation: float, test: float, seed: int, client: int
+    attribute: ndarray,
+    validation: float,
+    test: float,
+    seed: int,
+    client: int,
 ) -> tuple[ndarray, ndarray, ndarray]:
     """Sorted positions of the (training, validation, test) part of a client's samples.
 
@@ -321,7 +345,10 @@ def cut(
 
 
 def _taken_out(
-    counts: ndarray, validation: float, test: float, tie_order: ndarray
+    counts: ndarray,
+    validation: float,
+    test: float,
+    tie_order: ndarray,
 ) -> tuple[ndarray, ndarray]:
     """Samples of each class [C] that leave training, and those of them that are tested on."""
     divisible = np.where(counts > 1, counts, 0)
@@ -351,7 +378,11 @@ def largest_remainder(exact: ndarray, total: int) -> ndarray:
 
 
 def _rounded(
-    exact: ndarray, least: ndarray, most: ndarray, total: int, tie_order: ndarray
+    exact: ndarray,
+    least: ndarray,
+    most: ndarray,
+    total: int,
+    tie_order: ndarray,
 ) -> ndarray:
     """[C] integers from ``least`` to ``most`` (at most one more) with a sum nearest to ``total``.
 

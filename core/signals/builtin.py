@@ -227,7 +227,12 @@ class Robustness(Signal):
                 share[rows] = self._share(probe, probe.y[rows], perturbed(x[rows]))
         return share
 
-    def _share(self, probe: Probe, y: Tensor, copies: Iterator[Tensor]) -> Tensor:
+    def _share(
+        self,
+        probe: Probe,
+        y: Tensor,
+        copies: Iterator[Tensor],
+    ) -> Tensor:
         right = [probe.model(copy).argmax(1) == y for copy in copies]
         return torch.stack(right).float().mean(0)
 

@@ -67,7 +67,11 @@ def coalition_of_row(row: int) -> int | None:
 
 
 def rows_of(
-    views: set[View], clients: int, members: tuple[int, ...], n_models: int = 1, coalitions: int = 0
+    views: set[View],
+    clients: int,
+    members: tuple[int, ...],
+    n_models: int = 1,
+    coalitions: int = 0,
 ) -> list[int]:
     """Ids of the rows that these views see: clients' uploads, global models, means of coalitions.
 
@@ -257,7 +261,11 @@ class Recorder:
         return models
 
     def _mean(
-        self, clients: list[int], indices: list[int], uploads: Uploads, updates: Tensor
+        self,
+        clients: list[int],
+        indices: list[int],
+        uploads: Uploads,
+        updates: Tensor,
     ) -> RowModel:
         """Weighted mean A_t = sum n_k L_k / sum n_k (docs/methods/signals.md#rows)."""
         n = torch.tensor([float(self.sizes[k]) for k in clients], device=self.x.device)
@@ -270,7 +278,12 @@ class Recorder:
         counts = mean_counts(share, uploads.counts[indices])
         return RowModel(starts[0], update, share @ uploads.buffers[indices], counts)
 
-    def _put(self, name: str, positions: int | list[int], values: Tensor) -> None:
+    def _put(
+        self,
+        name: str,
+        positions: int | list[int],
+        values: Tensor,
+    ) -> None:
         self._values[name][len(self.rounds), positions] = values.to(torch.float32).cpu().numpy()
 
     @torch.no_grad()

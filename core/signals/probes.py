@@ -32,7 +32,11 @@ class CopiedProbe(Probe):
     """A probe that copies each field on first access: most signals read two of the five."""
 
     def __init__(
-        self, module: nn.Module, task: Task, target: Tensor, **copies: Callable[[], Any]
+        self,
+        module: nn.Module,
+        task: Task,
+        target: Tensor,
+        **copies: Callable[[], Any],
     ) -> None:
         fields = {"task": task, "target": target.clone()}
         self.__dict__ |= {"_module": module, "_copies": copies} | fields
@@ -99,7 +103,13 @@ class SignalCall:
                 f"{bad} of its {len(values)} {kind} are not finite, though the logits are"
             )
 
-    def _chunk(self, update: Tensor, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
+    def _chunk(
+        self,
+        update: Tensor,
+        x: Tensor,
+        y: Tensor,
+        logits: Tensor,
+    ) -> Tensor:
         probe = CopiedProbe(
             self._flat.module,
             self._flat.task,
