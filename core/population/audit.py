@@ -96,7 +96,9 @@ class AuditSet:
 
     def in_mix(self) -> ndarray:
         """[n] bool: members and the non-members in the mix of outside and inside ones."""
-        return ~self.extra if len(self.extra) else np.ones(len(self.ids), bool)
+        if not len(self.extra):
+            return np.ones(len(self.ids), bool)
+        return ~self.extra
 
     def digest(self) -> str:
         """Hex sha256 of the ordered lists."""

@@ -23,7 +23,8 @@ Shards = list[ndarray]
 
 def iid(attribute: ndarray, clients: int, rng: Generator) -> Shards:
     """Equal shares of a random permutation (sizes differ by at most one)."""
-    return [np.sort(part) for part in np.array_split(rng.permutation(len(attribute)), clients)]
+    order = rng.permutation(len(attribute))
+    return [np.sort(part) for part in np.array_split(order, clients)]
 
 
 def dirichlet(
@@ -55,7 +56,8 @@ def dirichlet_sizes(
     Source: "Dirichlet non-IID" in MemberShield's released code (docs/methods/quirks.md#m2).
     """
     shares = _shares(clients, rng, beta)
-    return [np.sort(part) for part in _split(rng.permutation(len(attribute)), shares)]
+    order = rng.permutation(len(attribute))
+    return [np.sort(part) for part in _split(order, shares)]
 
 
 def _shares(clients: int, rng: Generator, beta: float) -> ndarray:
@@ -65,7 +67,8 @@ def _shares(clients: int, rng: Generator, beta: float) -> ndarray:
 
 
 def _split(ids: ndarray, shares: ndarray) -> list[ndarray]:
-    return np.split(ids, np.round(np.cumsum(shares)[:-1] * len(ids)).astype(int))
+    ends = np.cumsum(shares)[:-1] * len(ids)
+    return np.split(ids, np.round(ends).astype(int))
 
 
 def group_bias(
@@ -93,7 +96,8 @@ def group_bias(
     for g in range(groups):
         serving = range(g, clients, groups)
         members = rng.permutation(np.flatnonzero(group == g))
-        for k, part in zip(serving, np.array_split(members, len(serving)), strict=True):
+        parts = np.array_split(members, len(serving))
+        for k, part in zip(serving, parts, strict=True):
             shards[k] = np.sort(part)
     return shards
 
@@ -105,8 +109,10 @@ def _preferred(
     rng: Generator,
 ) -> ndarray:
     """[n] group of each sample: its home [n] with probability ``bias``, else another one."""
-    elsewhere = (home + rng.integers(1, max(groups, 2), len(home))) % groups
-    return np.where(rng.random(len(home)) < bias, home, elsewhere)
+    n = len(home)
+    elsewhere = (home + rng.integers(1, max(groups, 2), n)) % groups
+    stays = rng.random(n) < bias
+    return np.where(stays, home, elsewhere)
 
 
 _RULES: dict[str, Callable[..., Shards]] = {
@@ -205,7 +211,8 @@ class Split:
 
     def validated(self) -> ndarray:
         """Ids of validation samples that are in no test part; the audit excludes them."""
-        return np.setdiff1d(np.concatenate(self.validation), np.concatenate(self.test))
+        watched = np.concatenate(self.validation)
+        return np.setdiff1d(watched, np.concatenate(self.test))
 
     def trained_by(self) -> ndarray:
         """[n_train + n_holdout] the client that trains on a sample, -1 for none."""
@@ -237,10 +244,11 @@ class Split:
         their images' deformation.
         """
         if self.has_test:
-            parts = [np.zeros(0, np.int64), *(self.test[k] for k in clients)]
-            ids = np.sort(np.concatenate(parts))
+            parts = [self.test[k] for k in clients]
+            ids = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
             return Outsiders(ids=ids, origin=f"the test part of {words}", remedy="federation.test")
-        free = np.flatnonzero(np.isin(np.arange(self.n_holdout) % len(self.train), clients))
+        owners = np.arange(self.n_holdout) % len(self.train)
+        free = np.flatnonzero(np.isin(owners, clients))
         outsiders = Outsiders(ids=self.n_train + free)
         if len(clients) == len(self.train):
             return outsiders
@@ -259,7 +267,13 @@ def whole(shards: Shards, n_holdout: int) -> Split:
     """Clients that train on all they hold."""
     empty = [np.zeros(0, np.int64)] * len(shards)
     n_train = sum(len(s) for s in shards)
-    return Split(train=shards, validation=empty, test=empty, n_train=n_train, n_holdout=n_holdout)
+    return Split(
+        train=shards,
+        validation=empty,
+        test=empty,
+        n_train=n_train,
+        n_holdout=n_holdout,
+    )
 
 
 def cut_all(
@@ -289,17 +303,21 @@ def cut_all(
     shares = {"training": 1.0 - validation - test, "validation": validation, "test": test}
     parts: list[Shards] = []
     for i, (name, share) in enumerate(shares.items()):
-        parts.append([shard[positions[i]] for shard, positions in zip(shards, cuts, strict=True)])
+        pairs = zip(shards, cuts, strict=True)
+        parts.append([shard[positions[i]] for shard, positions in pairs])
         empty = [k for k, ids in enumerate(parts[i]) if not len(ids)]
         if share and empty:
+            k = empty[0]
+            remedy = "a larger share" if i else "smaller shares"
             raise UserError(
-                f"client {empty[0]} {_too_few(attribute[shards[empty[0]]], name, share)}; "
-                f"{len(empty)} of {len(shards)} clients, seed {seed}): use "
-                f"{'a larger share' if i else 'smaller shares'}, {_REMEDIES[rule]}fewer clients or "
-                "more data"
+                f"client {k} {_too_few(attribute[shards[k]], name, share)}; "
+                f"{len(empty)} of {len(shards)} clients, seed {seed}): use {remedy}, "
+                f"{_REMEDIES[rule]}fewer clients or more data"
             )
     train, validated, tested = parts
-    return replace(split, train=train, validation=tested if on_test else validated, test=tested)
+    if on_test:
+        validated = tested
+    return replace(split, train=train, validation=validated, test=tested)
 
 
 def _too_few(attribute: ndarray, name: str, share: float) -> str:
@@ -337,11 +355,12 @@ def cut(
     parts: list[list[ndarray]] = [[np.zeros(0, np.int64)] for _ in range(3)]
     for c, count in enumerate(counts):
         members = rng.permutation(np.flatnonzero(label == c))
-        pieces = np.split(members, [count - out[c], count - tested[c]])
+        ends = [count - out[c], count - tested[c]]
+        pieces = np.split(members, ends)
         for part, piece in zip(parts, pieces, strict=True):
             part.append(piece)
-    train, validated, test_part = (np.sort(np.concatenate(part)) for part in parts)
-    return train, validated, test_part
+    train, validated, test_part = map(np.concatenate, parts)
+    return np.sort(train), np.sort(validated), np.sort(test_part)
 
 
 def _taken_out(
@@ -358,7 +377,8 @@ def _taken_out(
     exact_test = _exact(divisible * test)
     shares = np.array([1.0 - validation - test, test, validation])
     _, n_test, n_validation = largest_remainder(_exact(n * shares), n).tolist()
-    out = _rounded(exact, np.floor(exact), np.ceil(exact), n_validation + n_test, tie_order)
+    n_out = n_validation + n_test
+    out = _rounded(exact, np.floor(exact), np.ceil(exact), n_out, tie_order)
     # the rest is validated on: the bounds leave both within one sample of their shares
     least = np.maximum(np.floor(exact_test), out - np.ceil(exact_validation))
     most = np.minimum(np.ceil(exact_test), out - np.floor(exact_validation))
@@ -373,7 +393,9 @@ def _exact(shares: ndarray) -> ndarray:
 def largest_remainder(exact: ndarray, total: int) -> ndarray:
     """Integers with the sum ``total``: largest remainders are rounded up, the first of equals."""
     sizes = np.floor(exact).astype(int)
-    sizes[np.argsort(sizes - exact, kind="stable")[: total - int(sizes.sum())]] += 1
+    rest = total - int(sizes.sum())
+    largest = np.argsort(sizes - exact, kind="stable")
+    sizes[largest[:rest]] += 1
     return sizes
 
 
@@ -391,6 +413,8 @@ def _rounded(
     """
     sizes = least.astype(int)
     raisable = tie_order[(most > least)[tie_order]]
-    first = raisable[np.argsort((least - exact)[raisable], kind="stable")]
-    sizes[first[: max(0, total - int(sizes.sum()))]] += 1
+    excess = (least - exact)[raisable]
+    first = raisable[np.argsort(excess, kind="stable")]
+    rest = max(0, total - int(sizes.sum()))
+    sizes[first[:rest]] += 1
     return sizes
