@@ -167,8 +167,9 @@ def _require_images(x: ndarray, groups: Groups) -> None:
     lit = (~np.isnan(factors) & (factors != 1)).any()
     if lit and x.dtype == np.float32 and x.size and not 0 <= x.min() <= x.max() <= 1:
         raise UserError(
-            "groups: brightness needs intensities, uint8 or floats in 0..1, and the samples reach from "
-            f"{x.min():g} to {x.max():g}; use a data set of uint8 images, or scale them to 0..1"
+            "groups: brightness needs intensities, uint8 or floats in 0..1, and the samples reach "
+            f"from {x.min():g} to {x.max():g}; use a data set of uint8 images, or scale them to "
+            "0..1"
         )
 
 
