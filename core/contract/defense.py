@@ -185,7 +185,7 @@ def innermost(defense: Defense) -> list[Defense]:
     """Innermost parts of a composite, in order; of another defense itself."""
     if not defense.parts:
         return [defense]
-    parts: list[Defense] = []
+    parts = []
     for part in defense.parts:
         parts += innermost(part)
     return parts

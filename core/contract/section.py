@@ -244,7 +244,7 @@ class Courses:
         """Courses from the findings of the analysis ``label`` for every row, or for ``defenses``;
         means over the clients that defend in any row, over all clients if none does.
         """
-        by_row: dict[str, list[Mapping[str, ndarray]]] = {}
+        by_row = {}
         for row in section.rows:
             findings = [row.findings(label, seed) for seed in section.seeds]
             by_row[row.label] = [f.arrays for f in findings if f is not None]

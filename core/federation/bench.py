@@ -29,7 +29,8 @@ class Bench:
 
     def __init__(self, setup: Setup, start: ModelState, round: int) -> None:
         self._flat = setup.flat
-        self._draws = torch.Generator().manual_seed(key_for(setup.seed, "bench", round) >> 1)
+        key = key_for(setup.seed, "bench", round) >> 1
+        self._draws = torch.Generator().manual_seed(key)
         self.start = start
         self._batch_size = setup.config.batch_size
         self._lr = lr_at(setup.config, round)

@@ -43,6 +43,13 @@ class Delegating:
     ``call_phase``.
     """
 
+    parts: tuple[Defense, ...]
+
+    def check(self, federation: Federation) -> None:
+        """Call the ``check`` of each part."""
+        for part in self.parts:
+            require_served(part, federation)
+
 
 # --- calls ----------------------------------------------------------------------------------------
 

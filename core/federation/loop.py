@@ -57,12 +57,12 @@ def answered(training: Training, j: int, logits: Tensor) -> Tensor:
         return logits
     served = tuple(k for k in training.setup.members if training.assignment[k] == j)
     ctx = training.parties.answer_context(training.round, j, served)
+    chunks = []
     with torch.no_grad():
-        chunks = [
-            call_phase(training.defense, "answer", chunk, ctx, where=where_of(ctx))
-            for chunk in logits.split(EVALUATION_CHUNK)
-        ]
-        return torch.cat([chunk.to(logits) for chunk in chunks])
+        for chunk in logits.split(EVALUATION_CHUNK):
+            answer = call_phase(training.defense, "answer", chunk, ctx, where=where_of(ctx))
+            chunks.append(answer.to(logits))
+        return torch.cat(chunks)
 
 
 # --- rounds ---------------------------------------------------------------------------------------
@@ -92,7 +92,9 @@ class Training:
         fresh = setup.flat.state
         models = len(setup.initial)
         self.state = ModelState(
-            setup.initial.clone(), fresh.buffers.repeat(models, 1), fresh.counts.repeat(models, 1)
+            params=setup.initial.clone(),
+            buffers=fresh.buffers.repeat(models, 1),
+            counts=fresh.counts.repeat(models, 1),
         )
         self.assignment = dict.fromkeys(range(len(setup.clients)), 0)
         if setup.defense.n_models == 0:  # a model for every client, whether it defends or not
@@ -174,7 +176,8 @@ class Training:
     def _cohort(self, t: int) -> tuple[int, ...]:
         n = len(self.setup.clients)
         take = max(1, round(self.setup.config.participation * n))
-        cohort = numpy_rng(self.setup.seed, "cohort", t).choice(n, take, replace=False)
+        rng = numpy_rng(self.setup.seed, "cohort", t)
+        cohort = rng.choice(n, take, replace=False)
         return tuple(sorted(map(int, cohort)))
 
     def _train_cohort(self, t: int, cohort: tuple[int, ...]) -> Uploads:
@@ -209,7 +212,8 @@ class Training:
         current = [(0, j) for j in range(len(self.models))]
         models = list(dict.fromkeys([*current, *sent]))
         older = [self._past[-1 - age][[j]] for age, j in models[len(current) :]]
-        return joined([self._past[-1], *older]), [models.index(model) for model in sent]
+        start_of = [models.index(model) for model in sent]
+        return joined([self._past[-1], *older]), start_of
 
     def _turn(self, uploads: Uploads, row: int) -> Turn:
         k = uploads.participants[row]
@@ -249,7 +253,8 @@ class Training:
         longest = min(self.setup.config.max_delay, t - 1)
         if longest == 0 or k in self.setup.malicious:
             return 0
-        return int(numpy_rng(self.setup.seed, "delay", t, k).integers(0, longest + 1))
+        rng = numpy_rng(self.setup.seed, "delay", t, k)
+        return int(rng.integers(0, longest + 1))
 
     def _room(self, name: str, n: int) -> Tensor:
         """A buffer [n, P], reused in every round: allocating it anew costs more than a training
@@ -276,7 +281,8 @@ class Training:
             if present:
                 ctx = self.parties.coalition(name, t, group, present)
                 was = [finite(uploads.updates[r]) for r in rows]
-                changed = self._call(name, uploads.updates[rows], ctx).to(uploads.updates)
+                answer = self._call(name, uploads.updates[rows], ctx)
+                changed = answer.to(uploads.updates)
                 self.causes.watch(present, was, changed, name)
                 uploads.updates[rows] = changed
 
@@ -302,7 +308,8 @@ class Training:
         bad = [r for r in malicious if not finite(uploads.updates[r])]
         rejected = tuple(uploads.participants[r] for r in bad)
         if bad:
-            uploads.keep([r for r in range(len(uploads.participants)) if r not in bad])
+            rows = range(len(uploads.participants))
+            uploads.keep([r for r in rows if r not in bad])
         return rejected
 
     # -- server ------------------------------------------------------------------------------------
@@ -317,7 +324,8 @@ class Training:
         """The server's rule for an adversary's trials: with another random key, and without
         changing the server's memory.
         """
-        weights = torch.full((len(updates),), 1 / len(updates), device=updates.device)
+        n = len(updates)
+        weights = torch.full((n,), 1 / n, device=updates.device)
         if "aggregate" in self.trainer.acting:
             updates = updates.clone()  # a rule may write to its rows
         memory = deepcopy(self.parties.memory(("server", j)))
@@ -333,32 +341,11 @@ class Training:
         memory: dict[str, Any],
         rejected: int = 0,
     ) -> ServerContext:
-        setup = self.setup
-        flat = self.setup.flat
-        senders = zip(uploads.participants, uploads.model_of, strict=True)
-        ctx = ServerContext(
-            key=self.parties.key(f"{purpose}{j}", t),
-            device=setup.device,
-            federation=setup.facts,
-            round=t,
-            params=uploads.starts.params[j],
-            participants=tuple(k for k, model in senders if model == j),
-            memory=memory,
-            model_index=j,
-            assumed_malicious=max(0, setup.facts.assumed_malicious - rejected),
-            layers=flat.layers,
-            input_shape=setup.clients[0].x.shape[1:],
-            root=setup.root,
-            logits=lambda params, x: flat.logits(replace(self.state[j], params=params), x),
-        )
+        model = self.state[j]
+        ctx = self.parties.server(uploads, j, purpose, memory, rejected, model)
 
-        def train(
-            params: Tensor,
-            x: Tensor,
-            y: Tensor,
-            epochs: int,
-        ) -> Tensor:
-            bench = Bench(setup, replace(self.state[j], params=params), t)
+        def train(params: Tensor, x: Tensor, y: Tensor, epochs: int) -> Tensor:
+            bench = Bench(self.setup, replace(model, params=params), t)
             self.trainer.key_module(t, j, "server module")
             return params + bench.train(x, y, epochs, ctx.generator)
 
@@ -396,7 +383,8 @@ class Training:
         code).
         """
         if self.setup.config.weight_order != "clients":
-            order = numpy_rng(self.setup.seed, "weight-order", t).permutation(len(rows))
+            rng = numpy_rng(self.setup.seed, "weight-order", t)
+            order = rng.permutation(len(rows))
             rows = [rows[i] for i in order]
         weights = self._weighing[[uploads.participants[r] for r in rows]]
         return weights / weights.sum()
@@ -407,7 +395,8 @@ class Training:
         for k, (start, state) in self._trained.items():
             self.setup.flat.load(state)
             ctx = self.parties.member("after_round", t, k, self.clients[k], start)
-            self._call("after_round", replace(ctx, ask_global=partial(self._ask_global, k)))
+            ctx = replace(ctx, ask_global=partial(self._ask_global, k))
+            self._call("after_round", ctx)
         self._trained.clear()
 
     def _ask_global(self, k: int, x: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from fedbench.core.contract.contexts import (
     Federation,
     MemberContext,
     ReportContext,
+    ServerContext,
 )
 from fedbench.core.contract.defense import Defense, acting
 from fedbench.core.contract.samples import MemberData
@@ -129,8 +130,9 @@ class Setup:
         """Weights [K] of the clients' updates at the server, to be divided by their sum over the
         present clients.
         """
-        equal = self.config.weights == "equal"
-        return (1.0,) * len(self.sizes) if equal else tuple(map(float, self.sizes))
+        if self.config.weights == "equal":
+            return (1.0,) * len(self.sizes)
+        return tuple(map(float, self.sizes))
 
     @cached_property
     def facts(self) -> Federation:
@@ -148,8 +150,10 @@ class Setup:
     @property
     def malicious(self) -> tuple[int, ...]:
         """Ids of the clients the adversary controls: the last ones."""
+        if self.insider is None:
+            return ()
         n = len(self.clients)
-        return tuple(range(n - self.insider.malicious, n)) if self.insider else ()
+        return tuple(range(n - self.insider.malicious, n))
 
 
 @dataclass(kw_only=True)
@@ -339,6 +343,37 @@ class Parties:
             knowledge = replace(knowledge, rule=rule)
         return knowledge
 
+    def server(
+        self,
+        uploads: Uploads,
+        j: int,
+        purpose: str,
+        memory: dict[str, Any],
+        rejected: int,
+        model: ModelState,
+    ) -> ServerContext:
+        """The server's context for a step of global model ``j``, but for its own training;
+        ``rejected``: number of malicious rows that it dropped; ``model``: with its buffers.
+        """
+        setup = self._setup
+        flat = setup.flat
+        rows = uploads.rows_of_model(j)
+        return ServerContext(
+            key=self.key(f"{purpose}{j}", uploads.round),
+            device=setup.device,
+            federation=setup.facts,
+            round=uploads.round,
+            params=uploads.starts.params[j],
+            participants=tuple(uploads.participants[r] for r in rows),
+            memory=memory,
+            model_index=j,
+            assumed_malicious=max(0, setup.facts.assumed_malicious - rejected),
+            layers=flat.layers,
+            input_shape=setup.clients[0].x.shape[1:],
+            root=setup.root,
+            logits=lambda params, x: flat.logits(replace(model, params=params), x),
+        )
+
     def answer_context(
         self,
         round: int,
@@ -352,9 +387,8 @@ class Parties:
         gives it.
         """
         setup = self._setup
-        members = next(
-            (group for group in setup.coalitions if set(group) & set(served)), setup.coalitions[0]
-        )
+        groups = [group for group in setup.coalitions if set(group) & set(served)]
+        members = (*groups, *setup.coalitions)[0]
         return AnswerContext(
             key=self.key("answer", round, j),
             device=setup.device,

@@ -123,7 +123,8 @@ class _Replicates:
         upto = lowest.take(self._right, axis=1)
         auc = np.einsum("bm,bm->b", members, 0.5 * (below + upto)) / self._pairs
         called = n - below <= allowed_false_positives(n, TF01_FPR)
-        tf01 = 100 * (np.where(called, members, 0).sum(axis=1) / members.shape[1])
+        n_called = np.where(called, members, 0).sum(axis=1)
+        tf01 = 100 * (n_called / members.shape[1])
         return auc, tf01
 
 
@@ -150,7 +151,8 @@ def _both_classes(rng: Generator, b: int, sizes: tuple[int, int]) -> tuple[ndarr
 
 def _resample_counts(rng: Generator, b: int, m: int) -> ndarray:
     """[b, m] counts of ``b`` times ``m`` of ``m`` with replacement, in the smallest integers."""
-    flat = rng.integers(0, m, (b, m)) + m * np.arange(b)[:, None]
+    drawn = rng.integers(0, m, (b, m))
+    flat = drawn + m * np.arange(b)[:, None]
     counts = np.bincount(flat.ravel(), minlength=b * m).reshape(b, m)
     return counts.astype(np.min_scalar_type(counts.max()))
 
@@ -186,7 +188,8 @@ def combined_interval(values: Sequence[float], within_ses: Sequence[float]) -> I
         )
     if (se < 0).any():
         raise ValueError("a standard error is negative")
-    within = float(ndtri((1 + LEVEL) / 2) * np.sqrt(np.sum(se**2)) / len(v))
+    quantile = ndtri((1 + LEVEL) / 2)
+    within = float(quantile * np.sqrt(np.sum(se**2)) / len(v))
     if len(v) == 1:
         return Interval(float(v[0]), within, 1, between=False)
     t = t_interval(values)

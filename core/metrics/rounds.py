@@ -135,7 +135,8 @@ def _by_round(rounds: ndarray, memberships: ndarray) -> tuple[ndarray, ndarray]:
         if nonmembers >= TF01_MIN_NONMEMBERS:
             true = ranking.true_positives(memberships)
             allowed = ranking.called - true <= allowed_false_positives(nonmembers, TF01_FPR)
-            tf01s[:, r] = 100 * (np.where(allowed, true, 0).max(axis=1) / members)
+            largest = np.where(allowed, true, 0).max(axis=1)
+            tf01s[:, r] = 100 * (largest / members)
     return aucs, tf01s
 
 
@@ -153,7 +154,8 @@ class _Ranking(NamedTuple):
     def of(cls, row: ndarray) -> _Ranking:
         _, group, counts = np.unique(row, return_inverse=True, return_counts=True)
         ranks = (np.cumsum(counts) - (counts - 1) / 2)[group]
-        return cls(ranks, np.argsort(-group, kind="stable"), np.cumsum(counts[::-1]))
+        order = np.argsort(-group, kind="stable")
+        return cls(ranks, order, np.cumsum(counts[::-1]))
 
     def aucs(self, memberships: ndarray) -> ndarray:
         """[S] of memberships [S, n]; exact, since rank sums are."""
@@ -226,8 +228,9 @@ def decision_report(
 
 def _accuracy(called: ndarray, member: ndarray) -> ndarray:
     """[R] balanced accuracy of decisions [R, n]."""
-    sides = called[:, member].mean(axis=1), (~called[:, ~member]).mean(axis=1)
-    return np.asarray((sides[0] + sides[1]) / 2)
+    recall = called[:, member].mean(axis=1)
+    specificity = (~called[:, ~member]).mean(axis=1)
+    return np.asarray((recall + specificity) / 2)
 
 
 def _rates(prefix: str, called: ndarray, member: ndarray) -> dict[str, Any]:
@@ -246,7 +249,8 @@ def _calibrated_rates(called: ndarray, member: ndarray, rng: Generator) -> dict[
     first = _half(member, rng)
     if first is None:
         return dict.fromkeys(f"calibrated_{name}" for name in ("accuracy", "precision", "recall"))
-    chosen = int(np.argmax(_accuracy(called[:, first], member[first])))
+    accuracies = _accuracy(called[:, first], member[first])
+    chosen = int(np.argmax(accuracies))
     return _rates("calibrated", called[chosen][~first], member[~first])
 
 

@@ -170,7 +170,7 @@ class WideResNet16x4(Model):
     def _block(self, width: int, wider: int, stride: int) -> Residual:
         body = [*self._before(width), nn.Conv2d(width, wider, 3, padding=1)]
         body += [*self._before(wider), nn.Conv2d(wider, wider, 3, stride, padding=1)]
-        skip: list[nn.Module] = []
+        skip = []
         if width != wider:
             skip = [*self._before(width), nn.Conv2d(width, wider, 1, stride)]
         return Residual(nn.Sequential(*body), nn.Sequential(*skip))

@@ -300,7 +300,7 @@ def _add_clipped(
 ) -> None:
     """Add the clipped gradients of one slice to ``total``, of which the layers' parts are views."""
     sums = [rule(layer, a, b, views, into) for rule, into, layer, a, b in layers]
-    squares = reduce(torch.add, (part.sq for part in sums))  # of sums over views
+    squares = reduce(torch.add, [part.sq for part in sums])  # of sums over views
     factors = clip_factors(squares, views * bound).to(total) / views
     for part in sums:
         part.add(factors)

@@ -89,7 +89,8 @@ def _at_once(
         outputs = functional_call(model, params, (sample.unsqueeze(0),))
         return task.loss(outputs, label.unsqueeze(0))
 
-    grads = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(params, x, y)
+    gradients_of = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+    grads = gradients_of(params, x, y)
     return torch.cat([grads[name].flatten(1) for name in params], dim=1)
 
 
@@ -127,8 +128,8 @@ def refuse_batch_statistics(model: Module) -> None:
         if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
             raise BatchStatistics(
                 f"layer '{name}' ({type(layer).__name__}) normalises by batch statistics, so no "
-                "sample has a "
-                "gradient of its own: use eval mode with running statistics, or GroupNorm"
+                "sample has a gradient of its own: use eval mode with running statistics, or "
+                "GroupNorm"
             )
 
 
@@ -173,12 +174,13 @@ def gradient_rows(
             return per_sample_gradients(model, x, y, task)
         sizes = [p.numel() for p in model.parameters()]
         out = x.new_empty(len(x), sum(sizes), dtype=layers[0][2].dtype)
-        parts = zip(model.parameters(), out.split(sizes, dim=1), strict=True)
-        into = {id(p): part for p, part in parts}
+        parts = out.split(sizes, dim=1)
+        into = {id(p): part for p, part in zip(model.parameters(), parts, strict=True)}
         for layer, a, b in layers:
             _fill_weight(layer, a, b, into[id(layer.weight)])
             if layer.bias is not None:
-                into[id(layer.bias)].copy_(b if b.dim() == 2 else b.flatten(2).sum(2))
+                bias = b if b.dim() == 2 else b.flatten(2).sum(2)
+                into[id(layer.bias)].copy_(bias)
         return out
 
 

@@ -301,7 +301,7 @@ def cut_all(
         return split
     cuts = [cut(attribute[s], validation, test, seed, k) for k, s in enumerate(shards)]
     shares = {"training": 1.0 - validation - test, "validation": validation, "test": test}
-    parts: list[Shards] = []
+    parts = []
     for i, (name, share) in enumerate(shares.items()):
         pairs = zip(shards, cuts, strict=True)
         parts.append([shard[positions[i]] for shard, positions in pairs])

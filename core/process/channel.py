@@ -70,7 +70,7 @@ class Channel:
         and any error of json and numpy for bytes that are not a message.
         """
         kind, value, shapes = json.loads(self.connection.recv_bytes())
-        arrays: dict[str, np.ndarray] = {}
+        arrays = {}
         for name, dtype, shape in shapes:
             import numpy as np  # not imported for messages without arrays
 

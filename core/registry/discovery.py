@@ -47,7 +47,7 @@ class PluginStatus:
 def discover_plugins() -> list[PluginStatus]:
     """Load every entry point of the group, in the order of package and entry point."""
     plugin_limits()  # raises for an invalid time limit, which is not a plugin's fault
-    plugins: dict[str, list[PluginStatus]] = {}
+    plugins = {}
     for dist in distributions():
         entries = list(dict.fromkeys(_entries(dist)))
         if not entries:
@@ -150,7 +150,7 @@ def announced(plugin: Any) -> tuple[list[tuple[str, Component]], list[str]]:
         return [], [_invalid_hook(error)]
     implemented = [caller.name for caller in manager.get_hookcallers(plugin) or []]
     mistakes = _unknown_hooks(plugin, implemented)
-    components: list[tuple[str, Component]] = []
+    components = []
     for kind, hook in HOOKS.items():
         if hook not in implemented:
             continue

@@ -47,7 +47,7 @@ def misfits(cls: type) -> list[tuple[str, str, str]]:
             continue
         expected = _signature(base, name)
         signature = _signature(cls, name)
-        needed: list[inspect.Parameter] = []
+        needed = []
         optional: dict[str, None] = {}
         for p in expected.parameters.values():
             if p.default is not p.empty:

@@ -50,7 +50,7 @@ class LocalProcesses:
                 while waiting and len(running) < self.workers:
                     job = placed(waiting.pop(0), [worker.job for worker in running], gpus)
                     running.append(_Worker(job, watcher))
-                sources: list[Any] = []
+                sources = []
                 for worker in running:
                     sources += worker.sources()
                 connection.wait(sources, timeout=_TICK_S)

@@ -105,9 +105,9 @@ def evaluated(
     """
     flat = training.setup.flat
     clients = torch.arange(len(x), device=x.device) % len(training.assignment)
-    positions: list[torch.Tensor] = []
-    values: list[torch.Tensor] = []
-    predicted: list[torch.Tensor] = []
+    positions = []
+    values = []
+    predicted = []
     for j, served in _clients_of_models(training):
         of_model = torch.isin(clients, torch.tensor(served, device=x.device)).nonzero()[:, 0]
         if len(of_model):

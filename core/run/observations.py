@@ -207,13 +207,12 @@ def observe(
         clients = clients[:1]
         through = served[last]
     if view == "server":
-        targets = np.flatnonzero(clients == target)
-        if not len(targets):
+        if target not in clients:
             raise SkipCell("it follows one client's rows, but the target is many clients together")
-        position = int(targets[0])
+        position = clients.tolist().index(target)
     if pick.ndim > 1:
         pick = pick[last][:, : len(chosen)]
-    signals: dict[str, ndarray] = {}
+    signals = {}
     for name in arrays if chosen else ():
         if name not in hidden:
             values = arrays[name][last]

@@ -93,8 +93,8 @@ def ask(run: Run, attack: Attack) -> Answers:
     signals = {name: a for name, a in trained.signals.items() if name in attack.needs}
     run = replace(run, trained=replace(trained, signals=signals))
     began = time.process_time()
-    answers: dict[Target, Scores] = {}
-    notes: list[str] = []
+    answers = {}
+    notes = []
     for colluders, audits in by_colluders(run.job, attack, run.scene.audits).items():
         if colluders:
             notes.append(_collude(run, attack, colluders))
@@ -179,24 +179,36 @@ def _scores_of_half(
     """
     copy = fresh(attack)
     code = audit.target.code
-    n = len(judged)
-    n_rounds = len(observed.rounds)
     taught_ids = audit.ids[taught]
     lesson = _lesson(run, code, part_of(observed, taught), taught_ids, member)
     _fit(copy, [lesson], _audit(run, taught_ids, code))
     question = _audit(run, audit.ids[judged], code)
     scores, by_round = _answer(copy, part_of(observed, judged), question)
-    if scores.shape != (n,):
-        raise BadScores(
-            f"score returned shape {list(scores.shape)} for half of the candidates of "
-            f"{audit.target.words()}; expected [{n}]"
-        )
-    if by_round is not None and by_round.shape != (n_rounds, n):
-        raise BadScores(
-            f"score_rounds returned shape {list(by_round.shape)} for half of the candidates; "
-            f"expected [{n_rounds}, {n}]"
-        )
+    words = f"half of the candidates of {audit.target.words()}"
+    require_shapes(scores, by_round, len(judged), len(observed.rounds), words)
     return scores, by_round
+
+
+def require_shapes(
+    scores: np.ndarray,
+    by_round: np.ndarray | None,
+    n: int,
+    n_rounds: int,
+    words: str,
+) -> None:
+    """Raise :class:`BadScores` unless scores are [n] and those of every round [n_rounds, n].
+
+    Args:
+        words: the candidates, in words.
+    """
+    expected = {"score": (scores, [n])}
+    if by_round is not None:
+        expected["score_rounds"] = (by_round, [n_rounds, n])
+    for method, (answer, shape) in expected.items():
+        if list(answer.shape) != shape:
+            raise BadScores(
+                f"{method} returned shape {list(answer.shape)} for {words}; expected {shape}"
+            )
 
 
 def _answer(attack: Attack, observed: Observations, question: Audit) -> Scores:
@@ -269,7 +281,7 @@ def _collude(run: Run, attack: Attack, colluders: tuple[int, ...]) -> str:
     order = scene.presented
     view = shared_view(attack.view)
     ids = scene.pool[order]
-    lessons: list[Colluder] = []
+    lessons = []
     for j in colluders:
         member = np.isin(ids, scene.shards[j]) & ~np.isin(ids, run.trained.held_out)
         taught = _taught_with(j, member, ids, scene)

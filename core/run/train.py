@@ -341,7 +341,7 @@ def _run_rounds(
     shadow_models: bool,
 ) -> Trained:
     audits = Audits(scene, training, recorder)
-    rejected: list[tuple[int, int]] = []
+    rejected = []
     began = now()
     for result in training.rounds():
         t = result.uploads.round

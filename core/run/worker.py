@@ -377,7 +377,7 @@ def analysed(
     """Return (the findings of each analysis, their vectors, complaints about those that failed)."""
     findings: dict[str, RecordedFindings] = {}
     arrays: dict[str, np.ndarray] = {}
-    complaints: list[str] = []
+    complaints = []
 
     def work(use: ComponentUse, out: Channel) -> None:
         analyse(run, use, judgement, out)

@@ -238,7 +238,7 @@ class Recorder:
         ``updates``: [n, P] of the clients, as uploaded or before protection.
         """
         uploads = result.uploads
-        models: dict[int, RowModel] = {}
+        models = {}
         index_of = {client: i for i, client in enumerate(uploads.participants)}
         for position, row in enumerate(self.rows):
             j = model_of_row(row)

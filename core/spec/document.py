@@ -194,7 +194,7 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
     Raises:
         UserError: with every bad option.
     """
-    mistakes: list[str] = []
+    mistakes = []
     for text in overrides:
         try:
             document = _override(document, text)

@@ -170,7 +170,7 @@ class _Resolver:
             text = "only defenses can be applied one after the other"
             self.problems.append(Problem((*loc, "then"), text))
             return
-        parts: list[ComponentUse] = []
+        parts = []
         for j, part in enumerate(use.then):
             place = (*loc, "then", j)
             self._add(kind, place, part)
