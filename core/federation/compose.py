@@ -110,9 +110,8 @@ def remarks_together(reports: Iterable[Facts]) -> dict[str, FactValue]:
     sentences: dict[str, None] = {}
     for facts in reports:
         remarks = facts.get(REMARKS, [])
-        if not isinstance(remarks, list):
-            remarks = [remarks]
-        sentences |= dict.fromkeys(map(str, remarks))
+        texts = remarks if isinstance(remarks, list) else [remarks]
+        sentences |= dict.fromkeys(map(str, texts))
     return {REMARKS: list(sentences)[:LONGEST_FACT]} if sentences else {}
 
 

@@ -383,8 +383,7 @@ class Training:
         code).
         """
         if self.setup.config.weight_order != "clients":
-            rng = numpy_rng(self.setup.seed, "weight-order", t)
-            order = rng.permutation(len(rows))
+            order = numpy_rng(self.setup.seed, "weight-order", t).permutation(len(rows))
             rows = [rows[i] for i in order]
         weights = self._weighing[[uploads.participants[r] for r in rows]]
         return weights / weights.sum()

@@ -86,8 +86,8 @@ class Trainer:
         self.flat.module.train()
         self.key_module(turn.round, turn.client)
         self.usage.begin(turn)
-        turn.shuffle = torch.Generator().manual_seed(self._key("shuffle", turn) >> 1)
-        turn.draws = torch.Generator().manual_seed(self._key("task", turn) >> 1)
+        turn.shuffle = self._generator("shuffle", turn)
+        turn.draws = self._generator("task", turn)
         if turn.context is not None:
             turn.ctx = turn.context()
         turn.selection = self._selected(turn)
@@ -118,7 +118,8 @@ class Trainer:
         )
         with epochs.open():
             assert turn.ctx is not None  # of a member
-            ctx = replace(turn.ctx, key=self._key("defense:local_train", turn), training=epochs)
+            key = self._key("defense:local_train", turn)
+            ctx = replace(turn.ctx, key=key, training=epochs)
             call_phase(self.defense, "local_train", ctx, where=turn.place)
 
     def _end(self, turn: Turn) -> None:
@@ -141,6 +142,9 @@ class Trainer:
         torch.random.default_generator.manual_seed(key)
         if self.flat.params.is_cuda:
             torch.cuda.manual_seed_all(key)
+
+    def _generator(self, purpose: str, turn: Turn) -> torch.Generator:
+        return torch.Generator().manual_seed(self._key(purpose, turn) >> 1)
 
     def _key(self, purpose: str, turn: Turn) -> int:
         return key_for(self.setup.seed, purpose, turn.round, turn.client)
@@ -180,8 +184,9 @@ class Trainer:
         selection = turn.selection
         if len(selection.index) == 0:
             return []
-        most = [b for b in (selection.batches, config.local_batches) if b is not None]
-        drawn = picks(selection, config.batch_size, turn.shuffle)[: min(most, default=None)]
+        limits = [b for b in (selection.batches, config.local_batches) if b is not None]
+        drawn = picks(selection, config.batch_size, turn.shuffle)
+        drawn = drawn[: min(limits, default=None)]
         if drawn:
             self.usage.add(turn, torch.cat(drawn))
         return drawn

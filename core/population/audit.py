@@ -147,7 +147,8 @@ def audit_set(
     owner = client
     inside = IFL
     if absent:
-        members = rng.choice(free, min(len(members), len(free) // 2), replace=False)
+        size = min(len(members), len(free) // 2)
+        members = rng.choice(free, size, replace=False)
         free = np.setdiff1d(free, members)
         owner = -1
         inside = EXCLUDED
@@ -162,26 +163,29 @@ def audit_set(
     equal = rng.choice(free, share, replace=False)
     parts: list[Part] = [(members, MEMBER, owner), (equal[:n_outside], OFL, -1)]
     for k in owners[owners != client].tolist() if share else ():
-        drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
+        size = min(share, len(shards[k]))
+        drawn = rng.choice(shards[k], size, replace=False)
         parts.append((drawn, inside, k))
     mix = _shuffled(Target(kind="client", index=client), parts, rng)
     if n_outside <= share:
         return mix
-    more = rng.choice(np.setdiff1d(free, equal), n_outside - share, replace=False)
+    rest = np.setdiff1d(free, equal)
+    more = rng.choice(rest, n_outside - share, replace=False)
     wide = _inserted(mix, more, rng)
     # without inside non-members there is no mix to keep
     return wide if share and not absent else replace(wide, extra=mix.extra)
 
 
 def _shuffled(target: Target, parts: Sequence[Part], rng: Generator) -> AuditSet:
-    sizes = [len(ids) for ids, _, _ in parts]
+    ids, kinds, owners = zip(*parts, strict=True)
+    sizes = list(map(len, ids))
     order = rng.permutation(sum(sizes))
-    owners = [np.broadcast_to(owner, len(ids)) for ids, _, owner in parts]
+    owner = np.concatenate(list(map(np.broadcast_to, owners, sizes)))
     return AuditSet(
         target,
-        ids=np.concatenate([ids for ids, _, _ in parts])[order].astype(np.int64),
-        kind=np.repeat([kind for _, kind, _ in parts], sizes)[order],
-        owner=np.concatenate(owners)[order].astype(np.int64),
+        ids=np.concatenate(ids)[order].astype(np.int64),
+        kind=np.repeat(kinds, sizes)[order],
+        owner=owner[order].astype(np.int64),
     )
 
 
@@ -236,7 +240,8 @@ def pooled_set(
     owner = np.concatenate([np.full(len(shards[k]), k) for k in clients])
     sources = (f"{words} together", "load more data"), (origin, raise_it)
     if absent:
-        ids = rng.choice(free, min(members, len(free)), replace=False)
+        size = min(members, len(free))
+        ids = rng.choice(free, size, replace=False)
         free = np.setdiff1d(free, ids)
         owner = np.full(len(ids), -1)
         sources = (origin, raise_it), (f"{origin} beside the members", raise_it)
@@ -244,7 +249,8 @@ def pooled_set(
     _require("nonmembers", nonmembers, len(free), *sources[1])
     inside = rng.choice(len(ids), members, replace=False)
     outside = rng.choice(free, nonmembers, replace=False)
-    return _shuffled(target, [(ids[inside], MEMBER, owner[inside]), (outside, OFL, -1)], rng)
+    parts: list[Part] = [(ids[inside], MEMBER, owner[inside]), (outside, OFL, -1)]
+    return _shuffled(target, parts, rng)
 
 
 def _require(
@@ -276,7 +282,8 @@ def mask_set(
             f"adversary.mask_set = {size}, but its clients ({malicious}) hold {len(owned)} "
             "samples: lower it, or give the adversary more clients"
         )
-    return np.sort(numpy_rng(seed, "mask set").choice(owned, size, replace=False))
+    rng = numpy_rng(seed, "mask set")
+    return np.sort(rng.choice(owned, size, replace=False))
 
 
 def free_holdout(n_train: int, n_holdout: int, audits: list[AuditSet]) -> ndarray:
@@ -299,7 +306,8 @@ def own_set(
             f"{owner} wants {size} samples, but only {len(free)} of the hold-out are free: lower "
             "audit.nonmembers or that number, or raise the dataset's hold-out"
         )
-    return np.sort(numpy_rng(seed, owner).choice(free, size, replace=False))
+    rng = numpy_rng(seed, owner)
+    return np.sort(rng.choice(free, size, replace=False))
 
 
 def shuffle_rng(seed: int, target: int) -> Generator:

@@ -267,13 +267,7 @@ def whole(shards: Shards, n_holdout: int) -> Split:
     """Clients that train on all they hold."""
     empty = [np.zeros(0, np.int64)] * len(shards)
     n_train = sum(len(s) for s in shards)
-    return Split(
-        train=shards,
-        validation=empty,
-        test=empty,
-        n_train=n_train,
-        n_holdout=n_holdout,
-    )
+    return Split(train=shards, validation=empty, test=empty, n_train=n_train, n_holdout=n_holdout)
 
 
 def cut_all(
@@ -352,7 +346,8 @@ def cut(
     # decides between equal remainders: else the first classes would have all of them
     tie_order = rng.permutation(len(classes))
     out, tested = _taken_out(counts, validation, test, tie_order)
-    parts: list[list[ndarray]] = [[np.zeros(0, np.int64)] for _ in range(3)]
+    empty = np.zeros(0, np.int64)
+    parts = [empty], [empty], [empty]
     for c, count in enumerate(counts):
         members = rng.permutation(np.flatnonzero(label == c))
         ends = [count - out[c], count - tested[c]]
