@@ -175,7 +175,7 @@ def test_the_table_shows_the_numbers_of_the_section(made, folder):
     for shown, row in zip(page.board["rows"], section.rows, strict=True):
         worst = section.comparison.worst_cases.of(row.label).worst
         assert shown["numbers"]["worst"] == pytest.approx(
-            [worst.found.mean, worst.found.low, worst.found.high], abs=5e-5
+            [worst.interval.mean, worst.interval.low, worst.interval.high], abs=5e-5
         )
         assert section.attacks[shown["worst_attack"]] == worst.attack
         assert tuple(shown["rank"]) == section.comparison.pairwise.ranks[row.label]

@@ -37,13 +37,15 @@ from fedbench.leaderboard.columns import COLUMNS
 from fedbench.leaderboard.document import Source, board_id, document, uncounted
 from fedbench.leaderboard.markdown import places
 from fedbench.leaderboard.site import schema
+from fedbench.leaderboard.statistics.grouping import of_tuning
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
 from fedbench.leaderboard.statistics.rows import DefenseRow, adversary_of, outcome_of
-from fedbench.leaderboard.statistics.sections import BoardSection, of_tuning
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.answer import answer, caveats, sentences
+from fedbench.leaderboard.tables.differential_privacy import claimed
 from fedbench.leaderboard.tables.provenance import mixed_note, origin
-from fedbench.leaderboard.tables.ranking import Trust, claimed, references
+from fedbench.leaderboard.tables.ranking import Trust, references
 from fedbench.leaderboard.tables.tradeoffs import trade_off
 
 BINS = 20
@@ -224,7 +226,7 @@ def _numbers(section: BoardSection, row: DefenseRow) -> dict[str, Any]:
 
 
 def _entry(section: BoardSection, row: DefenseRow, attack: str, cells: Cells) -> dict[str, Any]:
-    cell, records = section.comparison.cells.of(row.label, attack), row.entries[attack].records
+    cell, records = section.comparison.leaks.of(row.label, attack), row.entries[attack].records
     band = roc_band(section, row.label, attack, FPR[_first_rate(section) :])
     curve = ""
     if band is not None:

@@ -96,7 +96,7 @@ def _chosen(
     """Return the outcome and the label of the defense."""
     for label in within:
         difference = against.get(label)
-        if difference is not None and difference.shown and difference.found.mean < 0:
+        if difference is not None and difference.shown and difference.interval.mean < 0:
             return "found", label
     if within:
         return "none lower", within[0]
@@ -145,7 +145,7 @@ def _strongest(best: Answer, defense: RowSummary) -> Text:
     assert cost is not None
     text = f"{_LEADS[best.outcome]}: {{}}"
     if best.difference is not None:
-        less = amount(best.difference.found, replace(_WORST, signed=True))
+        less = amount(best.difference.interval, replace(_WORST, signed=True))
         text += f", {less} against the undefended one"
     text += f", at a change of accuracy of {amount(cost, _POINTS)} points"
     if best.unsure:
@@ -219,7 +219,7 @@ def _canaries(section: BoardSection) -> Text:
         return ()
     members = sum(s.n_members for s in section.scores("mix"))
     cases = [c.worst_cases.of(base.label).worst for c in (comparison, comparison.by_kind[0])]
-    mixed, clean = (0.5 if case is None else case.found.mean for case in cases)
+    mixed, clean = (0.5 if case is None else case.interval.mean for case in cases)
     if mixed - clean < MUCH:
         return ()
     share = f"{100 * canaries / members:.0f} % canaries"

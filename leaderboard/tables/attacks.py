@@ -60,7 +60,7 @@ def attack_tables(section: BoardSection) -> list[Table]:
     """Return AUC and TF01 by attack with the sign that the other seeds ask for, and the AUC as
     measured where that differs.
     """
-    cells = section.comparison.cells
+    cells = section.comparison.leaks
     tables = [auc_table(section, section.rows)]
     if has_tf01(section, section.rows):
         title = "TF01 (%) by attack"
@@ -77,7 +77,7 @@ def attack_tables(section: BoardSection) -> list[Table]:
 
 
 def _rate(section: BoardSection, attack: str, row: DefenseRow) -> Value:
-    tf01 = section.comparison.cells.of(row.label, attack).tf01
+    tf01 = section.comparison.leaks.of(row.label, attack).tf01
     return entry_value(section, row.entries[attack], tf01)
 
 
@@ -91,7 +91,7 @@ def auc_table(section: BoardSection, rows: Sequence[DefenseRow]) -> Table:
     comparison = section.comparison
 
     def signed(attack: str, row: DefenseRow) -> Value:
-        cell = comparison.cells.of(row.label, attack)
+        cell = comparison.leaks.of(row.label, attack)
         best = comparison.pairwise.leader(attack) == row.label
         number = entry_value(section, row.entries[attack], bounded(cell.auc), best)
         if cell.auc is None or not cell.turned:
@@ -129,7 +129,7 @@ def _unknown(section: BoardSection) -> list[str]:
     base, comparison = section.base, section.comparison
     if base is None:
         return []
-    return [a for a in comparison.attacks if comparison.cells.of(base.label, a).auc is None]
+    return [a for a in comparison.attacks if comparison.leaks.of(base.label, a).auc is None]
 
 
 def remarks(section: BoardSection) -> list[Note]:

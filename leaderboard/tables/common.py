@@ -209,7 +209,7 @@ def worst_of(comparison: LeakStatistics, row: DefenseRow) -> Content:
     worst = comparison.worst_cases.of(row.label).worst
     if worst is None:
         return None
-    auc = value(bounded(worst.found), sentence(" {}", worst.attack))
+    auc = value(bounded(worst.interval), sentence(" {}", worst.attack))
     return replace(auc, best=is_first(comparison, row))
 
 
@@ -272,7 +272,7 @@ def tf01_notes(section: BoardSection) -> tuple[Text, ...]:
         why = f"since {most:,} outside non-members of all targets and seeds are too few"
         return (Words(f"TF01: n/a, {why} (docs/method.md)."),)
     method = "each with a threshold of its own"
-    if section.comparison.cells.aligned:
+    if section.comparison.leaks.aligned:
         each = spanned(list(chain.from_iterable(sizes.values())))
         method = (
             f"aligned and with one threshold, since {each} non-members each are too few for one of "
@@ -287,7 +287,7 @@ def tf01_notes(section: BoardSection) -> tuple[Text, ...]:
 
 def has_tf01(section: BoardSection, rows: Sequence[DefenseRow]) -> bool:
     """Whether any cell of these rows has it."""
-    cells, pairs = section.comparison.cells, product(rows, section.attacks)
+    cells, pairs = section.comparison.leaks, product(rows, section.attacks)
     return any(cells.of(row.label, attack).tf01 for row, attack in pairs)
 
 

@@ -4,7 +4,6 @@ settings.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,6 @@ from fedbench.core.contract.board import (
     Content,
     Heading,
     Note,
-    Part,
     Quote,
     Table,
     Text,
@@ -25,7 +23,7 @@ from fedbench.core.contract.board import (
 )
 from fedbench.leaderboard.columns import COLUMNS, RankingColumn, columns_for
 from fedbench.leaderboard.statistics.intervals import bounded
-from fedbench.leaderboard.statistics.rows import DefenseRow, privacy_claims
+from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
 from fedbench.leaderboard.tables.answer import MOST_NAMED, answer, sentences
@@ -46,6 +44,7 @@ from fedbench.leaderboard.tables.common import (
     words,
     worst_of,
 )
+from fedbench.leaderboard.tables.differential_privacy import claimed
 
 Trust = Callable[[DefenseRow], Words] | None
 """trust mark of a row; None: every row is measured here"""
@@ -103,7 +102,7 @@ def _declared(section: BoardSection, trust: Trust) -> dict[str, Declared]:
         words("tied with"),
         lambda row: named(pairwise.tied(row.label), MOST_TIED),
     )
-    if any(map(privacy_claims, section.rows)):
+    if any(map(claimed, section.rows)):
         columns["claims"] = words("claims"), claimed
     if trust:
         columns["trust"] = words("trust"), trust
@@ -200,25 +199,6 @@ def ranking_table(section: BoardSection, trust: Trust = None) -> Table:
     return row_table("Ranking", caption, section.rows, columns, footnotes=footnotes)
 
 
-def claimed(row: DefenseRow) -> tuple[Part, ...]:
-    """Return ``ε ≤ 8 (19.13 if replaced), δ = 1e-05: example without its gradient, ...``:
-    differential privacy as the row's facts claim it; empty: nothing.
-    """
-    texts = []
-    for claim in privacy_claims(row):
-        bound = f"\u03b5 \u2264 {_above(claim.epsilon)}"
-        if claim.replaced is not None:
-            bound += f" ({_above(claim.replaced)} if replaced)"
-        texts.append(sentence(f"{bound}, \u03b4 = {claim.delta:.3g}: {{}}", joined(claim.terms)))
-    return joined(texts, "; ")
-
-
-def _above(bound: float) -> str:
-    """Round up to four significant digits: what is printed of an upper bound is one too."""
-    unit = 10.0 ** (math.floor(math.log10(max(bound, 1e-9))) - 3)
-    return f"{math.ceil(bound / unit - 1e-9) * unit:,.10g}"
-
-
 def _remarks(section: BoardSection) -> list[Text]:
     """Return a footnote a remark, led by the rows that it is made of."""
     rows: dict[str, list[str]] = {}
@@ -246,7 +226,7 @@ def canary_table(section: BoardSection) -> list[Table]:
     setting has samples of one kind only.
     """
     kinds = section.comparison.by_kind
-    if not section.scores("canary") or not all(kind.cells.parts for kind in kinds):
+    if not section.scores("canary") or not all(kind.leaks.parts for kind in kinds):
         return []
 
     def mean(kind: LeakStatistics, row: DefenseRow) -> Content:
@@ -346,7 +326,7 @@ def _less_than_undefended(sections: Sequence[BoardSection]) -> dict[str, list[bo
         if section.base is not None:
             against = section.comparison.pairwise.against(section.base.label)
             for label, difference in against.items():
-                less = difference.shown and difference.found.mean < 0
+                less = difference.shown and difference.interval.mean < 0
                 flags.setdefault(label, []).append(less)
     return flags
 

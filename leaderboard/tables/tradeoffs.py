@@ -72,14 +72,14 @@ def paired_table(section: BoardSection) -> list[Table]:
     against = comparison.pairwise.against(base.label)
 
     def difference(row: DefenseRow) -> Content:
-        return value(against[row.label].found) if row.label in against else None
+        return value(against[row.label].interval) if row.label in against else None
 
     def verdict(row: DefenseRow) -> Content:
         if row.label not in against:
             return None
         if not against[row.label].shown:
             return Words("no difference shown")
-        return Words("less" if against[row.label].found.mean < 0 else "MORE")
+        return Words("less" if against[row.label].interval.mean < 0 else "MORE")
 
     columns = [
         NAMED,
