@@ -30,9 +30,9 @@ from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.document import document, source_of
 from fedbench.leaderboard.markdown import places
-from fedbench.leaderboard.site.data import only_of, plain
 from fedbench.leaderboard.site.pages import BEFORE
 from fedbench.leaderboard.site.schema import read_board
+from fedbench.leaderboard.site.values import only_of, plain
 from fedbench.leaderboard.site.write import make_site
 from fedbench.leaderboard.statistics.roc import roc_band
 from fedbench.leaderboard.tables.answer import answer

@@ -198,6 +198,14 @@ class BoardSection:
             return 0.0, 1.0
         return self.utility.low, self.utility.high
 
+    def test_error(self, utility: float) -> float:
+        """Return the complement of an accuracy; of another utility what is lower where it is
+        better.
+        """
+        if self.utility is None or self.utility.name == "accuracy":
+            return 1 - utility
+        return utility if self.utility.direction == "lower" else -utility
+
     def summary(self, label: str) -> RowSummary | None:
         """Return the summary of the row of that label; None where there is no such row."""
         return self.summaries.get(label)

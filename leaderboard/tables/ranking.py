@@ -21,7 +21,13 @@ from fedbench.core.contract.board import (
     Words,
     value,
 )
-from fedbench.leaderboard.columns import COLUMNS, RankingColumn, columns_for
+from fedbench.leaderboard.columns import (
+    COLUMNS,
+    RankingColumn,
+    columns_for,
+    delta_for,
+    with_utility,
+)
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
@@ -32,6 +38,7 @@ from fedbench.leaderboard.tables.common import (
     RANK,
     TITLE,
     Declared,
+    amount,
     is_first,
     joined,
     named,
@@ -133,12 +140,9 @@ def _largest(section: BoardSection, row: DefenseRow) -> Content:
 def front_table(section: BoardSection, rows: Sequence[DefenseRow], trust: Trust = None) -> Table:
     """Return leak and costs of these rows, and how far each can be trusted."""
     declared = _declared(section, trust)
-    tf01, delta = declared["tf01"][0], declared["delta"]
-    declared["tf01"] = (
-        replace(tf01, name=Words("TF01")),
-        lambda row: value(section.summaries[row.label].tf01),
-    )
-    declared["delta"] = replace(delta[0], digits=1), delta[1]
+    tf01 = replace(declared["tf01"][0], name=Words("TF01"))
+    declared["tf01"] = tf01, lambda row: value(section.summaries[row.label].tf01)
+    declared["delta"] = delta_for(section.utility), declared["delta"][1]
     keys = ["rank", "defense", *(c.key for c in COLUMNS if c.terminal), "trust"]
     columns = [declared[key] for key in keys if key in declared]
     place = section.setting, section.coalition, section.view
@@ -186,7 +190,7 @@ def ranking_table(section: BoardSection, trust: Trust = None) -> Table:
         "non-members. A range lists the ranks the tests leave open; tied: not distinguished by the "
         "paired test"
     )
-    share = "accuracy minus that"
+    share = with_utility("accuracy minus that", section.utility)
     if section.free_rider is None:
         share = "n/a, since there is no run"
     footnotes = (
@@ -337,18 +341,18 @@ def _share(counts: dict[str, list[bool]], label: str) -> float:
 
 
 def _place(section: BoardSection, row: DefenseRow) -> Content:
-    label = row.label
-    summary = section.summaries.get(label)
+    summary = section.summaries.get(row.label)
     if summary is None:
         return Words("-")
     if summary.worst is None:
         return None
-    rank, delta = section.comparison.pairwise.ranks.get(label), summary.delta_accuracy
     notes = []
-    if rank:
+    if rank := section.comparison.pairwise.ranks.get(row.label):
         notes.append(f"#{span(rank)}")
-    if delta is not None:
-        notes.append(f"{round(100 * delta.mean, 1) + 0.0:+.1f} pp")
+    if summary.delta_accuracy is not None:
+        delta = delta_for(section.utility)
+        change = amount(Value(mean=summary.delta_accuracy.mean), delta)
+        notes.append(f"{change} {delta.unit}".rstrip())
     return value(summary.worst, Words(f" ({', '.join(notes)})") if notes else ())
 
 
