@@ -35,7 +35,7 @@ from fedbench.core import UserError
 from fedbench.core.metrics import combined_interval, hypervolume, score_groups, t_interval
 from fedbench.core.report import Fold, Note, Words
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.record import Costs, RoundRow, remark_note
+from fedbench.core.store.record import Costs, RoundRow, Utility, remark_note
 from fedbench.core.store.results import write_marker
 from fedbench.core.store.scores import TargetScores
 from fedbench.leaderboard.board import FullBoard, MarkdownBoard
@@ -520,6 +520,20 @@ def test_the_answer_is_the_strongest_within_one_point_that_is_told_from_none(
     )
     assert found.unsure == ("of_seed" in more or outcome == "none within")
     assert said in inline(sentences(section)[0]).replace("\\", "")
+
+
+def test_a_utility_that_is_better_when_lower_is_read_so_and_named_with_its_unit(tmp_path):
+    rows = pairs("none 2.0 0.8, better 0.3 0.7, worse 0.0 0.9")
+    (section,) = sections_of(Cells(tmp_path / "r", {"s": rows}, seeds=range(3)))
+    section.__dict__["utility"] = Utility(
+        accuracy=0.8, n_test=100, name="error", unit="m", direction="lower", high=9.0
+    )
+    best = answer(section)
+    assert (best.outcome, best.within) == ("found", ("better",))
+    assert trade_off(section).on_front == {"none": False, "better": True, "worse": True}
+    text = " ".join(map(inline, sentences(section)))
+    assert "within 1 % of the undefended error is better" in text
+    assert "a change of error of -0.1000" in text and " m in delta-error." in text
 
 
 # ---------------------------------------------------------------- cells without a score, and which
