@@ -533,7 +533,7 @@ def test_a_utility_that_is_better_when_lower_is_read_so_and_named_with_its_unit(
     assert trade_off(section).on_front == {"none": False, "better": True, "worse": True}
     text = " ".join(map(inline, sentences(section)))
     assert "within 1 % of the undefended error is better" in text
-    assert "a change of error of -0.1000" in text and " m in delta-error." in text
+    assert "a change of error of -0.1000 ± 0.0130 m" in text
 
 
 # ---------------------------------------------------------------- cells without a score, and which
