@@ -247,7 +247,9 @@ _GROUPS: dict[Group, str] = {
 
 def counts_note(section: BoardSection) -> Note:
     """Say the number of seeds x targets, and the candidates of a target."""
-    text = f"n = {len(section.units)} a cell (seeds x targets) unless it says otherwise"
+    text = (
+        f"n = {len(section.units)} (seeds x targets) of a row and attack unless it says otherwise"
+    )
     members = [s.n_members for s in section.scores("mix")]
     if members:
         text += f"; per target {spanned(members)} members"
