@@ -111,8 +111,8 @@ class SectionScores:
                 key = row.label, attack
                 records[key] = loaded
                 targets = [t.target for t in loaded.record.targets if t.target in by_target]
-                for target, candidates in loaded.candidates_of(targets).items():
-                    by_target[target][key] = candidates
+                for target, c in loaded.candidates_of(targets).items():
+                    by_target[target][key] = c
         halves = len({s for s, _ in self.units}) == 1
         for target, candidates in by_target.items():
             if candidates:

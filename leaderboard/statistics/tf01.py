@@ -170,7 +170,7 @@ def _own_thresholds(units: Sequence[Sample], fpr: float) -> Ranks:
     seeds = _numbered([unit.seed for unit in units])
     blocks = np.arange(len(units))
     for seed in range(seeds.max() + 1):
-        of_seed = np.flatnonzero(seeds == seed)
+        of_seed = np.flatnonzero(seeds == seed).tolist()
         ids = np.concatenate([units[i].ids for i in of_seed])
         if len(np.unique(ids)) < len(ids):
             blocks[of_seed] = len(units) + seed
