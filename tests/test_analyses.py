@@ -29,6 +29,7 @@ from fedbench.plugins import papers
 from fedbench.plugins.analyses import fedbench_analyses
 from fedbench.plugins.analyses.clients import count_error
 from fedbench.plugins.analyses.common import interval_of
+from fedbench.plugins.analyses.distributions import quantile
 from fedbench.plugins.analyses.groups import clusters, fairness_report
 
 K, T, ROUNDS = 3, 12, np.array([4, 8, 12])
@@ -225,6 +226,11 @@ def test_scores_are_counted_in_deviations_of_the_targets_own_outsiders():
     assert scored.needs == frozenset() and set(found.arrays) == {f"score {s}" for s in wanted}
     for side, counts in wanted.items():
         np.testing.assert_array_equal(found.arrays[f"score {side}"], counts)
+    uniform = rng.random(5000)
+    edges = np.linspace(0, 1, 41)
+    assert quantile(edges, np.histogram(uniform, edges)[0], 0.3) == pytest.approx(
+        np.quantile(uniform, 0.3), abs=0.001
+    )
     assert scored.analyse(run_of(), Judgement(attack="y", threshold=None, targets=())) is None
     with pytest.raises(ValueError, match="name one to show"):
         analysis("distributions", numbers=[])

@@ -107,6 +107,7 @@ def test_a_second_task_trains_is_attacked_and_has_a_board(tmp_path, site):
     assert names == {"loss", "gradient norm", "score"}  # neither confidence nor entropy
     text = board(SimpleNamespace(root=tmp_path / "r"), plots=True, analyses=[shown])
     assert "delta-error (m)" in text and "the loss is shown instead" in text
+    assert "non-members from outside: median" in text
     for form in ("histograms", "cumulative"):
         assert f"(distributions-{form}-curve-pair-server" in text
 
