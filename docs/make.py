@@ -38,7 +38,7 @@ from fedbench.core.metrics import run_accuracy, t_interval
 from fedbench.leaderboard.markdown import escape
 from fedbench.leaderboard.statistics.rows import UNDEFENDED
 from fedbench.plugins.papers.claim_files import shipped_papers
-from fedbench.plugins.papers.items import Cost, cost, paper_items
+from fedbench.plugins.papers.items import cost, paper_items
 from fedbench.plugins.papers.own_tables import own_table
 
 DOCS = Path(__file__).resolve().parent
@@ -142,16 +142,14 @@ def items_table() -> list[str]:
         )
         scale, names = "without a suite", [item.reason]
         if boards:
-            scale, names = "paper's" if full else "reduced", map(board_link, boards)
+            scale, names = "paper's" if full else "reduced", list(map(board_link, boards))
         elif item.reduced or item.full:
-            scale, names = "not run", item.reduced or item.full
+            scale, names = "not run", list(item.reduced or item.full)
         scales[scale] += 1
         judged = ", ".join(f"{counted[v]} {v}" for v in GROUPS if counted[v])
-        hours = sum((cost(suite) for suite in item.full if suite not in full), Cost())
+        hours = cost(suite for suite in item.full if suite not in full)
         name = f"{shipped_papers()[item.paper].paper} {item.item}"
-        rows.append(
-            "|".join(["", name, item.what, scale, ", ".join(names), judged, str(hours), ""])
-        )
+        rows.append("|".join(["", name, item.what, scale, ", ".join(names), judged, hours, ""]))
     summary = ", ".join(f"{n} {scale}" for scale, n in scales.most_common())
     head = "|item|what|scale|board or suite|verdicts|rest, hours|"
     return [f"{len(rows)} items: {summary}.", "", head, "|---" * 6 + "|", *rows]

@@ -305,7 +305,9 @@ def panels_of(section: Section, row: Row, label: str) -> dict[str, tuple[str, Co
         by_seed = seeds_of(section, row.entries[attack], label, f"{name} members")
         if by_seed:
             title = f"score of {attack}" if name == "score" else name
-            counts = {side: sum(f.arrays[f"{name} {side}"] for f in by_seed) for side in SIDES}
+            counts = {}
+            for side in SIDES:
+                counts[side] = np.sum([f.arrays[f"{name} {side}"] for f in by_seed], axis=0)
             panels.setdefault(title, (name, counts))
     return dict(sorted(panels.items(), key=lambda panel: panel[1][0] == "score"))
 
@@ -369,7 +371,8 @@ def _draw(
 def _range_of(panels: list[tuple[str, Counts]]) -> tuple[str, float, float]:
     """Name of a column's number, and the ends of the bins that any of its panels fills."""
     name = panels[0][0]
-    filled = np.flatnonzero(sum(side for _, counts in panels for side in counts.values()))
+    totals = np.sum([side for _, counts in panels for side in counts.values()], axis=0)
+    filled = np.flatnonzero(totals)
     return name, EDGES[name][filled[0]], EDGES[name][filled[-1] + 1]
 
 

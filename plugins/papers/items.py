@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -69,8 +69,8 @@ def paper_items() -> tuple[Item, ...]:
     text = (files("fedbench.plugins.papers") / "items.csv").read_text(encoding="utf-8")
     items = []
     for row in csv.DictReader(text.splitlines()):
-        suites = {name: tuple(row[name].split()) for name in ("reduced", "full")}
-        items.append(Item(**{**row, **suites}))
+        reduced, full = (tuple(row.pop(name).split()) for name in ("reduced", "full"))
+        items.append(Item(**row, reduced=reduced, full=full))
     return tuple(items)
 
 
@@ -87,38 +87,23 @@ def named_in(place: str) -> Iterator[str]:
 # ---------------------------------------------------------------- cost
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Hours of plain training, one after another."""
-
-    gpu: float = 0.0
-    cpu: float = 0.0
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.gpu + other.gpu, self.cpu + other.cpu)
-
-    def __str__(self) -> str:
-        hours = {"GPU": self.gpu, "CPU": self.cpu}
-        return " + ".join(f"{_digits(h)} {device}" for device, h in hours.items() if h)
-
-
-def _digits(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 3 else f"{hours:.1f}"
+def cost(suites: Iterable[str]) -> str:
+    """Return hours of plain training of all runs of suites at the paper's scale, one after another,
+    in words: ``23 GPU + 22 CPU``.
+    """
+    hours = {"GPU": 0.0, "CPU": 0.0}
+    for spec in map(_spec, suites):
+        for setting in spec.settings:
+            model = setting.model.name if setting.model else ""
+            device = "CPU" if model in CPU_STEPS else "GPU"
+            seconds = steps_of(setting) / CPU_STEPS.get(model, GPU_STEPS)
+            hours[device] += _runs(spec, setting) * seconds / 3600
+    return " + ".join(f"{h:,.{int(h < 3)}f} {device}" for device, h in hours.items() if h)
 
 
 @cache
-def cost(suite: str) -> Cost:
-    """Return what all runs of a suite at the paper's scale take to train."""
-    spec = SuiteSpec.model_validate(open_document(f"papers/{suite}").data)
-    return sum((_of_setting(spec, setting) for setting in spec.settings), Cost())
-
-
-def _of_setting(spec: SuiteSpec, setting: Setting) -> Cost:
-    model = setting.model.name if setting.model else ""
-    steps = _runs(spec, setting) * steps_of(setting)
-    if model in CPU_STEPS:
-        return Cost(cpu=steps / CPU_STEPS[model] / 3600)
-    return Cost(gpu=steps / GPU_STEPS / 3600)
+def _spec(suite: str) -> SuiteSpec:
+    return SuiteSpec.model_validate(open_document(f"papers/{suite}").data)
 
 
 def steps_of(setting: Setting) -> float:
