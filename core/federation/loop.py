@@ -361,13 +361,15 @@ class Training:
         setup = self.setup
         flat = self.setup.flat
         senders = zip(uploads.participants, uploads.model_of, strict=True)
+        participants = tuple(k for k, model in senders if model == j)
         ctx = ServerContext(
             key=self.parties.key(f"{purpose}{j}", t),
             device=setup.device,
             federation=setup.facts,
             round=t,
             params=uploads.starts.params[j],
-            participants=tuple(k for k, model in senders if model == j),
+            participants=participants,
+            sizes=tuple(len(setup.clients[k].y) for k in participants),
             memory=memory,
             model_index=j,
             assumed_malicious=max(0, setup.facts.assumed_malicious - rejected),
@@ -377,10 +379,12 @@ class Training:
             logits=lambda params, x: flat.logits(replace(self.state[j], params=params), x),
         )
 
-        def train(params: Tensor, x: Tensor, y: Tensor, epochs: int) -> Tensor:
+        def train(
+            params: Tensor, x: Tensor, y: Tensor, epochs: int, batch_size: int | None = None
+        ) -> Tensor:
             bench = Bench(setup, replace(self.state[j], params=params), t)
             self.trainer.key_module(t, j, "server module")
-            return params + bench.train(x, y, epochs, ctx.generator)
+            return params + bench.train(x, y, epochs, ctx.generator, batch_size)
 
         ctx = replace(ctx, train=train)  # with the generator of the context that the rule gets
         return ctx

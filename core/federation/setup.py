@@ -53,6 +53,7 @@ def public_facts(
         thresholds=thresholds,
         aggregation=type(rules[0]).__name__ if rules else "mean",
         weights="shuffled" if config.weight_order == "shuffled" else config.weights,
+        local_batches=config.local_batches,
     )
 
 
