@@ -20,6 +20,7 @@ from fedbench.core import ServerContext
 HIDDEN = 64  # of the attack model
 RATE = 1e-3
 EPOCHS = 50
+LESSONS = 6000  # predictions it learns from, at most
 Order = Literal["sorted", "true-first"]
 
 
@@ -114,7 +115,10 @@ def risk(ctx: ServerContext, start: Tensor, shadows: int, order: Order = "sorted
     y = ctx.root.y[team.pool]
     inputs = [features(ctx.logits(model, x), y, order) for model in team.models]
     seed = int(ctx.rng.integers(2**31))
-    attack = fit(np.concatenate(inputs[:-1]), np.concatenate(team.inside[:-1]), seed)
+    lessons = np.concatenate(inputs[:-1])
+    member = np.concatenate(team.inside[:-1])
+    chosen = ctx.rng.permutation(len(lessons))[:LESSONS]
+    attack = fit(lessons[chosen], member[chosen], seed)
     return balanced_accuracy(attack.predict(inputs[-1]).astype(bool), team.inside[-1])
 
 
