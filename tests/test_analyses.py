@@ -418,4 +418,5 @@ def test_groups_stand_side_by_side_with_intervals_over_seeds(clustered):
     )
     spread = t_interval([10.0 * seed for seed in range(5)]).half_width
     # beside accuracy, fairness and purity, what was traded for them
-    assert rows["ifca"]["shadow: violations"] == f"20.0 ± {spread:.1f} of 200 (15.0 + 5.0)"
+    assert rows["ifca"]["shadow: violations"] == attacked["shadow: violations"]
+    assert attacked["shadow: violations"] == f"20.0 ± {spread:.1f} of 200 (15.0 + 5.0)"

@@ -175,10 +175,8 @@ def _side_by_side(section: Section, findings: dict[str, list[Findings]]) -> Tabl
         "absolute difference is above 0 for equals, too: compare it with its interval); clients of "
         "each group's model in the last audited round, by group; purity: share of a group's "
         "clients that are on its model, mean over groups (1: clusters are the groups, 1 / G: one "
-        "model for all G of them); changes of model between audited rounds; violations: clients "
-        "with a model that the attack reads more accurately than they tolerate, in brackets by "
-        "group (interval over seeds, never narrower than the binomial one of their bounds); means "
-        "over seeds"
+        "model for all G of them); changes of model between audited rounds; violations as below; "
+        "means over seeds"
     )
     return table("Groups of clients", caption, columns, rows)
 
@@ -195,17 +193,26 @@ def _models(section: Section, row: Row, findings: Sequence[Findings]) -> tuple[C
 
 
 def _attacked(section: Section) -> Table:
-    """Attack accuracy in each group."""
+    """Attack accuracy in each group, and the violations where the clients have bounds."""
     groups = section.groups
     columns: list[Column] = [words("defense")]
     rows: list[list[Content]] = [[_name(row)] for row in section.rows]
     for attack in section.deciding:
+        bounded = clients.bounded(section, attack)
         columns += [_column(attack, group) for group in groups]
+        if bounded:
+            columns.append(clients.column(attack))
         for row, cells in zip(section.rows, rows, strict=True):
             entry = row.entries[attack]
             for g in range(len(groups)):
                 cells.append(value(entry.of_group(groups, g).attack_accuracy()))
-    caption = " in the last round, 0.5 is guessing"
+            if bounded:
+                cells.append(clients.count(section, entry))
+    caption = (
+        " in the last round, 0.5 is guessing, and violations: clients with a model that the attack "
+        "reads more accurately than they tolerate, in brackets by group (interval over seeds, "
+        "never narrower than the binomial one of their bounds)"
+    )
     return table("MIA accuracy by group", caption, columns, rows)
 
 
