@@ -282,6 +282,9 @@ def toy(name: str, images, folder):
         if isinstance(d, dict) and "grid" in d:
             kept = slice(-2, None) if d["name"] == "dp-sgd" else slice(1 if "fedmia" in name else 2)
             d["grid"] = {k: v[kept] for k, v in d["grid"].items()}
+        if isinstance(d, dict) and d.get("name") in ("ifca", "ifca-mir"):
+            # six clients seldom choose by halves
+            d["params"].setdefault("least_share", 0.05)
         if isinstance(d, dict) and d.get("name") == "ifca-mir":
             d["params"] |= {"every": 1, "shadows": 1, "shadow_samples": 60, "first_round": 1}
     if "papers/cofedmid" in name:
