@@ -45,7 +45,7 @@ PARTS = {
     "papers/ifca_mir_minority": ["femnist-50"],
     "papers/ifca_mir_mnist_minority": ["mnist-10"],
     "papers/ifca_mir_mnist_deformation": ["mnist-wide"],
-    "papers/ifca_mir_mnist_rotation": ["apart-160"],
+    "papers/ifca_mir_mnist_rotation": ["apart-20"],
     "papers/ifca_mir_deformation": ["cifar10-dark-majority"],
     "papers/ifca_mir_convergence": ["femnist-every-round"],
     "papers/ifca_mir_trajectory": ["cifar10-clients"],
