@@ -200,18 +200,23 @@ def test_a_member_takes_the_least_loss_it_tolerates_else_the_least_risk(risks, t
     assert defense.assign(models, member(data, threshold=threshold)) == expected
 
 
-def test_the_server_trains_by_the_federations_recipe_and_leaves_the_clients_training_as_it_was():
+@pytest.mark.parametrize(("recipes", "asked"), [(200, None), (5, 12)])
+def test_the_server_trains_by_the_federations_recipe_and_leaves_the_clients_training_as_it_was(
+    recipes, asked
+):
     shadows = []
 
     class Examines(installed("ifca")):
         def aggregate(self, updates, weights, ctx):
-            found = ctx.train(ctx.params, ctx.root.x, ctx.root.y, 2)
+            found = ctx.train(ctx.params, ctx.root.x, ctx.root.y, 2, asked)
+            assert ctx.sizes == tuple(20 if k == 0 else 60 for k in ctx.participants)
             shadows.append((found, descended(ctx.params, ctx.root, 2, 0.3)))
             return super().aggregate(updates, weights, ctx)
 
     root = MemberData(draws(11, 12, 4), labels(12, 12))
     examined, plain = (
-        train_all(full_batch(d, root=root, rounds=3))[0] for d in (Examines(), made("ifca"))
+        train_all(full_batch(d, root=root, rounds=3, batch_size=recipes))[0]
+        for d in (Examines(), made("ifca"))
     )
     assert torch.equal(examined.models, plain.models) and len(shadows) >= 3
     for found, expected in shadows:
