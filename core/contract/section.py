@@ -127,13 +127,13 @@ class RowSummary:
     label: str
     complete: bool
     """whether every cell that applies has scores"""
-    worst: Interval | None
+    worst: Interval | None = None
     """worst-case AUC: the adversary picks attack and sign on other seeds"""
-    attack: str
+    attack: str = ""
     """the attack picked most often"""
-    tf01: Interval | None
+    tf01: Interval | None = None
     """TF01 in percent, of the attack with the largest TF01"""
-    tf01_attack: str
+    tf01_attack: str = ""
     accuracy: Interval | None
     """test accuracy, a fraction"""
     delta_accuracy: Interval | None
