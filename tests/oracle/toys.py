@@ -342,6 +342,9 @@ def grouped(s):
     clients is a minority.
     """
     s["dataset"] = {"name": "digits", "params": {"test": 597, "holdout": 700}}
+    for g in s["groups"]:
+        if "fraction" in g:
+            g["fraction"] = max(g["fraction"], 0.1)
     audit = s["audit"] = {**s["audit"]}
     if audit["targets"] == "groups":
         audit |= {
