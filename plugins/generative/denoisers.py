@@ -8,6 +8,7 @@ data's public part with words of its own: one for each class, and a common one.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -57,9 +58,9 @@ class DenoiserModel(Model):
         steps: int = Field(3000, ge=1, le=10**6, description="steps of the pretraining")
         batch: int = Field(128, ge=1, le=10**5, description="public samples a step")
 
-    def network(self, input_shape: tuple[int, ...]) -> nn.Module:
+    def _network(self, input_shape: tuple[int, ...]) -> nn.Module:
         """Return a network of images [n, D], time features [n, 32] and words [n, 128] to [n, D]."""
-        raise NotImplementedError(f"{type(self).__name__} does not implement network(input_shape)")
+        raise NotImplementedError(f"{type(self).__name__} does not implement _network(input_shape)")
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         """Return a denoiser; raise ``UserError`` unless it gives one number a value of an image."""
@@ -68,7 +69,7 @@ class DenoiserModel(Model):
                 f"a denoiser predicts the noise of all {math.prod(input_shape)} values of a "
                 f"sample, not {n_classes} classes; use it with the data set 'denoising'"
             )
-        return Denoiser(self.network(input_shape))
+        return Denoiser(self._network(input_shape))
 
     @torch.enable_grad()
     def pretrain(self, module: nn.Module, data: Data) -> None:
@@ -76,25 +77,29 @@ class DenoiserModel(Model):
         class's embedding start from the common word.
         """
         assert isinstance(module, Denoiser)
-        device = module.embedding.device
-        x, y = (torch.from_numpy(a).to(device) for a in (data.public_x, data.public_y))
-        words = nn.Parameter(torch.randn(CLASSES + 1, WIDTH).to(device))
-        trained = [*module.network.requires_grad_(True).parameters(), words]
-        optimizer = torch.optim.Adam(trained, lr=_RATE)
+        words = nn.Parameter(torch.randn(CLASSES + 1, WIDTH).to(module.embedding))
+        module.network.requires_grad_(True)
+        trained = [*module.network.parameters(), words]
+        optimizer = torch.optim.Adam(trained, lr=_RATE, fused=True)
         task = Denoising()
-        for _ in range(self.params.steps):
-            picked = torch.randint(len(y), (self.params.batch,)).to(device)
-            common = (torch.rand(self.params.batch) < _COMMON).to(device)
-            word = y[picked].masked_fill(common, CLASSES)
-            rows, noise = task.rows(x[picked], word, "train")
+        for x, word in self._batches(data, words.device):
+            rows, noise = task.rows(x, word, "train")
             optimizer.zero_grad()
-            task.loss(module.denoise(rows, words), noise).backward()
+            task.loss(module.denoise(rows, words), noise).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
+        optimizer.zero_grad()
         module.network.requires_grad_(False)
-        for p in module.network.parameters():
-            p.grad = None
         with torch.no_grad():
             module.embedding.copy_(words[CLASSES].expand(CLASSES, -1))
+
+    def _batches(self, data: Data, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the public images and words of each step."""
+        x, y = (torch.from_numpy(a).to(device) for a in (data.public_x, data.public_y))
+        size = (self.params.batch,)
+        for _ in range(self.params.steps):
+            picked = torch.randint(len(y), size).to(device)
+            common = (torch.rand(size) < _COMMON).to(device)
+            yield x[picked], y[picked].masked_fill(common, CLASSES)
 
 
 # --- networks -------------------------------------------------------------------------------------
@@ -122,7 +127,7 @@ class MLPDenoiser(DenoiserModel):
     class Params(DenoiserModel.Params):
         hidden: int = Field(256, ge=1, le=10**4, description="width of both hidden layers")
 
-    def network(self, input_shape: tuple[int, ...]) -> nn.Module:
+    def _network(self, input_shape: tuple[int, ...]) -> nn.Module:
         return _MLP(math.prod(input_shape), self.params.hidden)
 
 
@@ -193,7 +198,7 @@ class UNetDenoiser(DenoiserModel):
             64, ge=8, le=1024, multiple_of=8, description="channels of the first level"
         )
 
-    def network(self, input_shape: tuple[int, ...]) -> nn.Module:
+    def _network(self, input_shape: tuple[int, ...]) -> nn.Module:
         sides: Any = input_shape[1:]
         if len(input_shape) != 3 or any(side % 4 for side in sides):
             raise UserError(

@@ -76,9 +76,7 @@ class Denoising(Task):
         Utility(
             name="denoising loss",
             unit="per pixel",
-            values=lambda outputs, target, y: class_losses(outputs, target).gather(1, y[:, None])[
-                :, 0
-            ],
+            values=lambda outputs, target, y: own_losses(class_losses(outputs, target), y),
             high=2.0,
             direction="lower",
         ),
@@ -90,22 +88,20 @@ class Denoising(Task):
         """Return rows [n, D + 2] to train, [n * 16, D + 2] to audit, [n * 10 * 16, D + 2] to test,
         and their noises.
         """
-        n, size = len(x), prod(x.shape[1:])
+        images = x.flatten(1)
         if purpose == "train":
-            time = torch.randint(STEPS, (n,), generator=generator).to(y)
-            noise = torch.randn(n, size, generator=generator).to(x)
-            return rows_of(noised(x.flatten(1), time, noise), time, y), noise
-        labels = y[:, None]
+            time = torch.randint(STEPS, y.shape, generator=generator).to(y)
+            noise = torch.randn(images.shape, generator=generator).to(x)
+            return rows_of(noised(images, time, noise), time, y), noise
+        classes = y[:, None]
         if purpose == "test":
-            labels = torch.arange(CLASSES).to(y).expand(n, -1)
-        repeats = labels.shape[1] * PAIRS
-        time, noise = (
-            part.repeat(n * labels.shape[1], *[1] * (part.dim() - 1))
-            for part in grid(purpose, size)
-        )
-        noise = noise.to(x)
-        images = noised(x.flatten(1).repeat_interleave(repeats, 0), time, noise)
-        return rows_of(images, time.to(y), labels.flatten().repeat_interleave(PAIRS)), noise
+            classes = torch.arange(CLASSES).to(y).expand(len(y), -1)
+        images = images.repeat_interleave(classes.shape[1] * PAIRS, 0)
+        classes = classes.flatten()
+        time, noise = grid(purpose, images.shape[1])
+        time = time.to(y).repeat(len(classes))
+        noise = noise.to(x).repeat(len(classes), 1)
+        return rows_of(noised(images, time, noise), time, classes.repeat_interleave(PAIRS)), noise
 
     def losses(self, outputs: Tensor, target: Tensor) -> Tensor:
         return (outputs - target).square().mean(1)
@@ -144,6 +140,11 @@ def class_losses(outputs: Tensor, target: Tensor) -> Tensor:
     return Denoising().losses(outputs, target).view(-1, CLASSES, PAIRS).mean(2)
 
 
+def own_losses(losses: Tensor, y: Tensor) -> Tensor:
+    """Return those [n] of each sample's own class, of ``losses`` [n, 10]."""
+    return losses.gather(1, y[:, None]).squeeze(1)
+
+
 @torch.no_grad()
 def sampled(model: Callable[[Tensor], Tensor], y: Tensor, noise: Tensor, steps: int = 50) -> Tensor:
     """Return images [n, D] of classes ``y`` [n], made of ``noise`` [n, D] by DDIM.
@@ -151,13 +152,14 @@ def sampled(model: Callable[[Tensor], Tensor], y: Tensor, noise: Tensor, steps: 
     Song et al. (ICLR 2021), equation 12 with sigma 0; the predicted image is cut to -1..1, where
     images are. The last of ``steps`` evenly spaced times is 0.
     """
-    images = noise
     times = torch.linspace(STEPS - 1, 0, steps).round().long().tolist()
-    for time, following in zip(times, [*times[1:], None], strict=True):
-        at = torch.full_like(y, time)
-        share = share_at(at, images)
-        prediction = model(rows_of(images, at, y))
-        images = ((images - (1 - share).sqrt() * prediction) / share.sqrt()).clamp(-1, 1)
-        if following is not None:
-            images = noised(images, torch.full_like(y, following), prediction)
-    return images
+    predicted = noise
+    for step in times:
+        time = torch.full_like(y, step)
+        images = noised(predicted, time, noise) if step < times[0] else noise
+        share = share_at(time, images)
+        output = model(rows_of(images, time, y))
+        predicted = ((images - (1 - share).sqrt() * output) / share.sqrt()).clamp(-1, 1)
+        # the noise that belongs to the cut image: with the model's own they drift apart
+        noise = (images - share.sqrt() * predicted) / (1 - share).sqrt()
+    return predicted
