@@ -1,6 +1,6 @@
 """Denoisers: frozen networks with one trainable vector for each class.
 
-Clients learn and upload ``embedding`` [10, 128] alone; all its rows start from one vector, as those
+Clients learn and upload ``embedding`` [10, d] alone; all its rows start from one vector, as those
 of Liang et al. (ECCV 2024) from the embedding of one common word. The network is pretrained on the
 data's public part with words of its own: one for each class, and a common one.
 """
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from fedbench.core import Data, Model, Params, UserError
 from fedbench.plugins.generative.diffusion import CLASSES, Denoising, parts_of
 
-WIDTH = 128  # of an embedding
 _TIME = 32  # features of the time
 _COMMON = 0.1  # share of the public samples that the common word stands for
 _RATE = 0.001  # Adam's, of the pretraining
@@ -27,16 +26,16 @@ _RATE = 0.001  # Adam's, of the pretraining
 class Denoiser(nn.Module):
     """Predicts noises [n, D] of rows [n, D + 2]; ``network``: images, times and words to noises."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, size: int) -> None:
         super().__init__()
         self.network = network.requires_grad_(False)
-        self.embedding = nn.Parameter(torch.randn(WIDTH).repeat(CLASSES, 1))
+        self.embedding = nn.Parameter(torch.randn(size).repeat(CLASSES, 1))
 
     def forward(self, rows: Tensor) -> Tensor:
         return self.denoise(rows, self.embedding)
 
     def denoise(self, rows: Tensor, words: Tensor) -> Tensor:
-        """Return noises, of classes with other embeddings ``words`` [C, 128]."""
+        """Return noises, of classes with other embeddings ``words`` [C, d]."""
         images, time, y = parts_of(rows)
         # n=rows: by a product, since the gradient of an index is not deterministic on a GPU
         one_hot = (y[:, None] == torch.arange(len(words), device=y.device)).to(words)
@@ -57,9 +56,10 @@ class DenoiserModel(Model):
     class Params(Params):
         steps: int = Field(3000, ge=1, le=10**6, description="steps of the pretraining")
         batch: int = Field(128, ge=1, le=10**5, description="public samples a step")
+        embedding: int = Field(128, ge=1, le=10**5, description="length of a class's embedding")
 
     def _network(self, input_shape: tuple[int, ...]) -> nn.Module:
-        """Return a network of images [n, D], time features [n, 32] and words [n, 128] to [n, D]."""
+        """Return a network of images [n, D], time features [n, 32] and words [n, d] to [n, D]."""
         raise NotImplementedError(f"{type(self).__name__} does not implement _network(input_shape)")
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
@@ -69,7 +69,7 @@ class DenoiserModel(Model):
                 f"a denoiser predicts the noise of all {math.prod(input_shape)} values of a "
                 f"sample, not {n_classes} classes; use it with the data set 'denoising'"
             )
-        return Denoiser(self._network(input_shape))
+        return Denoiser(self._network(input_shape), self.params.embedding)
 
     @torch.enable_grad()
     def pretrain(self, module: nn.Module, data: Data) -> None:
@@ -77,7 +77,7 @@ class DenoiserModel(Model):
         class's embedding start from the common word.
         """
         assert isinstance(module, Denoiser)
-        words = nn.Parameter(torch.randn(CLASSES + 1, WIDTH).to(module.embedding))
+        words = nn.Parameter(torch.randn(CLASSES + 1, self.params.embedding).to(module.embedding))
         module.network.requires_grad_(True)
         trained = [*module.network.parameters(), words]
         optimizer = torch.optim.Adam(trained, lr=_RATE, fused=True)
@@ -106,10 +106,10 @@ class DenoiserModel(Model):
 
 
 class _MLP(nn.Module):
-    def __init__(self, size: int, hidden: int) -> None:
+    def __init__(self, size: int, embedding: int, hidden: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(size + _TIME + WIDTH, hidden),
+            nn.Linear(size + _TIME + embedding, hidden),
             nn.SiLU(),
             nn.Linear(hidden, hidden),
             nn.SiLU(),
@@ -128,7 +128,7 @@ class MLPDenoiser(DenoiserModel):
         hidden: int = Field(256, ge=1, le=10**4, description="width of both hidden layers")
 
     def _network(self, input_shape: tuple[int, ...]) -> nn.Module:
-        return _MLP(math.prod(input_shape), self.params.hidden)
+        return _MLP(math.prod(input_shape), self.params.embedding, self.params.hidden)
 
 
 class _Block(nn.Module):
@@ -153,12 +153,12 @@ class _Block(nn.Module):
 
 
 class _UNet(nn.Module):
-    def __init__(self, shape: tuple[int, ...], width: int) -> None:
+    def __init__(self, shape: tuple[int, ...], embedding: int, width: int) -> None:
         super().__init__()
         self._shape = shape
         wide, condition = 2 * width, 4 * width
         self.condition = nn.Sequential(
-            nn.Linear(_TIME + WIDTH, condition), nn.SiLU(), nn.Linear(condition, condition)
+            nn.Linear(_TIME + embedding, condition), nn.SiLU(), nn.Linear(condition, condition)
         )
         self.stem = nn.Conv2d(shape[0], width, 3, padding=1)
         self.down = nn.ModuleList([_Block(width, width, condition), _Block(width, wide, condition)])
@@ -205,4 +205,4 @@ class UNetDenoiser(DenoiserModel):
                 f"denoiser-unet needs images with sides that are multiples of 4, not "
                 f"{list(input_shape)}; use the model 'denoiser-mlp'"
             )
-        return _UNet(input_shape, self.params.width)
+        return _UNet(input_shape, self.params.embedding, self.params.width)
