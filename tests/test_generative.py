@@ -22,7 +22,7 @@ from fedbench.core.signals.builtin import Loss
 from fedbench.core.signals.probes import SignalCall
 from fedbench.core.store.reading import load_records
 from fedbench.plugins.defenses.augmentation import DataSampling
-from fedbench.plugins.defenses.uploads import GradNoise, GradSparse
+from fedbench.plugins.defenses.uploads import FreeRider, GradNoise, GradSparse
 from fedbench.plugins.generative import diffusion
 from fedbench.plugins.generative.denoisers import MLPDenoiser, UNetDenoiser
 from fedbench.plugins.generative.diffusion import Denoising
@@ -175,7 +175,8 @@ def test_a_run_is_attacked_skips_what_needs_logits_and_has_images_of_its_samples
     outcomes = {cell: r.record.outcome for cell, r in records.items()}
     skipped = [cell for cell, outcome in outcomes.items() if outcome == "skipped"]
     assert len(outcomes) == 4 and len(skipped) == 3 and outcomes["none", "fedmia-ii"] == "ok"
-    assert all(part.tasks == EVERY_TASK for part in (DataSampling(), GradNoise(), GradSparse()))
+    rest = DataSampling, GradNoise, GradSparse, FreeRider
+    assert all(part().tasks == EVERY_TASK for part in rest)
     for cell in (("none", "threshold-entropy"), ("mixup", "fedmia-ii")):
         assert "serves classification, and the data's task is denoising" in (
             records[cell].record.reason

@@ -139,7 +139,7 @@ def front_table(section: BoardSection, rows: Sequence[DefenseRow], trust: Trust 
         replace(tf01, name=Words("TF01")),
         lambda row: value(section.summaries[row.label].tf01),
     )
-    declared["delta"] = replace(delta[0], digits=1), delta[1]
+    declared["delta"] = replace(delta[0], digits=delta[0].digits - 1), delta[1]
     keys = ["rank", "defense", *(c.key for c in COLUMNS if c.terminal), "trust"]
     columns = [declared[key] for key in keys if key in declared]
     place = section.setting, section.coalition, section.view
