@@ -31,8 +31,10 @@ class DenoisingImages(Dataset):
     """
 
     default_model = "denoiser-mlp"
-    licence = "that of the image set"
-    citation = "that of the image set"
+    licence = f"that of the image set; digits: {Digits.licence}"
+    citation = f"that of the image set; digits: {Digits.citation}"
+    home = Digits.home
+    size_mb = Digits.size_mb
 
     class Params(Params):
         images: Literal["digits", "mnist", "fashion-mnist", "cifar10", "cifar100"] = Field(
