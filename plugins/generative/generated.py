@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedbench.core import (
+    OFL,
     Analysis,
     Findings,
     FinishedRun,
@@ -24,6 +25,7 @@ from fedbench.core import (
     Signal,
 )
 from fedbench.core.report import Block, Figure, Numbers, Section, Style
+from fedbench.plugins.analyses.common import finite_mean
 from fedbench.plugins.generative.diffusion import CLASSES, Denoising, sampled
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ class GeneratedImages(Analysis):
             "accuracy": Number(float((run.predicted == run.test_y).mean()), unit="fraction"),
             "named are members": Number(float(member.mean()), unit="fraction"),
             "nearest member": Number(float(inside.mean())),
-            "nearest outsider": Number(float(np.nanmean(outside))),
+            "nearest outsider": Number(finite_mean(outside)),
         }
         arrays = {name: p.ravel() for name, p in zip(_PICTURES, pictures, strict=True)}
         return Findings(numbers, arrays | {"class": np.array(classes), "member": member})
@@ -93,10 +95,12 @@ class GeneratedImages(Analysis):
     def draw(self, section: Section, label: str) -> Iterator[Block]:
         """Draw the findings' table, and the pictures of the undefended federation's first seed."""
         yield Numbers(label)
-        undefended = [row for row in section.rows if row.undefended]
-        for entry in (row.entries.get(self.params.attack) for row in undefended):
-            findings = entry and entry.findings(label, section.seeds[0])
-            if findings:
+        attack = self.params.attack
+        for row in section.rows:
+            findings = None
+            if row.undefended and attack in row.entries:
+                findings = row.entries[attack].findings(label, section.seeds[0])
+            if findings is not None:
                 drawing = partial(_drawn, findings=findings, section=section)
                 yield Figure("generated", "Images from uploaded embeddings", drawing)
 
@@ -105,7 +109,7 @@ def _of_class(
     target: Judged, generated: ndarray, samples: ndarray, c: int
 ) -> tuple[ndarray, ndarray, ndarray, bool, float, float]:
     """Return the three pictures of a class, whether the named one is a member, and the generated
-    one's distances to members and outsiders.
+    one's distances to members and outsiders, infinite without any.
     """
     of_class = np.flatnonzero((target.y == c) & target.counted)
     named = of_class[np.argmax(target.scores[of_class])]
@@ -113,11 +117,9 @@ def _of_class(
     distances = np.linalg.norm(samples - image, axis=1)
     members = of_class[target.member[of_class]]
     # of as many as there are members: the nearest of more would be nearer
-    outsiders = of_class[target.kind[of_class] == 1][: len(members)]
+    outsiders = of_class[target.kind[of_class] == OFL][: len(members)]
     nearest = members[np.argmin(distances[members])]
     outside = distances[outsiders].min(initial=np.inf)
-    if not np.isfinite(outside):
-        outside = np.nan
     is_member = bool(target.member[named])
     return image, samples[named], samples[nearest], is_member, distances[nearest], outside
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy import ndarray
@@ -62,7 +62,7 @@ class DenoisingImages(Dataset):
                 "the denoiser is pretrained; lower them"
             )
         parts = np.split(order, np.cumsum(sizes))
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for split, part in zip((*_SPLITS, "public"), parts, strict=True):
             arrays[f"{split}_x"] = x[part]
             arrays[f"{split}_y"] = y[part]
