@@ -482,9 +482,9 @@ def test_every_built_in_data_set_says_what_it_is_and_whether_it_is_here():
     assert found.keys() >= {name.partition(",")[0] for name in SETS}
     for name, cls in found.items():
         assert cls.licence != "unknown" and cls.citation, name
-        assert cls.here() == {"digits": "built in", "image-folder": "wherever 'path' says"}.get(
-            name, False
-        ), name
+        here = dict.fromkeys(("digits", "denoising"), "built in")
+        here["image-folder"] = "wherever 'path' says"
+        assert cls.here() == here.get(name, False), name
         assert (cls.home.startswith("http") and cls.size_mb is not None) == (
             name != "image-folder"
         ), name

@@ -34,7 +34,6 @@ from torch.nn.functional import avg_pool2d, batch_norm, conv2d, dropout, group_n
 from torchvision import models
 
 from fedbench.core import Data, Model, UserError
-from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.federation.backend import Group
 from fedbench.core.numerics import gradients
 from fedbench.core.numerics.gradients import gradient_features
@@ -71,7 +70,9 @@ NARROW = {
     },
 }
 MODELS = {
-    c.name: c for c in Registry.discover().components("model") if c.distribution == DISTRIBUTION
+    c.name: c
+    for c in Registry.discover().components("model")
+    if c.component.target.startswith("fedbench.core.models")
 }
 
 

@@ -69,6 +69,8 @@ class Judged:
     """[n] the global model that each candidate is observed through"""
     y: ndarray = field(default_factory=_none)
     """[n] labels"""
+    position: ndarray = field(default_factory=_none)
+    """[n] of each candidate in the pool"""
 
     @property
     def member(self) -> ndarray:

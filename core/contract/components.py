@@ -56,7 +56,8 @@ class Data:
     outside non-members. ``*_x``: [n, *input_shape] float32, integer tokens, or uint8 images [n,
     channels, height, width] with ``mean`` and ``std``: those stay uint8 on the device and are
     normalised there. ``*_y``: [n] targets of the task; in classification int64 class ids from 0 to
-    ``n_classes`` - 1.
+    ``n_classes`` - 1. ``public_x``, ``public_y``: samples beside these splits that everybody has;
+    they are never audited.
     """
 
     train_x: ndarray
@@ -75,11 +76,20 @@ class Data:
     std: tuple[float, ...] | None = None
     task: Task = DEFAULT_TASK
     """loss, prediction and utility"""
+    public_x: ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    """samples on which a model may be pretrained; by default none"""
+    public_y: ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
         for name, y in (("train_canary", self.train_y), ("holdout_canary", self.holdout_y)):
             if not len(getattr(self, name)):
                 object.__setattr__(self, name, np.zeros(len(y), bool))
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits, and ``public`` where there are public samples."""
+        public = ("public",) * bool(len(self.public_y))
+        return "train", "test", "holdout", *public
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -89,7 +99,7 @@ class Data:
     def digest(self) -> str:
         """Hex sha256 of every array, so that a record names the data it was computed on."""
         h = hashlib.sha256()
-        for name in ("train_x", "train_y", "test_x", "test_y", "holdout_x", "holdout_y"):
+        for name in (f"{split}_{part}" for split in self.splits for part in "xy"):
             a = np.ascontiguousarray(getattr(self, name))
             h.update(f"{name}:{a.dtype}:{a.shape};".encode())
             h.update(a.tobytes())
@@ -147,6 +157,13 @@ class Model(Configured):
         raise NotImplementedError(
             f"{type(self).__name__} does not implement build(input_shape, n_classes)"
         )
+
+    def pretrain(self, module: nn.Module, data: Data) -> None:
+        """Train a fresh ``module``, on its device, on the public part of ``data`` before round 1.
+
+        By default nothing is trained. The engine seeds torch's generator before ``build``, so draws
+        from it are reproducible.
+        """
 
 
 # --- signals --------------------------------------------------------------------------------------

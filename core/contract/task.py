@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from numpy import ndarray
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
+    from torch import Generator, Tensor, nn
+
+    from fedbench.core.contract.components import Data
 
 EVERY_TASK = frozenset({"*"})
 CLASSIFICATION = frozenset({"classification"})
@@ -84,12 +86,20 @@ class Task:
         return losses if self.views == 1 else losses.reshape(-1, self.views).mean(1)
 
     def predict(self, outputs: Tensor) -> Tensor:
-        """Prediction of each row."""
+        """Prediction of each row; of rows of a ``test``, it may be one of each sample."""
         raise NotImplementedError(f"{type(self).__name__} does not implement predict")
 
     def attribute(self, y: ndarray) -> ndarray:
         """[n] int: the attribute by which a skewed division divides samples; by default ``y``."""
         return y
+
+    def missing_in_data(self, data: Data) -> str:
+        """What the data lack for this task, as the end of a sentence; empty if nothing."""
+        return ""
+
+    def missing_in_model(self, module: nn.Module) -> str:
+        """What a model lacks for this task, as the end of a sentence; empty if nothing."""
+        return ""
 
 
 class Classification(Task):

@@ -145,7 +145,7 @@ def gradient_features(
         x: [N * views, *input], the task's views of a sample adjacent.
         y: target of these rows.
         updates: [M, P] in the order of the trainable ``model.parameters()``.
-        chunk: samples at once; it changes memory, not results (beyond rounding).
+        chunk: rows at once; it changes memory, not results (beyond rounding).
 
     Raises:
         ValueError: updates of another size than the model's, or normalisation by batch statistics.
@@ -161,11 +161,15 @@ def gradient_features(
     with _eval_mode(model):
         refuse_batch_statistics(model)
         if task.views > 1:
-            dot, sq = _sample_wise_features(model, x, y, updates, task)
+            step = max(1, chunk // task.views) * task.views
+            parts = zip(x.split(step), y.split(step), strict=True)
+            features = [_sample_wise_features(model, *part, updates, task) for part in parts]
+            dot = torch.cat([products for products, _ in features], dim=1)
+            sq = torch.cat([squares for _, squares in features])
         else:
             columns = zip(trainable, updates.split(sizes, dim=1), strict=True)
-            parts = {id(p): u.unflatten(1, p.shape) for p, u in columns}
-            layers = _Layers(model, task, parts, HANDLERS)
+            directions = {id(p): u.unflatten(1, p.shape) for p, u in columns}
+            layers = _Layers(model, task, directions, HANDLERS)
             dot, sq = _layer_wise_features(layers, model, x, y, updates, chunk, task)
     return GradientFeatures(dot, sq, norms(updates).square().to(updates))
 

@@ -29,12 +29,15 @@ def require_data(data: Any, name: str) -> Data:
         raise UserError(
             f"dataset '{name}': n_classes is {data.n_classes!r}, expected an integer >= {least}"
         )
-    for split in ("train", "test", "holdout"):
+    for split in data.splits:
         x = getattr(data, f"{split}_x")
         y = getattr(data, f"{split}_y")
         if mistake := _mistake(split, x, y, data.task.y_dtype):
             raise UserError(f"dataset '{name}': {mistake}")
-    return check_data(data, name)
+    check_data(data, name)
+    if missing := data.task.missing_in_data(data):
+        raise UserError(f"dataset '{name}' does not serve the task {data.task.name}: {missing}")
+    return data
 
 
 def _mistake(split: str, x: Any, y: Any, y_dtype: str) -> str:

@@ -51,6 +51,8 @@ def try_model(model: Model, data: Data) -> int:
             raise UserError(
                 f"the model {name} built {type(module).__name__}, expected a torch.nn.Module"
             )
+        if missing := data.task.missing_in_model(module):
+            raise UserError(f"the model {name} does not serve the task {data.task.name}: {missing}")
         trainable = [p for p in module.parameters() if p.requires_grad]
         if not trainable:
             raise UserError(

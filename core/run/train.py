@@ -321,7 +321,8 @@ def fresh_models(
         key = key_for(job.seed, purpose, round=draw, client=j) >> 1
         torch.random.default_generator.manual_seed(key)
         with at_work(f"model {job.model}"):
-            module = builder.build(data.input_shape, data.n_classes)
+            module = builder.build(data.input_shape, data.n_classes).to(device)
+            builder.pretrain(module, data)
         module = in_training_form(module, config.precision, config.memory_format)
         return FlatModel(wrap(module, data), device, data.task)
 

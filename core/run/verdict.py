@@ -154,6 +154,7 @@ def _of_target(
             owner=audit.owner,
             model_of=trained.assignment[-1][scene.client_of(audit)],
             y=scene.y_of(audit.ids),
+            position=np.searchsorted(scene.pool, audit.ids),
         ),
         arrays=_arrays(audit, candidates, largest),
     )

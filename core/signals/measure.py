@@ -325,7 +325,7 @@ class Recorder:
         uploads: Uploads,
         answered: bool = True,
     ) -> None:
-        chunk = chunk_of(self.x, _FORWARD_BYTES)
+        chunk = max(1, chunk_of(self.x, _FORWARD_BYTES) // self.flat.task.views)
         samples = list(zip(self.x.split(chunk), self.y.split(chunk), strict=True))
         for position, row in models.items():
             names = [name for name in names if name in self.calls]

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-SPLITS = ("train", "test", "holdout")
-
-
 def check_data(data: Data, name: str) -> Data:
     """Return ``data``.
 
@@ -34,7 +31,7 @@ def check_data(data: Data, name: str) -> Data:
             normalisation. ``name`` is the data set's, for the message.
     """
     problems: list[str] = []
-    for split in SPLITS:
+    for split in data.splits:
         problems += _split_problems(data, split)
     problems += _normalisation_problems(data)
     if problems:

@@ -13,7 +13,15 @@ from numpy.random import Generator
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedbench.core import Batch, Defense, MemberContext, Params, Selection, UserError
+from fedbench.core import (
+    EVERY_TASK,
+    Batch,
+    Defense,
+    MemberContext,
+    Params,
+    Selection,
+    UserError,
+)
 from fedbench.plugins.defenses.losses import targets
 
 
@@ -180,6 +188,7 @@ class DataSampling(Defense):
     from .1 to 1.
     """
 
+    tasks = EVERY_TASK
     private = ()  # the number of batches follows from that of samples
 
     class Params(Params):

@@ -24,6 +24,7 @@ class FreeRider(Defense):
     weights, as it would for honest zeros.
     """
 
+    tasks = EVERY_TASK
     private = ()  # it uses no data
 
     def local_train(self, ctx: MemberContext) -> None:
