@@ -38,12 +38,12 @@ class Prolin(Attack):
         if not 0 <= audit.target_client < shares.shape[1]:
             raise SkipCell("it follows one client's part, but the target is many clients together")
         output = linear_output(observations)
-        seen = (shares.sum(axis=1) > 0) & ~np.isnan(output).any(axis=1)
-        if not shares[seen, audit.target_client].any():
+        known = (shares.sum(axis=1) > 0) & ~np.isnan(output).any(axis=1)
+        if not shares[known, audit.target_client].any():
             raise SkipCell("the target took part in no audited round")
-        present = (shares[seen] > 0).sum(axis=1, keepdims=True)
+        present = (shares[known] > 0).sum(axis=1, keepdims=True)
         # sums instead of means: shares of 1 / present become 1
-        parts = ridge_solution(shares[seen] * present, output[seen] * present, self.params.ridge)
+        parts = ridge_solution(shares[known] * present, output[known] * present, self.params.ridge)
         return parts[audit.target_client]
 
 

@@ -20,7 +20,7 @@ class SourceInference(SingleRound):
     least loss of another client minus the target's, and above 0 the verdict is the target. The
     recall at 0 is their accuracy of source inference, guessing being 1 / K. Where clients are left
     out (``audit.references``), the verdict is among those seen. Source: Hu et al., "Source
-    Inference Attacks in Federated Learning" (ICDM 2021), whose released code takes the argmin
+    Inference Attacks in Federated Learning" (ICDM 2021), with the argmin in its released code
     (17bcb21).
     """
 
