@@ -383,7 +383,16 @@ class Clustered(Folder):
         found = {"group-fairness": RecordedFindings(numbers=numbers, arrays={"models": "clients"})}
         violated = Number(10 * seed, count_error(10 * seed, 200))
         bounds = {
-            "violations": RecordedFindings(numbers={"violated": violated, "clients": Number(200)})
+            "violations": RecordedFindings(
+                numbers={
+                    "violated": violated,
+                    "clients": Number(200),
+                    **{
+                        f"violated:{name}": Number(n, 1.0)
+                        for name, n in zip(GROUPS, (15, 5), strict=True)
+                    },
+                }
+            )
         }
         return found | (bounds if attack == "shadow" else {})
 

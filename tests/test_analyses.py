@@ -22,7 +22,7 @@ from boards import (
 from scipy import stats
 from worlds import component
 
-from fedbench.core import Findings, Judged, Judgement, Number
+from fedbench.core import Findings, Judged, Judgement, Number, UserError
 from fedbench.core.metrics import auc, combined_interval, exact_interval, t_interval, tf01
 from fedbench.leaderboard.statistics.intervals import accuracy_error
 from fedbench.plugins import papers
@@ -296,6 +296,13 @@ def test_clusters_by_group_and_their_purity(assignment, models, purity):
     assert found == pytest.approx(purity) and by_group.tolist() == models
 
 
+def test_purity_that_is_asked_for_needs_groups():
+    with pytest.raises(UserError, match="no groups of clients to compare them with"):
+        analysis("group-fairness", purity="required").applies({"groups": None})
+    assert analysis("group-fairness", purity="required").applies({"groups": [{"name": "a"}]})
+    assert not analysis("group-fairness").applies({"groups": None})
+
+
 def said(rng, n=40):
     kind = rng.integers(-1, 3, n)
     return Judged(
@@ -316,7 +323,11 @@ def test_violations_against_a_naive_count():
         np.array([0.3, 0.4, 0.0, 0.3]),
     )
     run = finished_run(
-        assignment=np.array([[0, 0, 0, 0], assignment]), thresholds=bounds, malicious=(3,)
+        assignment=np.array([[0, 0, 0, 0], assignment]),
+        thresholds=bounds,
+        malicious=(3,),
+        group_of=np.array([0, 1, 1, 1]),
+        group_names=("a", "b"),
     )
     found = analysis("violations").analyse(
         run, Judgement(attack="x", threshold=0.1, targets=targets)
@@ -339,6 +350,8 @@ def test_violations_against_a_naive_count():
         found.numbers["violated"] == Number(count, count_error(count, 3), "clients")
         and found.numbers["clients"].value == 3
     )
+    by_group = [found.numbers[f"violated:{name}"].value for name in "ab"]
+    assert by_group == [int(accuracy[assignment[k]] > bounds[k]) for k in (0, 1)]
     equal = finished_run(
         assignment=np.zeros((1, 4), int), thresholds=np.full(4, accuracy[0]), malicious=()
     )
@@ -414,4 +427,6 @@ def test_groups_stand_side_by_side_with_intervals_over_seeds(clustered):
         combined_interval([d.last_accuracy for d in said], ses), 3
     )
     spread = t_interval([10.0 * seed for seed in range(5)]).half_width
-    assert attacked["shadow: violations"] == f"20.0 ± {spread:.1f} of 200"
+    # beside accuracy, fairness and purity, what was traded for them
+    assert rows["ifca"]["shadow: violations"] == attacked["shadow: violations"]
+    assert attacked["shadow: violations"] == f"20.0 ± {spread:.1f} of 200 (15.0 + 5.0)"

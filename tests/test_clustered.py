@@ -183,18 +183,40 @@ def test_a_member_weighs_loss_against_announced_risk_by_what_it_tolerates(
     assert costs[picked] <= costs.min() + 1e-6
 
 
-def test_the_server_trains_by_the_federations_recipe_and_leaves_the_clients_training_as_it_was():
+@given(
+    st.lists(st.sampled_from([0.5, 0.6, 0.7, 0.8]), min_size=3, max_size=3),
+    st.sampled_from([0.5, 0.55, 0.65, 0.7, 0.9]),
+    st.integers(0, 999),
+)
+@settings(max_examples=40)
+def test_a_member_takes_the_least_loss_it_tolerates_else_the_least_risk(risks, threshold, seed):
+    data, models = MemberData(draws(seed, 12, 4), labels(seed, 12)), models_of(1, 2, 3)
+    defense = made("ifca-mir", models=3, rule="tolerated")
+    defense.announced = dict(enumerate(risks))
+    losses = slow_losses(models, data).mean(1)
+    expected = min(range(3), key=lambda j: (risks[j] > threshold, losses[j]))
+    if min(risks) > threshold:
+        expected = risks.index(min(risks))
+    assert defense.assign(models, member(data, threshold=threshold)) == expected
+
+
+@pytest.mark.parametrize(("recipes", "asked"), [(200, None), (5, 12)])
+def test_the_server_trains_by_the_federations_recipe_and_leaves_the_clients_training_as_it_was(
+    recipes, asked
+):
     shadows = []
 
     class Examines(installed("ifca")):
         def aggregate(self, updates, weights, ctx):
-            found = ctx.train(ctx.params, ctx.root.x, ctx.root.y, 2)
+            found = ctx.train(ctx.params, ctx.root.x, ctx.root.y, 2, asked)
+            assert ctx.sizes == tuple(20 if k == 0 else 60 for k in ctx.participants)
             shadows.append((found, descended(ctx.params, ctx.root, 2, 0.3)))
             return super().aggregate(updates, weights, ctx)
 
     root = MemberData(draws(11, 12, 4), labels(12, 12))
     examined, plain = (
-        train_all(full_batch(d, root=root, rounds=3))[0] for d in (Examines(), made("ifca"))
+        train_all(full_batch(d, root=root, rounds=3, batch_size=recipes))[0]
+        for d in (Examines(), made("ifca"))
     )
     assert torch.equal(examined.models, plain.models) and len(shadows) >= 3
     for found, expected in shadows:
@@ -213,12 +235,12 @@ class Shadows:
         # the first coordinate is the sample's number
         x = torch.cat([torch.arange(n).float()[:, None], draws(5, n, 3)], dim=1)
         self.root, self.n, self.memorises = MemberData(x, labels(6, n)), n, memorises
-        self.calls: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+        self.calls: list[tuple[torch.Tensor, torch.Tensor, int, int]] = []
 
-    def train(self, params, x, y, epochs):
+    def train(self, params, x, y, epochs, batch_size):
         seen = torch.zeros(self.n)
         seen[x[:, 0].long()] = 1.0
-        self.calls.append((params, seen, epochs))
+        self.calls.append((params, seen, epochs, batch_size))
         return seen if self.memorises(len(self.calls)) else torch.zeros(self.n)
 
     def logits(self, params, x):
@@ -226,16 +248,17 @@ class Shadows:
         return draws(8, self.n, 3)[i] * 0.5 + 4 * params[i, None] * torch.eye(3)[self.root.y[i]]
 
     def examine(
-        self, defense, t: int = 5, j: int = 0, key: int = 3, memory=None, params: float = 7.0
+        self, defense, t: int = 5, j: int = 0, key: int = 3, memory=None, sizes=(999, 999), **facts
     ) -> torch.Tensor:
         """One aggregation of two rows of ones, after which the model may be examined."""
         ctx = ServerContext(
             key=key,
             device=CPU,
-            federation=facts_of(51, rounds=20),
+            federation=facts_of(51, rounds=20, **facts),
             round=t,
-            params=torch.full((self.n,), params),
+            params=torch.full((self.n,), 7.0),
             participants=(0, 1),
+            sizes=sizes,
             memory={} if memory is None else memory,
             model_index=j,
             root=self.root,
@@ -258,25 +281,93 @@ def test_the_red_team_tells_a_model_that_memorises_judged_on_a_shadow_that_its_a
     assert abs(risk(lambda call: call <= 3) - 0.5) < 0.1
 
 
-@pytest.mark.parametrize(("start", "expected"), [("model", 9.0), ("initial", 7.0)])
-def test_shadows_train_on_halves_from_the_new_model_or_from_where_it_started(start, expected):
-    defense, server, memory = (
-        made("ifca-mir", every=2, shadows=3, epochs=7, start=start),
-        Shadows(41),
-        {},
+@pytest.mark.parametrize(
+    ("sizes", "facts", "samples", "epochs"),
+    [
+        ((4, 3), {}, 7, 6),
+        ((40, 20), {}, 20, 6),  # half of the server's
+        ((4, 4), {"local_epochs": 3}, 8, 18),
+        ((16, 16), {"local_batches": 1}, 20, 3),  # one batch of 8 is half of an epoch
+        ((4, 4), {"participation": 0.5}, 16, 3),
+    ],
+)
+def test_shadows_have_as_many_samples_passes_and_steps_as_the_models_clients_together(
+    sizes, facts, samples, epochs
+):
+    server, defense = Shadows(41), made("ifca-mir", every=2, shadows=3)
+    server.examine(defense, 6, sizes=sizes, **facts)
+    halves = {tuple(seen.tolist()) for _, seen, _, _ in server.calls}
+    assert len(server.calls) == 4 and len(halves) == 4
+    for params, seen, passes, batch in server.calls:
+        assert bool((params == 7.0).all())  # where the model started
+        assert (int(seen.sum()), passes, batch) == (samples, epochs, 16)
+
+
+def test_shadows_go_on_with_their_halves_until_the_models_samples_change_in_number():
+    server, defense, memory = Shadows(41), made("ifca-mir", every=2, shadows=1), {}
+    for t, sizes in ((2, (4, 3)), (3, (4, 3)), (4, (3, 4)), (6, (4, 2))):
+        server.examine(defense, t, memory=memory, sizes=sizes)
+    first, second, third = server.calls[:2], server.calls[2:4], server.calls[4:]
+    assert [passes for _, _, passes, _ in server.calls] == [2, 2, 2, 2, 6, 6]
+    for (_, before, _, _), (params, seen, _, _) in zip(first, second, strict=True):
+        assert torch.equal(seen, before) and torch.equal(params, before)
+    assert all(bool((params == 7.0).all()) and int(seen.sum()) == 6 for params, seen, *_ in third)
+
+
+def regressed(params, x, y, epochs, batch_size):
+    """Softmax regression [P] by plain gradient descent."""
+    w = params.clone()
+    for _ in range(epochs):
+        for rows in torch.arange(len(y)).split(batch_size):
+            p = (x[rows] @ w.reshape(60, 3)).softmax(1) - torch.eye(3)[y[rows]]
+            w -= 0.5 * (x[rows].T @ p / len(rows)).reshape(-1)
+    return w
+
+
+def best_accuracy(inside: torch.Tensor, outside: torch.Tensor) -> float:
+    """Balanced accuracy of the best threshold of a loss."""
+    cuts = torch.cat([inside, outside])
+    return float(
+        ((inside <= cuts[:, None]).float().mean(1) / 2 + 0.5)
+        .sub((outside <= cuts[:, None]).float().mean(1) / 2)
+        .max()
     )
-    torch.testing.assert_close(server.examine(defense, 1, memory=memory), torch.ones(41))
-    server.examine(defense, 2, memory=memory, params=8.0)
-    assert (
-        len(server.calls) == 4 and len({tuple(seen.tolist()) for _, seen, _ in server.calls}) == 4
-    )
-    for params, seen, epochs in server.calls:
-        assert bool((params == expected).all()) and int(seen.sum()) == 20 and epochs == 7
+
+
+def test_the_announced_risk_is_that_of_the_models_clients_where_one_model_memorises():
+    announced, truth = {}, {}
+    defense = made("ifca-mir", every=20, shadows=3, confidences="true-first", shadow_samples=4)
+    root = MemberData(draws(1, 1200, 60), labels(2, 1200))
+    for j, clients in enumerate((5, 60)):  # of ten samples each, with labels by chance
+        ctx = ServerContext(
+            key=j,
+            device=CPU,
+            federation=facts_of(180, rounds=200, batch_size=5),
+            round=100,
+            params=torch.zeros(180),
+            participants=tuple(range(clients)),
+            sizes=(10,) * clients,
+            memory={},
+            model_index=j,
+            root=root,
+            logits=lambda params, x: x @ params.reshape(60, 3),
+            train=regressed,
+        )
+        defense.aggregate(torch.zeros(clients, 180), torch.full((clients,), 1 / clients), ctx)
+        announced[j] = defense.announced[j]
+        x, y = draws(3, 1200, 60), labels(4, 1200)
+        n = 10 * clients
+        model = regressed(torch.zeros(180), x[:n], y[:n], 100, 5 * clients).reshape(60, 3)
+        losses = cross_entropy(x @ model, y, reduction="none")
+        truth[j] = best_accuracy(losses[:n], losses[n:])
+    assert truth[0] > 0.9 and truth[1] < 0.65
+    for j in (0, 1):
+        assert abs(announced[j] - truth[j]) < 0.12, (announced, truth)
 
 
 def test_models_are_examined_every_so_many_rounds_and_late_when_idle():
     defense, server, memories = (
-        made("ifca-mir", every=5, shadows=1, epochs=1),
+        made("ifca-mir", every=5, shadows=1),
         Shadows(40),
         ({}, {}),
     )
@@ -289,6 +380,13 @@ def test_models_are_examined_every_so_many_rounds_and_late_when_idle():
     # not after the last round, when no client is left to tell
     assert set(defense.history) == {(5, 0), (10, 0), (15, 0), (7, 1), (10, 1), (16, 1)}
     assert defense.announced == {0: defense.history[15, 0], 1: defense.history[16, 1]}
+
+
+def test_announcements_begin_in_the_first_round_that_is_asked_for():
+    defense, server, memory = made("ifca-mir", every=5, first_round=12), Shadows(40), {}
+    for t in range(1, 20):
+        server.examine(defense, t, memory=memory)
+    assert set(defense.history) == {(12, 0), (15, 0)}
 
 
 # -- what is stated and refused --------------------------------------------------------------------
@@ -307,11 +405,16 @@ def test_models_are_examined_every_so_many_rounds_and_late_when_idle():
             "5 clusters need as many clients, and the federation has 4",
         ),
         (lambda: train_all(full_batch(made("ifca-mir"), rounds=1)), r"thresholds: \[0.5, 0.8\]"),
+        (
+            lambda: made("ifca-mir", first_round=10).check(facts_of(9, thresholds=True)),
+            "after round 10, and the federation has 10 rounds",
+        ),
     ],
-    ids=["shares", "order", "clusters", "thresholds"],
+    ids=["shares", "order", "clusters", "thresholds", "late"],
 )
 def test_what_cannot_be_clustered_is_refused(refused, says):
     made("ifca", models=4).check(facts_of(9))
     made("ifca-mir", beta_max=0).check(facts_of(9))
+    made("ifca-mir", first_round=9).check(facts_of(9, thresholds=True))
     with pytest.raises((UserError, ValidationError), match=says):
         refused()

@@ -458,6 +458,18 @@ def test_more_samples_than_there_are_is_refused(test_y, wanted, told):
         split(Y, test_y, wanted, 0, "set")
 
 
+def test_a_hold_out_beyond_the_test_set_has_training_images_that_are_not_trained_on():
+    drawn = split(Y, Y, Wanted(24, 36, 16), 0, "set")
+    assert [len(part) for part in drawn] == [24, 36, 4, 12]
+    assert not set(drawn.train) & set(drawn.spare) and not set(drawn.test) & set(drawn.holdout)
+    assert np.bincount(Y[drawn.spare]).tolist() == [3, 3, 3, 3]
+    # what the others are does not depend on it
+    fewer = split(Y, Y, Wanted(24, 36, 4), 0, "set")
+    for part in ("train", "test", "holdout"):
+        assert getattr(fewer, part).tolist() == getattr(drawn, part).tolist()
+    assert len(fewer.spare) == 0
+
+
 # -- refusals --------------------------------------------------------------------------------------
 
 

@@ -245,14 +245,18 @@ def test_rmia_counts_ties_and_gamma_asks_for_more():
 
 
 def slow_shadow(
-    shadows: ShadowModels, y: np.ndarray, top: int | None, per_class: bool, epochs: int
+    shadows: ShadowModels, y: np.ndarray, top: int | None, per_class: bool, order: str, epochs: int
 ) -> np.ndarray:
     """A net on sorted softmax and label, or one a class; as many members as others teach it."""
     generator = audit_of(y).generator
 
+    def ordered(p, label):
+        own = [p[label]] if order == "true-first" else []
+        return own + sorted(np.delete(p, label) if own else p, reverse=True)
+
     def features(logits, labels):
         rows = [
-            sorted(softmax(z), reverse=True)[:top]
+            ordered(softmax(z), label)[:top]
             + ([] if per_class else [float(c == label) for c in range(CLASSES)])
             for z, label in zip(logits, labels, strict=True)
         ]
@@ -277,11 +281,31 @@ def slow_shadow(
     return found
 
 
-@pytest.mark.parametrize(("top", "per_class"), [(None, False), (2, True)])
-def test_shadow_is_a_net_on_sorted_predictions_trained_by_adam(top, per_class):
+@pytest.mark.parametrize(
+    ("top", "per_class", "order"),
+    [(None, False, "sorted"), (2, True, "sorted"), (2, True, "true-first")],
+)
+def test_shadow_is_a_net_on_predictions_in_order_trained_by_adam(top, per_class, order):
     shadows, y = noise(2, samples=150)
-    found = score("shadow", shadows, y, top=top, per_class=per_class, epochs=3)
+    params = {"top": top, "per_class": per_class, "confidences": order, "epochs": 3}
+    found = score("shadow", shadows, y, **params)
     np.testing.assert_allclose(
-        found, slow_shadow(shadows, y, top, per_class, 3), rtol=1e-3, atol=1e-5
+        found, slow_shadow(shadows, y, top, per_class, order, 3), rtol=1e-3, atol=1e-5
     )
     assert attack("shadow").threshold == 0.5 and attack("lira-offline").threshold is None
+
+
+def test_an_error_on_the_label_is_seen_by_its_own_confidence_alone():
+    shadows, y = noise(4, models=4, n=200, samples=400, scale=0.1)
+    member = np.arange(200) < 100
+    for logits, labels, inside in (
+        *zip(shadows.shadow_logits, [shadows.shadow_y] * 4, shadows.shadow_member, strict=True),
+        (shadows.target_logits, y, member),
+    ):
+        predicted = np.where(inside, labels, (labels + 1) % CLASSES)  # wrong on all outsiders
+        logits[np.arange(len(labels)), predicted] += 3
+    aucs = {}
+    for order in ("sorted", "true-first"):
+        found = score("shadow", shadows, y, confidences=order)
+        aucs[order] = (found[member][:, None] > found[~member]).mean()
+    assert aucs["true-first"] == 1 and abs(aucs["sorted"] - 0.5) < 0.15

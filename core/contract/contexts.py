@@ -88,6 +88,8 @@ class Federation:
     """of the mean: by ``size`` of the clients' data, ``equal``, or ``shuffled``, other clients'
     sizes (the released code's quirk)
     """
+    local_batches: int | None = None
+    """batches of a local epoch that a client trains on; None: all"""
 
     @property
     def cohort(self) -> int:
@@ -268,6 +270,8 @@ class ServerContext(Randomness):
     """client id of each row of the update matrix"""
     memory: dict[str, Any]
     """persists over rounds"""
+    sizes: tuple[int, ...] = ()
+    """training samples of each row's client"""
     model_index: int = 0
     """of the global model, 0 unless several"""
     assumed_malicious: int = 0
@@ -284,9 +288,9 @@ class ServerContext(Randomness):
     """
     logits: Callable[[Tensor, Tensor], Tensor] | None = None
     """(params [P], x) -> [n, C], in eval mode"""
-    train: Callable[[Tensor, Tensor, Tensor, int], Tensor] | None = None
-    """(params [P], x, y, epochs) -> [P], by the federation's own recipe, shuffled by
-    ``ctx.generator``
+    train: Callable[..., Tensor] | None = None
+    """(params [P], x, y, epochs, batch_size=None) -> [P], by the federation's own recipe, shuffled
+    by ``ctx.generator``; ``batch_size`` None: the federation's
     """
 
 

@@ -65,16 +65,17 @@ class Bench:
         y: Tensor,
         epochs: int = 1,
         shuffle: torch.Generator | None = None,
+        batch_size: int | None = None,
     ) -> Tensor:
-        """Update [P] of passes over the samples in batches of the federation's size, in their order
-        or shuffled.
+        """Update [P] of passes over the samples in batches (None: of the federation's size), in
+        their order or shuffled.
         """
         self._load(x, training=True)
         order = torch.arange(len(y), device=y.device)
         for _ in range(epochs):
             if shuffle is not None:
                 order = torch.randperm(len(y), generator=shuffle).to(y.device)
-            for pick in order.split(self._batch_size):
+            for pick in order.split(batch_size or self._batch_size):
                 self._step(x[pick], y[pick])
         return self._update()
 

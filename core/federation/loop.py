@@ -344,10 +344,12 @@ class Training:
         model = self.state[j]
         ctx = self.parties.server(uploads, j, purpose, memory, rejected, model)
 
-        def train(params: Tensor, x: Tensor, y: Tensor, epochs: int) -> Tensor:
+        def train(
+            params: Tensor, x: Tensor, y: Tensor, epochs: int, batch_size: int | None = None
+        ) -> Tensor:
             bench = Bench(self.setup, replace(model, params=params), t)
             self.trainer.key_module(t, j, "server module")
-            return params + bench.train(x, y, epochs, ctx.generator)
+            return params + bench.train(x, y, epochs, ctx.generator, batch_size)
 
         ctx = replace(ctx, train=train)  # with the generator of the context that the rule gets
         return ctx

@@ -58,6 +58,7 @@ def public_facts(
         thresholds=thresholds,
         aggregation=type(rules[0]).__name__ if rules else "mean",
         weights="shuffled" if config.weight_order == "shuffled" else config.weights,
+        local_batches=config.local_batches,
     )
 
 
@@ -357,14 +358,15 @@ class Parties:
         """
         setup = self._setup
         flat = setup.flat
-        rows = uploads.rows_of_model(j)
+        participants = tuple(uploads.participants[r] for r in uploads.rows_of_model(j))
         return ServerContext(
             key=self.key(f"{purpose}{j}", uploads.round),
             device=setup.device,
             federation=setup.facts,
             round=uploads.round,
             params=uploads.starts.params[j],
-            participants=tuple(uploads.participants[r] for r in rows),
+            participants=participants,
+            sizes=tuple(len(setup.clients[k].y) for k in participants),
             memory=memory,
             model_index=j,
             assumed_malicious=max(0, setup.facts.assumed_malicious - rejected),

@@ -55,7 +55,8 @@ class Violations(Analysis):
         return bool(setting.get("thresholds"))
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
-        """Count the clients that are ``violated``, of ``clients``; ``accuracy_of_model`` [S].
+        """Count the clients that are ``violated``, of ``clients``, and ``violated:<group>`` of each
+        group; ``accuracy_of_model`` [S].
 
         The accuracy of a model is (TPR + TNR) / 2 over the candidates it serves (equation 8), NaN
         where unknown. None where the clients have no bound, and of an attack without a threshold.
@@ -68,11 +69,11 @@ class Violations(Analysis):
         accuracy = accuracy_of_model(judgement, int(models.max()) + 1)
         honest = np.setdiff1d(np.arange(run.clients), run.malicious)
         # NaN exceeds nothing
-        violated = int((accuracy[models[honest]] > run.thresholds[honest]).sum())
-        numbers = {
-            "violated": Number(violated, count_error(violated, len(honest)), "clients"),
-            "clients": Number(len(honest), unit="clients"),
-        }
+        over = accuracy[models[honest]] > run.thresholds[honest]
+        numbers = {"violated": _counted(over), "clients": Number(len(honest), unit="clients")}
+        if run.group_of is not None:
+            for g, name in enumerate(run.group_names):
+                numbers[f"violated:{name}"] = _counted(over[run.group_of[honest] == g])
         return Findings(numbers, {"accuracy_of_model": accuracy}, {"accuracy_of_model": "fraction"})
 
     def draw(self, section: Section, label: str) -> Iterator[Block]:
@@ -86,6 +87,12 @@ class Violations(Analysis):
             rows.append((row.label, *counts))
         caption = ": clients with a model that an attack reads better than they tolerate"
         yield table("Violations", caption, (words("defense"), *map(column, attacks)), rows)
+
+
+def _counted(over: ndarray) -> Number:
+    """Count of True with its error."""
+    violated = int(over.sum())
+    return Number(violated, count_error(violated, len(over)), "clients")
 
 
 def accuracy_of_model(judgement: Judgement, models: int) -> ndarray:
@@ -130,7 +137,7 @@ def column(attack: str) -> Column:
 def count(section: Section, entry: Entry, label: str = NAME) -> Content:
     """Mean over seeds with its 95 % interval, never narrower than the binomial one.
 
-    In words: ``10.0 ± 2.1 of 200``.
+    In words: ``10.0 ± 2.1 of 200``, and those of each group: ``(1.5 + 8.5)``.
     """
     by_seed = _per_seed(section, entry, label)
     interval = interval_of(by_seed, "violated")
@@ -142,6 +149,13 @@ def count(section: Section, entry: Entry, label: str = NAME) -> Content:
     suffix = f" of {low:,}"
     if high > low:
         suffix += f" to {high:,}"
+    by_group = []
+    for group in section.groups:
+        in_group = interval_of(by_seed, f"violated:{group.name}")
+        if in_group is not None:
+            by_group.append(f"{in_group.mean:.1f}")
+    if by_group:
+        suffix += f" ({' + '.join(by_group)})"
     return value(interval, Words(suffix))
 
 

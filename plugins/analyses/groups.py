@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy import ndarray
+from pydantic import Field
 from scipy.optimize import linear_sum_assignment
 
-from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number
+from fedbench.core import Analysis, Findings, FinishedRun, Judgement, Number, Params, UserError
 from fedbench.core.report import (
     AuditedRound,
     Block,
@@ -65,10 +66,24 @@ _STROKES = (("-", "solid"), ("--", "dashed"), (":", "dotted"), ("-.", "dash-dott
 
 
 class GroupFairness(Analysis):
-    """Accuracy of each group on its own test samples, and three gaps between the groups."""
+    """Accuracy of each group on its own test samples, three gaps between the groups, and how far
+    the clusters of a clustered federation are the groups.
+    """
+
+    class Params(Params):
+        purity: Literal["any", "required"] = Field(
+            "any",
+            description="required: settings without groups, of which no cluster's purity can be "
+            "told, are refused; any: left out",
+        )
 
     def applies(self, setting: Mapping[str, Any]) -> bool:
         """Tell whether the setting has groups of clients."""
+        if not setting.get("groups") and self.params.purity == "required":
+            raise UserError(
+                "the purity of clusters is asked for, and this setting has no groups of clients "
+                "to compare them with: give it groups, or leave purity: required out"
+            )
         return bool(setting.get("groups"))
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
@@ -136,12 +151,14 @@ def moves(row: Row) -> float | None:
 
 def _side_by_side(section: Section, findings: dict[str, list[Findings]]) -> Table:
     accuracies = [f"accuracy:{group.name}" for group in section.groups]
+    bounded = [attack for attack in section.deciding if clients.bounded(section, attack)]
     rows = []
     for row in section.rows:
         by_seed = findings.get(row.label, [])
         cells = [value(interval_of(by_seed, name)) for name in (*accuracies, *GAPS)]
         models = _models(section, row, by_seed)
-        rows.append((_name(row), *cells, *models, Value(mean=moves(row))))
+        counts = [clients.count(section, row.entries[attack]) for attack in bounded]
+        rows.append((_name(row), *cells, *models, Value(mean=moves(row)), *counts))
     columns = [words("defense")]
     for group in section.groups:
         name = Words("accuracy "), group.name
@@ -151,13 +168,15 @@ def _side_by_side(section: Section, findings: dict[str, list[Findings]]) -> Tabl
         numbers("clients of each model"),
         numbers("purity"),
         numbers("moves", digits=1),
+        *map(clients.column, bounded),
     ]
     caption = (
         ": test accuracy (%) of each group, and how far apart they are treated, 0 is fair (an "
         "absolute difference is above 0 for equals, too: compare it with its interval); clients of "
         "each group's model in the last audited round, by group; purity: share of a group's "
         "clients that are on its model, mean over groups (1: clusters are the groups, 1 / G: one "
-        "model for all G of them); changes of model between audited rounds; means over seeds"
+        "model for all G of them); changes of model between audited rounds; violations as below; "
+        "means over seeds"
     )
     return table("Groups of clients", caption, columns, rows)
 
@@ -191,8 +210,8 @@ def _attacked(section: Section) -> Table:
                 cells.append(clients.count(section, entry))
     caption = (
         " in the last round, 0.5 is guessing, and violations: clients with a model that the attack "
-        "reads more accurately than they tolerate (interval over seeds, never narrower than the "
-        "binomial one of their bounds)"
+        "reads more accurately than they tolerate, in brackets by group (interval over seeds, "
+        "never narrower than the binomial one of their bounds)"
     )
     return table("MIA accuracy by group", caption, columns, rows)
 

@@ -73,12 +73,18 @@ class ShadowModelAttack(Attack):
     target's key, on the CPU. Source: Shokri et al., S&P 2017, sections V.C (shadow models) and V.E
     (attack model): 64 ReLU units; they have one model per class (``per_class``), here the class is
     an input by default, which shares what all classes have in common. Sorted predictions: Salem et
-    al., NDSS 2019, who keep the three largest (``top``).
+    al., NDSS 2019, who keep the three largest (``top``). They do not tell a right prediction from a
+    wrong one, and an error shows best what was not learnt: ``confidences: true-first``.
     """
 
     class Params(Params):
         top: int | None = Field(
             None, ge=1, description="how many of the largest probabilities it reads; null = all"
+        )
+        confidences: Literal["sorted", "true-first"] = Field(
+            "sorted",
+            description="the order in which it reads them: downwards, or the label's own first and "
+            "the others downwards",
         )
         per_class: bool = Field(
             False,
@@ -131,16 +137,19 @@ class ShadowModelAttack(Attack):
         return expit(net.logits(candidates))  # float64: in float32 it is 1 from a logit of 17 on
 
     def _features(self, logits: ndarray, y: ndarray) -> Tensor:
-        """Return [n, top (+ C)] float32: the largest probabilities downwards, then the label unless
-        each class has its model.
+        """Return [n, top (+ C)] float32: the first probabilities, then the label unless each class
+        has its model.
         """
         p = torch.from_numpy(np.array(logits, np.float32)).softmax(1)
-        classes = p.shape[1]
-        largest = p.sort(dim=1, descending=True).values[:, : self.params.top]
+        label = one_hot(torch.from_numpy(np.array(y, np.int64)), p.shape[1])
+        keys = p
+        if self.params.confidences == "true-first":
+            keys = p + 2 * label  # above all others
+        order = keys.argsort(dim=1, descending=True, stable=True)
+        first = p.gather(1, order)[:, : self.params.top]
         if self.params.per_class:
-            return largest
-        label = one_hot(torch.from_numpy(np.array(y, np.int64)), classes)
-        return torch.cat([largest, label.float()], dim=1)
+            return first
+        return torch.cat([first, label.float()], dim=1)
 
 
 # Carlini et al.: below it one variance for all samples attacks better than one a sample

@@ -54,8 +54,8 @@ class ImageSet(Dataset):
         holdout: int = Field(
             2000,
             ge=1,
-            description="outside non-members, set aside from the official test set, never trained "
-            "on",
+            description="outside non-members, set aside from the official test set (where that has "
+            "too few, also from what train leaves), never trained on",
         )
 
     @classmethod

@@ -63,19 +63,24 @@ class Resplit(Drawn):
 
 
 class Split(NamedTuple):
-    """Sorted positions: to train on in the training pool, the others in the test pool."""
+    """Sorted positions: to train on and ``spare`` in the training pool, the others in the test
+    pool.
+    """
 
     train: np.ndarray
     test: np.ndarray
     holdout: np.ndarray
+    spare: np.ndarray
+    """of the hold-out, too"""
 
 
 def split(train_y: np.ndarray, test_y: np.ndarray | None, want: Any, seed: int, name: str) -> Split:
     """Draw disjoint splits in which each class keeps its share.
 
     With a test pool the hold-out is set aside from it (docs/methods/protocol.md: never trained on,
-    never used for test accuracy); without one all three splits are drawn from the training pool.
-    ``holdout`` and ``test`` do not depend on ``want.train``.
+    never used for test accuracy); where it has too few samples, the rest comes from those of the
+    training pool that ``want.train`` leaves. Without one all three splits are drawn from the
+    training pool. ``holdout`` and ``test`` do not depend on ``want.train``.
 
     Args:
         test_y: labels of the test pool, or None.
@@ -85,13 +90,16 @@ def split(train_y: np.ndarray, test_y: np.ndarray | None, want: Any, seed: int, 
     Raises:
         UserError: there are fewer samples than wanted.
     """
+    fewer = 0
     if test_y is None:
         default = _count(_TEST_SHARE, len(train_y))
         rest, test, holdout = _set_aside(train_y, want, default, seed, name)
         train = np.setdiff1d(rest, test, assume_unique=True)
     else:
         default = len(test_y) - _count(want.holdout, len(test_y))
-        _, test, holdout = _set_aside(test_y, want, default, seed, f"the test set of {name}")
+        fewer = _beyond(want, len(train_y), len(test_y))
+        pool = f"the test set of {name}"
+        _, test, holdout = _set_aside(test_y, want, default, seed, pool, fewer)
         train = np.arange(len(train_y))
     if want.train is not None:
         if want.train > len(train):
@@ -100,18 +108,30 @@ def split(train_y: np.ndarray, test_y: np.ndarray | None, want: Any, seed: int, 
                 "lower it"
             )
         train = draw(train, train_y, want.train, rng_for(seed, "train"))
-    return Split(train, test, holdout)
+    unused = np.setdiff1d(np.arange(len(train_y)), train, assume_unique=True)
+    spare = draw(unused, train_y, fewer, rng_for(seed, "spare")) if fewer else unused[:0]
+    return Split(train, test, holdout, spare)
+
+
+def _beyond(want: Any, train: int, test: int) -> int:
+    """Return how many samples of the hold-out a test pool of ``test`` cannot give and a training
+    pool of ``train`` can; 0 where it cannot either.
+    """
+    if want.train is None or want.test is None:
+        return 0
+    missing = _count(want.holdout, test) + _count(want.test, test) - test
+    return missing if 0 < missing <= train - want.train else 0
 
 
 def _set_aside(
-    y: np.ndarray, want: Any, default_test: int, seed: int, pool: str
+    y: np.ndarray, want: Any, default_test: int, seed: int, pool: str, fewer: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draw the hold-out, then the test samples.
 
     Returns:
         positions outside the hold-out, to test on, and to hold out.
     """
-    n_holdout = _count(want.holdout, len(y))
+    n_holdout = _count(want.holdout, len(y)) - fewer
     n_test = default_test if want.test is None else _count(want.test, len(y))
     if min(n_holdout, n_test) < 1 or n_holdout + n_test > len(y):
         raise UserError(
@@ -222,15 +242,19 @@ def draw_data(
     want, name = dataset.params, dataset.name
     train_x, train_y = arrays["train_x"], arrays["train_y"]
     pool_x, pool_y = arrays.get("test_x", train_x), arrays.get("test_y", train_y)
-    train, test, holdout = split(train_y, arrays.get("test_y"), want, seed, name)
+    train, test, holdout, spare = split(train_y, arrays.get("test_y"), want, seed, name)
     n_classes = dataset.n_classes or int(train_y.max()) + 1
     _require_every_class(train_y[train], n_classes, name)
+    holdout_x, holdout_y = pool_x[holdout], pool_y[holdout]
+    if len(spare):
+        holdout_x = np.concatenate([holdout_x, train_x[spare]])
+        holdout_y = np.concatenate([holdout_y, train_y[spare]])
     if len(train) < len(train_y):  # all of them need no copy
         train_x, train_y = train_x[train], train_y[train]
     return with_canaries(
         (decode(train_x), train_y),
         (decode(pool_x[test]), pool_y[test]),
-        (decode(pool_x[holdout]), pool_y[holdout]),
+        (decode(holdout_x), holdout_y),
         want.label_noise,
         n_classes,
         (rng_for(seed, "noise-t"), rng_for(seed, "noise-h")),

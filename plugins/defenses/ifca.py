@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy import ndarray
 from pydantic import Field, model_validator
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.neural_network import MLPClassifier
 from torch import Tensor
 
-from fedbench.core import Defense, Federation, MemberContext, Params, ServerContext, UserError
+from fedbench.core import (
+    Defense,
+    FactValue,
+    Federation,
+    MemberContext,
+    Params,
+    ReportContext,
+    ServerContext,
+    UserError,
+)
+from fedbench.plugins.defenses.red_team import Order, risk
 
 WORST = 1e30  # for a loss that is not finite: such a model is never the better one
 USUAL = 0.7  # default of ``least_share``, in 1/s: the released code's 35 % for two clusters
@@ -135,81 +142,6 @@ class LocalOnly(Defense):
         return ctx.client
 
 
-HIDDEN = 64  # of the attack model
-RATE = 1e-3
-EPOCHS = 50
-Order = Literal["sorted", "true-first"]
-
-
-def risk(
-    start: Tensor, ctx: ServerContext, shadows: int, epochs: int, order: Order = "sorted"
-) -> float:
-    """Return the balanced accuracy in [0, 1] of a shadow-model attack, 0.5 being chance.
-
-    ``shadows`` models are trained from ``start`` [P] for ``epochs`` on random halves of
-    ``ctx.root``; an attack model learns from their confidences to tell in from out; it is judged on
-    one more shadow model that it has not seen. No client's data are involved. How much that says of
-    the model itself depends on ``start``: shadows that continue it inherit what it has learnt, but
-    its own training samples are never asked about. Source: Jung, Biswas & Palamidessi, ARTMAN 2025,
-    algorithm 2 (TrainMIA), after Shokri et al., IEEE S&P 2017. The paper does not say where TPR and
-    TNR are taken: a held-out shadow model is what a server can do by itself.
-    """
-    assert ctx.root and ctx.train and ctx.logits  # `root_samples` asks for them
-    x = ctx.root.x
-    y = ctx.root.y
-    n = len(ctx.root.y)
-    members = [ctx.rng.permutation(n).argsort() < n // 2 for _ in range(shadows + 1)]
-    inputs = []
-    for member in members:
-        inside = torch.from_numpy(member).to(y.device)
-        shadow = ctx.train(start, x[inside], y[inside], epochs)
-        inputs.append(features(ctx.logits(shadow, x), y, order))
-    seed = int(ctx.rng.integers(2**31))
-    attack = fit(np.concatenate(inputs[:-1]), np.concatenate(members[:-1]), seed)
-    return balanced_accuracy(attack.predict(inputs[-1]).astype(bool), members[-1])
-
-
-def balanced_accuracy(predicted: ndarray, member: ndarray) -> float:
-    """Mean of TPR and TNR (Jung et al., eq. 8) of decisions [n] bool."""
-    return float((predicted[member].mean() + (~predicted[~member]).mean()) / 2)
-
-
-def features(logits: Tensor, y: Tensor, order: Order = "sorted") -> ndarray:
-    """Return [n, 2C] float64: the softmax of ``logits`` [n, C], largest first, and one-hot labels.
-
-    ``true-first`` puts the label's own confidence before the others: sorted ones do not tell right
-    from wrong, while the plain vectors of Shokri et al., one attack model a class, do.
-    """
-    p = logits.double().softmax(dim=1)
-    column = y[:, None]
-    descending = p.sort(dim=1, descending=True).values
-    if order == "true-first":
-        rest = p.scatter(1, column, -1.0).sort(dim=1, descending=True).values[:, :-1]
-        descending = torch.cat([p.gather(1, column), rest], dim=1)
-    return np.hstack([descending.cpu().numpy(), np.eye(p.shape[1])[y.cpu().numpy()]])
-
-
-def fit(x: ndarray, member: ndarray, seed: int) -> MLPClassifier:
-    """Fit the attack model to ``x`` [n, F] and ``member`` [n] bool.
-
-    One hidden layer of ReLUs, Adam, a fixed number of epochs.
-    """
-    attack = MLPClassifier(
-        (HIDDEN,),
-        activation="relu",
-        solver="adam",
-        alpha=0.0,
-        learning_rate_init=RATE,
-        max_iter=EPOCHS,
-        n_iter_no_change=EPOCHS,
-        random_state=seed,
-    )
-    with warnings.catch_warnings():
-        # it is stopped, not converged, by design
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return attack.fit(x, member)
-
-
 Scale = Literal["relative", "raw"]
 
 
@@ -225,17 +157,32 @@ def costs(losses: ndarray, risks: ndarray, beta: float, scale: Scale) -> ndarray
     return (1 - beta) * losses + beta * risks
 
 
+def tolerated(losses: ndarray, risks: ndarray, bound: float) -> int:
+    """Index of the least of the losses f [s] among models with a risk l [s] of at most ``bound``.
+
+    Where no model has one, the model of least risk: beta_i = 1 in Jung et al., equation 11. Such a
+    client is violated by either choice, and comes closest to its bound.
+    """
+    allowed = risks <= bound
+    if not allowed.any():
+        return int(np.argmin(risks))
+    return int(np.argmin(np.where(allowed, losses, np.inf)))
+
+
 class IFCAMIR(IFCA):
     """IFCA with clients that pick argmin_j alpha_i f(theta_j) + beta_i l(theta_j), alpha_i + beta_i
     = 1.
 
     l(theta_j) is the accuracy of the membership inference that the server itself runs on every
-    model (``red_team``) in every ``every``-th round and announces to all; until every model has
-    such a number, the loss alone decides. A model that was idle then is examined when it next
-    moves. The paper leaves alpha_i and beta_i to the client: here beta_i follows from the accuracy
-    tau_i that the client tolerates. A cross-entropy has no bound and l lies in [0.5, 1], so both
-    are compared relative to the worst model. With beta_i = 0 it is IFCA. It lowers no client's
-    risk, it lets sensitive clients move; the risk of those who stay may rise (the paper's table 2).
+    model (:func:`~fedbench.plugins.defenses.red_team.risk`) in every ``every``-th round from
+    ``first_round`` on and announces to all; until every model has such a number, the loss alone
+    decides. A model that was idle then is examined when it next moves. The paper leaves alpha_i and
+    beta_i to the client: here beta_i follows from the accuracy tau_i that the client tolerates. A
+    cross-entropy has no bound and l lies in [0.5, 1], so both are compared relative to the worst
+    model. With beta_i = 0 it is IFCA. ``rule: tolerated`` is another reading: beta_i is 0 among the
+    models that the client tolerates, and 1 among the others (:func:`tolerated`). The method lowers
+    no client's risk, it lets sensitive clients move; the risk of those who stay may rise (the
+    paper's table 2).
     ``announced``: model -> what its clients were last told. ``history``: (round, model) -> risk.
     Source: Jung, Biswas & Palamidessi, ARTMAN 2025, section 4.3, algorithm 1, and section 5.2
     (every 5 rounds, 3 shadow models); beta_i, the scales, the server's recipe and the attack model
@@ -245,6 +192,11 @@ class IFCAMIR(IFCA):
     private = ("assign",)  # as in IFCA
 
     class Params(IFCA.Params):
+        rule: Literal["linear", "tolerated"] = Field(
+            "linear",
+            description="a client's choice: least of the weighted sum of loss and risk, or least "
+            "loss among the models that it tolerates",
+        )
         beta_max: float = Field(
             1.0, ge=0, le=1, description="beta of the most privacy-sensitive clients; 0: IFCA"
         )
@@ -258,19 +210,21 @@ class IFCAMIR(IFCA):
             "relative", description="loss and risk divided by their largest over the models, or raw"
         )
         every: int = Field(5, ge=1, description="rounds between two examinations of the models")
+        first_round: int = Field(
+            1,
+            ge=1,
+            description="round from which on models are examined; before, the loss alone decides",
+        )
         shadows: int = Field(
             3,
             ge=1,
             description="shadow models the attack learns from; one more is kept to judge it",
         )
-        shadow_samples: int = Field(1000, ge=4, description="samples the server has of its own")
-        epochs: int = Field(
-            10, ge=1, description="a shadow model's training, epochs over its half of the samples"
-        )
-        start: Literal["model", "initial"] = Field(
-            "model",
-            description="shadow models continue the examined model, or start where it started: "
-            "from scratch",
+        shadow_samples: int = Field(
+            1000,
+            ge=4,
+            description="samples the server has of its own; a shadow model trains on at most half "
+            "of them",
         )
         confidences: Order = Field(
             "sorted",
@@ -298,32 +252,45 @@ class IFCAMIR(IFCA):
         return self.params.shadow_samples
 
     def assign(self, models: Tensor, ctx: MemberContext) -> int:
-        """Pick the model of [s, P] of least cost to this member."""
-        beta = self._beta(ctx)
-        if beta == 0 or len(self.announced) < len(models):
+        """Pick the model of [s, P] that the rule prefers for this member."""
+        p = self.params
+        bound = ctx.privacy_threshold
+        if p.beta_max == 0 or bound is None or len(self.announced) < len(models):
             return super().assign(models, ctx)
-        losses = empirical_losses(models, ctx, self.params.batch)
+        losses = empirical_losses(models, ctx, p.batch)
         risks = np.array([self.announced[j] for j in range(len(models))])
-        return int(np.argmin(costs(losses, risks, beta, self.params.scale)))
+        if p.rule == "tolerated":
+            return tolerated(losses, risks, bound)
+        return int(np.argmin(costs(losses, risks, self._beta(bound), p.scale)))
 
     def check(self, federation: Federation) -> None:
-        """Raise ``UserError`` where IFCA does, and for a privacy weight without thresholds."""
+        """Raise ``UserError`` where IFCA does, for a privacy weight without thresholds, and where
+        no client would ever be told a risk.
+        """
         super().check(federation)
-        if self.params.beta_max and not federation.thresholds:
+        p = self.params
+        if p.beta_max == 0:
+            return
+        if not federation.thresholds:
             raise UserError(
                 "ifca-mir weighs a client's privacy by the MIA accuracy it tolerates, and this "
                 "setting gives its clients none: give the setting thresholds: [0.5, 0.8] (or the "
                 "defense beta_max: 0)"
             )
+        first = max(p.first_round, p.every)
+        if first >= federation.rounds:
+            raise UserError(
+                f"ifca-mir first examines its models after round {first}, and the federation has "
+                f"{federation.rounds} rounds, so no client would be told a risk: lower first_round "
+                "or every, or raise rounds"
+            )
 
-    def _beta(self, ctx: MemberContext) -> float:
+    def _beta(self, bound: float) -> float:
         """Return ``beta_max`` for a client that tolerates ``sensitive`` or less, 0 from
         ``tolerant`` on, linear between.
         """
         p = self.params
-        if p.beta_max == 0 or ctx.privacy_threshold is None:
-            return 0.0
-        sensitivity = (p.tolerant - ctx.privacy_threshold) / (p.tolerant - p.sensitive)
+        sensitivity = (p.tolerant - bound) / (p.tolerant - p.sensitive)
         return p.beta_max * min(max(sensitivity, 0.0), 1.0)
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
@@ -331,16 +298,16 @@ class IFCAMIR(IFCA):
         step = super().aggregate(updates, weights, ctx)
         p = self.params
         memory = ctx.memory
-        if p.start == "initial" and "initial" not in memory:
+        if "initial" not in memory:
             # a model moves only here: before the first call it is as drawn
             memory["initial"] = ctx.params.clone()
         # a multiple of ``every`` has passed since this model was examined last
         due = ctx.round // p.every > memory.get("examined", 0) // p.every
-        if due and ctx.round < ctx.federation.rounds:  # there are clients left to tell
-            self._examine(memory.get("initial", ctx.params + step), ctx)
+        if due and p.first_round <= ctx.round < ctx.federation.rounds:  # there are clients to tell
+            self._examine(ctx)
         return step
 
-    def _examine(self, start: Tensor, ctx: ServerContext) -> None:
+    def _examine(self, ctx: ServerContext) -> None:
         """Announce the risk of a model.
 
         The date is in ``ctx.memory``: an adversary that tries the rule gets a copy of it, so the
@@ -349,5 +316,12 @@ class IFCAMIR(IFCA):
         p = self.params
         model = ctx.model_index
         ctx.memory["examined"] = ctx.round
-        self.announced[model] = risk(start, ctx, p.shadows, p.epochs, p.confidences)
+        self.announced[model] = risk(ctx, ctx.memory["initial"], p.shadows, p.confidences)
         self.history[ctx.round, model] = self.announced[model]
+
+    def report(self, ctx: ReportContext) -> dict[str, FactValue]:
+        """Report the least and the largest of the risks that were announced last."""
+        risks = self.announced.values()
+        if not risks:
+            return {}
+        return {"announced risk, least": min(risks), "announced risk, largest": max(risks)}

@@ -42,9 +42,12 @@ PARTS = {
     "papers/fedpoisonmia_figure5": ["texas100-samples100"],
     "papers/fedpoisonmia_async": ["fer2013-groups-c1"],
     "papers/fedpoisonmia_runtime": ["texas100-clients10"],
-    "papers/ifca_mir_minority": ["mnist-10", "femnist-50"],
+    "papers/ifca_mir_minority": ["femnist-50"],
+    "papers/ifca_mir_mnist_minority": ["mnist-10"],
+    "papers/ifca_mir_mnist_deformation": ["mnist-wide"],
+    "papers/ifca_mir_mnist_rotation": ["apart-20"],
     "papers/ifca_mir_deformation": ["cifar10-dark-majority"],
-    "papers/ifca_mir_convergence": ["mnist-every-round"],
+    "papers/ifca_mir_convergence": ["femnist-every-round"],
     "papers/ifca_mir_trajectory": ["cifar10-clients"],
     "papers/cofedmid_table4": ["cifar10-beta1"],
     "papers/cofedmid_table10": ["cifar10"],
@@ -279,8 +282,11 @@ def toy(name: str, images, folder):
         if isinstance(d, dict) and "grid" in d:
             kept = slice(-2, None) if d["name"] == "dp-sgd" else slice(1 if "fedmia" in name else 2)
             d["grid"] = {k: v[kept] for k, v in d["grid"].items()}
+        if isinstance(d, dict) and d.get("name") in ("ifca", "ifca-mir"):
+            # six clients seldom choose by halves
+            d["params"].setdefault("least_share", 0.05)
         if isinstance(d, dict) and d.get("name") == "ifca-mir":
-            d["params"] |= {"every": 1, "shadows": 1, "shadow_samples": 60, "epochs": 1}
+            d["params"] |= {"every": 1, "shadows": 1, "shadow_samples": 60, "first_round": 1}
     if "papers/cofedmid" in name:
         united(spec)
     spec["published"] = [
@@ -336,6 +342,9 @@ def grouped(s):
     clients is a minority.
     """
     s["dataset"] = {"name": "digits", "params": {"test": 597, "holdout": 700}}
+    for g in s["groups"]:
+        if "fraction" in g:
+            g["fraction"] = max(g["fraction"], 0.1)
     audit = s["audit"] = {**s["audit"]}
     if audit["targets"] == "groups":
         audit |= {
