@@ -14,6 +14,8 @@ compares them).
   what the pairwise tests say.
 * ``<!-- claims: paper -->`` on a line of its own is the list of that paper's claims
   (``plugins/papers/claims/paper.yaml``) by the verdicts of the committed boards.
+* ``<!-- items -->`` on a line of its own is the table of everything that the papers print
+  (``plugins/papers/items.csv``), with the verdicts of its boards and what its suites take.
 * ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own is a
   condition that must hold, and is not printed: it checks a sentence about numbers.
 
@@ -36,6 +38,7 @@ from fedbench.core.metrics import run_accuracy, t_interval
 from fedbench.leaderboard.markdown import escape
 from fedbench.leaderboard.statistics.rows import UNDEFENDED
 from fedbench.plugins.papers.claim_files import shipped_papers
+from fedbench.plugins.papers.items import cost, paper_items
 from fedbench.plugins.papers.own_tables import own_table
 
 DOCS = Path(__file__).resolve().parent
@@ -71,6 +74,9 @@ def rendered(template: str, where: str) -> str:
             if match := re.fullmatch(r"<!-- from: (.*) -->", line):
                 base = parts(match[1])
                 continue
+            if line == "<!-- items -->":
+                lines += items_table()
+                continue
             if match := re.fullmatch(r"<!-- claims: (\S+) -->", line):
                 lines += claims(match[1])
                 continue
@@ -95,15 +101,12 @@ def claims(paper: str) -> list[str]:
         raise Mistake(f"no claims of {paper}; there are claims of {', '.join(papers)}")
     judged: dict[str, dict[str, list[str]]] = {}
     counted, sole_boards = Counter[str](), Counter[str]()
-    not_run: dict[str, None] = {}
     for claim in papers[paper].claims:
         boards_of: dict[str, list[str]] = {}
         for suite in papers[paper].suites(claim):
             if verdict := verdicts(suite).get(claim.id):
                 boards_of.setdefault(verdict, []).append(suite)
                 counted[verdict.partition(" (")[0]] += 1
-            else:
-                not_run[suite] = None
         if boards_of:
             judged[claim.id] = boards_of
         for boards in boards_of.values():
@@ -119,12 +122,42 @@ def claims(paper: str) -> list[str]:
     kinds = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
     summary = f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: "
     summary += ", ".join(f"{n} {verdict}" for verdict, n in kinds) + "."
-    if not_run:
-        summary += f" Claims without a board need {', '.join(map(escape, not_run))}."
     lines = [f"{summary} Board, unless others are named: {board_link(usual)}."]
     for group in sorted(groups, key=GROUPS.index):
         lines += ["", f"{group.capitalize()}:", "", *groups[group]]
     return lines
+
+
+def items_table() -> list[str]:
+    """Return the number of items by scale, then a row an item: boards or suites, verdicts of the
+    claims that name it on its boards, and what its suites at the paper's scale take.
+    """
+    rows = []
+    scales = Counter[str]()
+    for item in paper_items():
+        full, reduced = (list(filter(is_board, suites)) for suites in (item.full, item.reduced))
+        boards = [*full, *reduced]
+        counted = Counter(
+            verdicts(b).get(c, "").partition(" (")[0] for b in boards for c in item.claims
+        )
+        scale, names = "without a suite", [item.reason]
+        if boards:
+            scale, names = "paper's" if full else "reduced", list(map(board_link, boards))
+        elif item.reduced or item.full:
+            scale, names = "not run", list(item.reduced or item.full)
+        scales[scale] += 1
+        judged = ", ".join(f"{counted[v]} {v}" for v in GROUPS if counted[v])
+        hours = cost(suite for suite in item.full if suite not in full)
+        name = f"{shipped_papers()[item.paper].paper} {item.item}"
+        rows.append("|".join(["", name, item.what, scale, ", ".join(names), judged, hours, ""]))
+    summary = ", ".join(f"{n} {scale}" for scale, n in scales.most_common())
+    head = "|item|what|scale|board or suite|verdicts|rest, hours|"
+    return [f"{len(rows)} items: {summary}.", "", head, "|---" * 6 + "|", *rows]
+
+
+def is_board(suite: str) -> bool:
+    """Tell whether a suite has a committed board."""
+    return (BOARDS / f"{suite}.json").is_file()
 
 
 def claim_line(claim: str, boards_of: dict[str, list[str]], usual: str) -> tuple[str, str]:
@@ -152,7 +185,7 @@ def verdicts(board: str) -> dict[str, str]:
     Boards made before claims could hold in a share of tables, and clusters had a purity, get what
     these rules say.
     """
-    if not (BOARDS / f"{board}.json").is_file():
+    if not is_board(board):
         return {}
     verdict_of: dict[str, str] = {}
     for place, table in tables_of(board):

@@ -29,6 +29,7 @@ from fedbench.plugins import papers
 from fedbench.plugins.analyses import fedbench_analyses
 from fedbench.plugins.analyses.clients import count_error
 from fedbench.plugins.analyses.common import interval_of
+from fedbench.plugins.analyses.distributions import quantile
 from fedbench.plugins.analyses.groups import clusters, fairness_report
 
 K, T, ROUNDS = 3, 12, np.array([4, 8, 12])
@@ -184,23 +185,55 @@ def test_distributions_count_every_clients_members_under_its_own_model_in_the_la
     run.signals["modified-entropy"][2, 0, :2] = 0.0, 1e9  # beyond the outer bins, so in them
     found = analysis("distributions").analyse(run, None)
     shares = []
-    for who in ("members", "non-members"):
-        mine = [
-            run.signals["confidence"][2, k, (k if who == "members" else -1) == POOL]
-            for k in range(K)
-        ]
+    sides = {
+        "members": lambda k: k == POOL,
+        "outside": lambda k: POOL == -1,
+        "inside": lambda k: (POOL >= 0) & (k != POOL),
+    }
+    for side, of in sides.items():
+        mine = [run.signals["confidence"][2, k, of(k)] for k in range(K)]
         wanted = np.histogram(np.concatenate(mine), np.linspace(0, 1, 41))[0]
-        assert np.array_equal(found.arrays[f"confidence {who}"], wanted)
+        assert np.array_equal(found.arrays[f"confidence {side}"], wanted)
         shares.append(wanted / wanted.sum())
     assert found.numbers["confidence distance"].value == pytest.approx(
         np.abs(shares[0] - shares[1]).sum() / 2
     )
     assert (
         found.arrays["modified entropy members"].sum() == 180
-        and found.arrays["gradient norm non-members"].sum() == 270
+        and found.arrays["gradient norm outside"].sum() == 270
+        and found.arrays["gradient norm inside"].sum() == 360
     )
     worst = analysis("distributions", which="worst").analyse(run_of(leak=(0, 0, 3)), None)
     assert (worst.numbers["client"].value, worst.numbers["round"].value) == (2, 12)
+
+
+def test_scores_are_counted_in_deviations_of_the_targets_own_outsiders():
+    rng = np.random.default_rng(3)
+    targets, wanted = [], {side: np.zeros(40) for side in ("members", "outside", "inside")}
+    for scale in (0.01, 100.0):  # both count alike
+        kind, z = np.arange(90) % 4 - (np.arange(90) % 4 == 3) * 4, rng.normal(size=90)
+        z[kind == 0] += 1
+        outside = z[kind == 1]
+        owner = np.select([kind == 0, kind == 2], [0, 1], -1)
+        change = {"scores": 7 + scale * z, "kind": kind, "owner": owner, "model_of": owner}
+        targets.append(Judged(target=0, group=None, **change))
+        for code, side in enumerate(wanted):
+            deviations = (z[kind == code] - outside.mean()) / outside.std()
+            wanted[side] += np.histogram(deviations.clip(-5, 4.99), np.linspace(-5, 5, 41))[0]
+    scored = analysis("distributions", attacks=["x"], numbers=[])
+    judgement = Judgement(attack="x", threshold=None, targets=tuple(targets))
+    found = scored.analyse(run_of(signals={}), judgement)
+    assert scored.needs == frozenset() and set(found.arrays) == {f"score {s}" for s in wanted}
+    for side, counts in wanted.items():
+        np.testing.assert_array_equal(found.arrays[f"score {side}"], counts)
+    uniform = rng.random(5000)
+    edges = np.linspace(0, 1, 41)
+    assert quantile(edges, np.histogram(uniform, edges)[0], 0.3) == pytest.approx(
+        np.quantile(uniform, 0.3), abs=0.001
+    )
+    assert scored.analyse(run_of(), Judgement(attack="y", threshold=None, targets=())) is None
+    with pytest.raises(ValueError, match="name one to show"):
+        analysis("distributions", numbers=[])
 
 
 def test_the_generalisation_error_is_accuracy_inside_less_accuracy_outside_class_by_class():
@@ -215,6 +248,7 @@ def test_the_generalisation_error_is_accuracy_inside_less_accuracy_outside_class
     np.testing.assert_allclose(found.arrays["error"], np.abs([*wanted.values()]))
     assert found.numbers["gap"].value == pytest.approx(np.mean([*wanted.values()]))
     assert analysis("generalisation-error", least=40).analyse(run, None) is None
+    assert analysis("generalisation-error", attacks=["x"]).analyse(run, None) is None
 
 
 def test_client_models_are_looked_at_on_the_clients_own_samples():

@@ -6,16 +6,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from boards import Folder, board, row_of, sections_of
+from boards import Folder, Poisoned, board, row_of, sections_of
 from claim_boards import NO, YES, judge
 from scipy import stats
 
 from fedbench.core import UserError
+from fedbench.core.spec.load import open_document
+from fedbench.core.spec.suite import SuiteSpec
 from fedbench.core.store.record import RecordedFindings
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.sections import family
+from fedbench.plugins.papers.claim_files import shipped_papers
+from fedbench.plugins.papers.items import cost, named_in, paper_items, steps_of
 from fedbench.plugins.papers.published import match, plain, published
 from fedbench.plugins.papers.tables import agreement, match_blocks
+from fedbench.suites import shipped_suites
 
 ENTRY = {
     "source": "cofedmid",
@@ -200,6 +205,11 @@ def test_a_papers_runtime_is_compared_with_ours_over_plain_training(
             "0.771",
         ),
         (
+            "fedpoisonmia",
+            "Table 13 (C=1), fer2013, group_bias, none, atm, fedpoisonmia, test_acc",
+            "0.517",
+        ),
+        (
             "ifca_mir",
             "Table 2, femnist, rotation, uniform, ifca_mir, shadow:majority, mia_accuracy",
             "0.525",
@@ -211,6 +221,83 @@ def test_published_numbers(source, cell, value):
     assert {r["mean"] for r in published(source) if ", ".join(r[c] for c in columns) == cell} == {
         value
     }
+
+
+def test_printed_precision_and_recall_are_of_the_round_of_the_printed_accuracy():
+    """Of as many members as non-members: accuracy = (1 + recall (2 - 1 / precision)) / 2."""
+    tables = {}
+    for row in published("fedpoisonmia"):
+        cell = tuple(row[c] for c in ("dataset", "partition", "defense", "attack"))
+        tables.setdefault(row["table"], {})[cell] = float(row["mean"])
+    for accuracy, precision, recall in (
+        ("Table 2", "Table 8 (C=0.8)", "Table 10 (C=0.8)"),
+        ("Table 6", "Table 8 (C=1)", "Table 10 (C=1)"),
+        ("Table 7 (C=0.8)", "Table 9 (C=0.8)", "Table 11 (C=0.8)"),
+        ("Table 7 (C=1)", "Table 9 (C=1)", "Table 11 (C=1)"),
+    ):
+        cells = [(tables[accuracy][c], p, tables[recall][c]) for c, p in tables[precision].items()]
+        a, p, r = np.array(cells).T
+        assert len(cells) == 192 and (np.abs((1 + r * (2 - 1 / p)) / 2 - a) < 0.01).mean() > 0.88
+
+
+def test_decisions_stand_beside_printed_ones_and_accuracy_is_that_under_the_attack(tmp_path):
+    sections = sections_of(Poisoned(tmp_path / "r").fill())
+    tables = ["Table 2", "Table 8 (C=0.8)", "Table 10 (C=0.8)", "Table 12 (C=0.8)"]
+    where = {"table": tables, "dataset": "texas100", "partition": "iid"}
+    entry = {"source": "fedpoisonmia", "setting": "iid", "where": where}
+    (found,) = match(entry, sections)
+    done = {(p.quantity, p.defense, p.attack): p for p in found.pairs if p.ours is not None}
+    decisions = row_of(sections[0], "atm").entries["fedpoisonmia"].decisions.values()
+    for name, printed in (("accuracy", 0.803), ("precision", 0.719), ("recall", 1.0)):
+        mine = done[f"attack_{name}", "atm", "fedpoisonmia"]
+        best, last = ([getattr(d, f"{r}_{name}") for d, _ in decisions] for r in ("best", "last"))
+        assert (mine.ours.value, mine.ours.last) == pytest.approx((np.mean(best), np.mean(last)))
+        assert mine.paper == printed
+    under = {
+        attack: done["test_acc", "median", attack].ours.value
+        for attack in ("passive", "fedpoisonmia")
+    }
+    assert under["fedpoisonmia"] == pytest.approx(under["passive"] - 0.2, abs=0.05)
+    assert "ours best_round precision" in render(match_blocks(found))
+    with pytest.raises(UserError, match="no rows where"):
+        match({**entry, "where": {**where, "table": [*tables, "Table 99"]}}, sections)
+
+
+# ---------------------------------------------------------------- items
+
+
+def test_every_item_of_the_papers_has_suites_or_a_reason():
+    items = paper_items()
+    assert len(items) == len({(i.paper, i.item) for i in items}) == 98
+    for item in items:
+        suites = {*item.reduced, *(f"papers/{suite}" for suite in item.full)}
+        assert bool(suites) != bool(item.reason), item
+        assert suites <= shipped_suites().keys(), item
+    names = {}
+    for item in items:
+        names.setdefault(item.paper, set()).add(item.item.partition(" (")[0])
+    for name, paper in shipped_papers().items():
+        named = {i for claim in paper.claims for i in named_in(claim.place)}
+        missing = named - names.get(name, set())
+        assert name == "ours" or missing <= {"Figure 5"}, name  # all parts of FedMIA's
+    for source, of_paper in names.items():
+        assert {row["table"].partition(" (")[0] for row in published(source)} <= of_paper
+    places = "section 5.2, Tables 1, 17 and 21 to 23; Figure 7b beside 1a; Table A.3"
+    assert list(named_in(places)) == [
+        *(f"Table {n}" for n in (1, 17, 21, 22, 23)),
+        *("Figure 7b", "Figure 1a", "Table A.3"),
+    ]
+
+
+def test_a_suites_cost_is_its_steps_over_measured_ones():
+    fedmia = SuiteSpec.model_validate(open_document("papers/fedmia_table1").data)
+    # 5,000 images a client in batches of 100
+    assert steps_of(fedmia.settings[1]) == 300 * 10 * 50
+    # one batch of each of 8 clients a round; five attacks, one of them passive; seven rows
+    runs, steps = 3 * 5 * 7, 800 * 8
+    assert cost(["fedpoisonmia_table2"]).endswith(f" + {2 * runs * steps / 17 / 3600:.0f} CPU")
+    assert cost(["fedmia_table1", "membershield_table12"]) == "18 GPU + 1.8 CPU"
+    assert cost([]) == ""
 
 
 # ---------------------------------------------------------------- sweeps

@@ -79,7 +79,9 @@ def test_a_second_task_trains_is_attacked_and_has_a_board(tmp_path, site):
     }
     attacks = ["loss-series", "grad-cosine", "threshold-entropy", "knn", "agrevader"]
     defenses = ["none", "grad-noise", "mixup"]
-    path = suite(tmp_path, settings=[setting], attacks=attacks, defenses=defenses)
+    shown = {"name": "distributions", "params": {"attacks": attacks[:1]}}
+    plan = {"attacks": attacks, "defenses": defenses, "analyses": [shown]}
+    path = suite(tmp_path, settings=[setting], **plan)
     invoke(path, "--results", tmp_path / "r", status=0)
     loaded = {
         (r.record.defense.label, r.record.attack.label): r for r in load_records(tmp_path / "r")
@@ -100,8 +102,14 @@ def test_a_second_task_trains_is_attacked_and_has_a_board(tmp_path, site):
     assert "serves classification" in reasons["mixup", "loss-series"]
     assert "serves classification" in reasons["none", "knn"]
     assert "the attack serves classification" in reasons["none", "agrevader"]
-    text = board(SimpleNamespace(root=tmp_path / "r"))
-    assert "delta-error (m)" in text
+    findings = loaded["none", "loss-series"].record.analyses["distributions"]
+    names = {name.removesuffix(" members") for name in findings.arrays if "members" in name}
+    assert names == {"loss", "gradient norm", "score"}  # neither confidence nor entropy
+    text = board(SimpleNamespace(root=tmp_path / "r"), plots=True, analyses=[shown])
+    assert "delta-error (m)" in text and "the loss is shown instead" in text
+    assert "non-members from outside: median" in text
+    for form in ("histograms", "cumulative"):
+        assert f"(distributions-{form}-curve-pair-server" in text
 
 
 @pytest.mark.parametrize("chunk", [1, 512])

@@ -159,6 +159,8 @@ class Analysis(Configured):
 
     needs: frozenset[str] = frozenset()
     """names of the signals it reads"""
+    may_lack: frozenset[str] = frozenset()
+    """those of them that ``run.signals`` lacks where the data's task has none"""
     view: View = "server"
     """view with the rows that it sees"""
     also: frozenset[View] = frozenset()

@@ -131,7 +131,9 @@ def finished(run: Run, analysis: Analysis) -> FinishedRun:
         rounds=trained.rounds.copy(),
         malicious=malicious,
         rows=tuple(rows),
-        signals=_signals(run, analysis.needs, rows),
+        signals=_signals(
+            run, analysis.needs - (analysis.may_lack & run.trained.unserved.keys()), rows
+        ),
         pool=_owners(run),
         pool_y=scene.y_of(pool),
         pool_canary=scene.canary_of(pool),

@@ -60,8 +60,8 @@ class PublishedNumbers(SpecModel):
 
     source: Name = Field(description="the paper, e.g. fedmia")
     setting: Name = Field(description="our setting that corresponds")
-    where: dict[Literal["table", "dataset", "model", "partition"], str] = Field(
-        default_factory=dict, description="which of the paper's rows: column -> value"
+    where: dict[Literal["table", "dataset", "model", "partition"], str | list[str]] = Field(
+        default_factory=dict, description="which of the paper's rows: column -> value, or several"
     )
     case: dict[str, str] = Field(
         default_factory=dict, description="our coalition -> the paper's case, where names differ"

@@ -5,7 +5,7 @@ numbers over seeds x targets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -59,6 +59,18 @@ def utility_error(loaded: LoadedRecord) -> float:
     if utility.name == "accuracy":
         return share_error(loaded.record.accuracy, utility.n_test)
     return float(loaded.test_correct().std(ddof=1) / np.sqrt(utility.n_test))
+
+
+def accuracy_of(runs: Iterable[LoadedRecord]) -> Interval | None:
+    """Return the test accuracy over seeds of runs with its 95 % interval, as a fraction; None
+    without scores.
+    """
+    values, errors = [], []
+    for loaded in runs:
+        if loaded.record.utility:
+            values.append(loaded.record.accuracy)
+            errors.append(utility_error(loaded))
+    return combined_interval(values, errors) if values else None
 
 
 @dataclass(frozen=True)
@@ -312,15 +324,8 @@ class DefenseRow:
 
     @cached_property
     def accuracy(self) -> Interval | None:
-        """Test accuracy of the runs over seeds with its 95 % interval, as a fraction; None without
-        scores.
-        """
-        values, errors = [], []
-        for loaded in self.utility_records.values():
-            if loaded.record.utility:
-                values.append(loaded.record.accuracy)
-                errors.append(utility_error(loaded))
-        return combined_interval(values, errors) if values else None
+        """Test accuracy of these runs."""
+        return accuracy_of(self.utility_records.values())
 
     @property
     def histories(self) -> list[list[RoundRow]]:

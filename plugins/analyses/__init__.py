@@ -19,6 +19,13 @@ def fedbench_analyses() -> Iterator[Component]:
         "Jung et al., ARTMAN 2025",
     )
     yield Component(
+        "distributions",
+        f"{_HERE}.distributions:Distributions",
+        "members and both kinds of non-members by confidence, modified entropy and gradient norm "
+        "under local models, and by attacks' scores",
+        "Ahmed et al., MemberShield, Neural Networks 2025; Zhu et al., FedMIA, CVPR 2025",
+    )
+    yield Component(
         "violations",
         f"{_HERE}.clients:Violations",
         "how many clients' models are read more accurately by an attack than they tolerate",

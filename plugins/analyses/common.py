@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import ndarray
 
-from fedbench.core import Findings, FinishedRun
+from fedbench.core import Findings, FinishedRun, Judgement
 from fedbench.core.metrics import auc, combined_interval, t_interval
 from fedbench.core.report import (
     Column,
@@ -44,6 +44,11 @@ def members_of(run: FinishedRun, client: int) -> ndarray:
     return run.pool == client
 
 
+def insiders_of(run: FinishedRun, client: int) -> ndarray:
+    """Mask [N] of the audited samples that other clients trained on."""
+    return (run.pool >= 0) & (run.pool != client)
+
+
 def outsiders_of(run: FinishedRun, client: int) -> ndarray:
     """Mask [N] of samples without training: the client's own test part, or else the hold-out."""
     if (run.outsider_of >= 0).any():
@@ -73,6 +78,11 @@ def finite_mean(values: Iterable[float]) -> float | None:
     return float(np.mean(finite)) if finite else None
 
 
+def left_out(judgement: Judgement | None, attacks: tuple[str, ...]) -> bool:
+    """Tell whether an analysis that is asked for some ``attacks`` alone has no findings here."""
+    return bool(attacks) and (judgement is None or judgement.attack not in attacks)
+
+
 # ---------------------------------------------------------------- findings over seeds
 
 
@@ -92,8 +102,14 @@ def arrays_of(
 
 
 def by_row(section: Section, label: str, name: str | None = None) -> dict[str, list[Findings]]:
-    """Map a row's label to the findings of its seeds; rows without any are left out."""
-    every_row = {row.label: seeds_of(section, row, label, name) for row in section.rows}
+    """Map a row's label to the findings of its seeds or, where an analysis looks at some attacks
+    alone, of the first one with any; rows without any are left out.
+    """
+    every_row = {}
+    for row in section.rows:
+        sources = (row, *row.entries.values())
+        findings = (seeds_of(section, source, label, name) for source in sources)
+        every_row[row.label] = next(filter(None, findings), [])
     return {row: findings for row, findings in every_row.items() if findings}
 
 

@@ -28,13 +28,6 @@ def fedbench_analyses() -> Iterator[Component]:
     )
     paper = "Ahmed et al., MemberShield, Neural Networks 2025"
     yield Component(
-        "distributions",
-        f"{_HERE}.local_models:Distributions",
-        "members and non-members by confidence, modified entropy and gradient norm under local "
-        "models",
-        paper,
-    )
-    yield Component(
         "generalisation-error",
         f"{_HERE}.local_models:GeneralisationError",
         "how much better local models do on what they trained on, class by class",

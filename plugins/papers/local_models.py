@@ -1,14 +1,14 @@
-"""Client models on members and outside non-members: distributions, generalisation error, losses.
+"""Client models on members and outside non-members: generalisation error, losses.
 
 MemberShield (Ahmed et al., Neural Networks 2025).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy import ndarray
@@ -35,191 +35,22 @@ from fedbench.plugins.analyses.common import (
     framed,
     grid,
     in_order,
+    left_out,
     members_of,
     numbers,
     outsiders_of,
     seeds_of,
     separation,
     shown,
-    stroke,
     table,
     words,
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 
-# ---------------------------------------------------------------- distributions (Figures 1 to 6)
-
-
-GRADIENT = "upload-grad-sq"
-_BINS = 40
-EDGES = {  # fixed, so that panels can be compared; the outer bins hold what lies beyond
-    "confidence": np.linspace(0, 1, _BINS + 1),
-    "modified entropy": np.logspace(-6, 2, _BINS + 1),
-    "gradient norm": np.logspace(-6, 4, _BINS + 1),
-}
-SIDES = {"members": members_of, "non-members": outsiders_of}
 _REPEATS = 200
-
-
-class Distributions(Analysis):
-    """Histograms of confidence, modified entropy and gradient norm of members and of outside
-    non-members under local models.
-    """
-
-    needs = frozenset({"confidence", "modified-entropy", GRADIENT})
-    by_default = False
-
-    class Params(Params):
-        which: Literal["pooled", "worst"] = Field(
-            "pooled",
-            description="pooled: every client's model in the last audited round; worst: the one "
-            "model of all audited rounds "
-            "that separates members best by one of the three numbers, as the paper's: chosen with "
-            "the labels, so an oracle",
-        )
-
-    def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
-        """Count ``<number> members`` and ``<number> non-members`` [40].
-
-        ``<number> distance`` is the total variation of the two, with its bootstrap error over
-        samples, and ``<number> null`` its mean where both are drawn from one distribution. None
-        where no client has both members and outsiders among the audited samples.
-        """
-        values = _values(run)
-        clients = clients_of(run)
-        if not clients:
-            return None
-        models = [(len(run.rounds) - 1, k) for k in clients]
-        worst = self.params.which == "worst"
-        if worst:
-            every_model = product(range(len(run.rounds)), clients)
-            models = [max(every_model, key=lambda model: _best_advantage(run, values, *model))]
-        numbers: dict[str, Number] = {}
-        arrays: dict[str, ndarray] = {}
-        for name in EDGES:
-            sides = {side: _bins(run, name, values[name], models, side) for side in SIDES}
-            for side, bins in sides.items():
-                if not (bins >= 0).any():
-                    return None
-                arrays[f"{name} {side}"] = _counts(bins)
-            numbers |= _distances(name, [*sides.values()], run.rng(f"distributions/{name}"))
-        if worst:
-            ((r, k),) = models
-            numbers |= {"client": Number(k), "round": Number(int(run.rounds[r]))}
-        return Findings(numbers, arrays, dict.fromkeys(arrays, "samples"))
-
-    def draw(self, section: Section, label: str) -> Iterator[Block]:
-        """Draw the distances, and members over non-members, a row of panels a defense."""
-        yield Numbers(label)
-        if by_row(section, label):
-            oracle = self.params.which == "worst"
-            kind = "distributions-worst" if oracle else "distributions"  # a suite may have both
-            drawing = partial(_draw_distributions, section, label, oracle)
-            yield Figure(kind, "Members and non-members", drawing)
-
-
-def _values(run: FinishedRun) -> dict[str, ndarray]:
-    """Map a name to [R, K, N]; what does not vary over the clients is the same for each."""
-    shape = (len(run.rounds), len(run.rows), len(run.pool))
-    values = {
-        "confidence": run.signals["confidence"],
-        "modified entropy": run.signals["modified-entropy"],
-        "gradient norm": np.sqrt(run.signals[GRADIENT]),
-    }
-    return {name: np.broadcast_to(a, shape) for name, a in values.items()}
-
-
-def _best_advantage(run: FinishedRun, values: dict[str, ndarray], r: int, k: int) -> float:
-    """Largest advantage of a threshold on one of the numbers, for the client's members."""
-    row = run.rows.index(k)
-    members = members_of(run, k)
-    outsiders = outsiders_of(run, k)
-    advantages = []
-    for array in values.values():
-        a = array[r, row]
-        advantages.append(advantage(a[members & np.isfinite(a)], a[outsiders & np.isfinite(a)]))
-    return max(advantages)
-
-
-def _bins(
-    run: FinishedRun, name: str, values: ndarray, models: list[tuple[int, int]], side: str
-) -> ndarray:
-    """Bin [m, N] that each of m models (round, client) puts a sample of the side in, else -1."""
-    rows = []
-    for r, k in models:
-        a = values[r, run.rows.index(k)]
-        bins = np.clip(np.searchsorted(EDGES[name], a, side="right") - 1, 0, _BINS - 1)
-        rows.append(np.where(SIDES[side](run, k) & np.isfinite(a), bins, -1))
-    return np.stack(rows)
-
-
-def _counts(bins: ndarray, weights: ndarray | None = None) -> ndarray:
-    """Count the samples of each bin, [40]; ``weights`` [N]: how often each counts."""
-    inside = bins >= 0
-    if weights is not None:
-        weights = np.broadcast_to(weights, bins.shape)[inside]
-    return np.bincount(bins[inside], weights, minlength=_BINS)
-
-
-def _distances(name: str, sides: list[ndarray], rng: np.random.Generator) -> dict[str, Number]:
-    counts = [_counts(bins) for bins in sides]
-    resampled = []
-    for _ in range(_REPEATS):
-        again = [_counts(bins, rng.poisson(1.0, bins.shape[1:])) for bins in sides]
-        resampled.append(total_variation(*again))
-    shares = sum(counts) / sum(c.sum() for c in counts)
-    sizes = [int((bins >= 0).any(axis=0).sum()) for bins in sides]
-    null = []
-    for _ in range(_REPEATS):
-        null.append(total_variation(*[rng.multinomial(n, shares) for n in sizes]))
-    error = float(np.nanstd(resampled))
-    return {
-        f"{name} distance": Number(total_variation(*counts), error, "total variation"),
-        f"{name} null": Number(float(np.mean(null)), unit="total variation"),
-    }
-
-
-def total_variation(p: ndarray, q: ndarray) -> float:
-    """Half the sum of absolute differences of two histograms' shares; NaN where one is empty."""
-    if not p.sum() or not q.sum():
-        return float("nan")
-    return float(np.abs(p / p.sum() - q / q.sum()).sum() / 2)
-
-
-def _draw_distributions(section: Section, label: str, oracle: bool, style: Style) -> Canvas:
-    """Draw shares of each bin, all seeds together; a column a number, a row a defense."""
-    rows = by_row(section, label, "confidence members")
-    figure = style.new_figure(3.3 * len(EDGES), 1.5 * len(rows) + 0.9)
-    axes = figure.subplots(len(rows), len(EDGES), squeeze=False, sharex="col")
-    for (name, by_seed), panels in zip(rows.items(), axes, strict=True):
-        for number, axis in zip(EDGES, panels, strict=True):
-            _histograms(axis, style, by_seed, number)
-        panels[0].set_ylabel(style.literal(name, 24), fontsize=8)
-    for number, axis in zip(EDGES, axes[-1], strict=True):
-        axis.set_xlabel(number)
-    models = "all clients' models, last audited round"
-    if oracle:
-        models = "the model that separates members best (oracle)"
-    return framed(figure, axes[0][0], style, section, f"Members and non-members under {models}")
-
-
-def _histograms(axis: Axes, style: Style, by_seed: Sequence[Findings], number: str) -> None:
-    """Draw members and non-members by one number."""
-    bins = EDGES[number]
-    for i, side in enumerate(SIDES):
-        counts = np.sum([f.arrays[f"{number} {side}"] for f in by_seed], axis=0)
-        if counts.sum():
-            shares = counts / counts.sum()
-            axis.stairs(shares, bins, color=style.colour(i), fill=True, alpha=0.35, label=side)
-            axis.stairs(shares, bins, lw=1.1, **stroke(style, i))
-    if bins[0] > 0:
-        axis.set_xscale("log")
-    axis.set_yticks([])
-
 
 # ---------------------------------------------------------------- generalisation error (Figure 7)
 
@@ -236,6 +67,9 @@ class GeneralisationError(Analysis):
         least: int = Field(
             5, ge=1, description="samples that a class needs on either side to count for a client"
         )
+        attacks: tuple[str, ...] = Field(
+            (), description="labels of the attacks that it has findings beside; by default all"
+        )
 
     def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
         """Return ``error`` [n] of each (client, class), with ``client`` and ``class``.
@@ -244,6 +78,8 @@ class GeneralisationError(Analysis):
         differences, which noise does not raise. Last audited round; None where no class has enough
         samples.
         """
+        if left_out(judgement, self.params.attacks):
+            return None
         margin = run.signals["margin"][-1]  # [K', N]
         counted = np.isfinite(margin)
         correct = margin > 0

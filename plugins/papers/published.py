@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from fedbench.core import UserError
 from fedbench.core.metrics import Interval
-from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow
+from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow, accuracy_of
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.plugins.papers.maximum import row_maximum
 
@@ -24,6 +24,8 @@ QUANTITIES = (
     "tf01_by_class",
     "hypervolume",
     "attack_accuracy",
+    "attack_precision",
+    "attack_recall",
     "mia_accuracy",
     "auc_max",
     "advantage_max",
@@ -33,6 +35,8 @@ QUANTITIES = (
 )
 MAXIMA = ("auc_max", "advantage_max")
 """over all attacks and rounds, printed for every client of a paper"""
+DECISIONS = ("attack_accuracy", "attack_precision", "attack_recall")
+"""of an attack with its own threshold, in the labelled best round as the paper reports it"""
 VIEW_OF = {
     "globaladversary": "server",
     "globaladversaryadaptive": "server",
@@ -62,16 +66,20 @@ _CELL = (*_WHERE, "case", "defense", "attack", "metric")
 
 @cache
 def published(source: str) -> tuple[dict[str, str], ...]:
-    """Return the rows of ``plugins/papers/reference/<source>.csv``. Raises UserError for a paper
-    that is not there.
+    """Return the rows of ``plugins/papers/reference/<source>.csv``, one a number: a line may hold
+    several defenses and their means, divided by semicolons. Raises UserError for a paper that is
+    not there.
     """
     folder = files("fedbench.plugins.papers") / "reference"
     names = sorted(f.name.removesuffix(".csv") for f in folder.iterdir() if f.name.endswith(".csv"))
     if source not in names:
         raise UserError(f"no reference numbers of '{source}'; there are {', '.join(names)}")
-    return tuple(
-        csv.DictReader((folder / f"{source}.csv").read_text(encoding="utf-8").splitlines())
-    )
+    rows: list[dict[str, str]] = []
+    for line in csv.DictReader((folder / f"{source}.csv").read_text(encoding="utf-8").splitlines()):
+        defenses, means = line["defense"].split(";"), line["mean"].split(";")
+        for defense, mean in zip(defenses, means, strict=True):
+            rows.append({**line, "defense": defense, "mean": mean})
+    return tuple(rows)
 
 
 def plain(name: str) -> str:
@@ -120,7 +128,7 @@ class Ours:
     half_width: float | None = None
     """None: it has no interval"""
     last: float | None = None
-    """attack accuracy only: ours in the last round, chosen without labels"""
+    """decisions only: ours in the last round, chosen without labels"""
     null: float | None = None
     """attack accuracy and maxima: mean of ours under shuffled membership"""
 
@@ -130,8 +138,8 @@ class PublishedCell:
     """Published number, and ours, which is None where the cell was not run (or has no score)."""
 
     quantity: str
-    """one of ``QUANTITIES``; attack accuracy: of the best of all rounds, picked with the labels, as
-    the papers report it
+    """one of ``QUANTITIES``; decisions: of the best of all rounds, picked with the labels, as the
+    papers report them
     """
     theirs: str
     """the paper's name of the defense; several strengths of ours may correspond to one"""
@@ -178,17 +186,19 @@ def match(entry: Mapping[str, Any], sections: Sequence[BoardSection]) -> list[Ma
     """Return the cells of a suite's entry of published numbers and ours, for every coalition that
     the paper has.
 
-    entry: ``source``, ``setting``, ``where`` (column -> value, of table, dataset, model,
+    entry: ``source``, ``setting``, ``where`` (column -> value or several, of table, dataset, model,
     partition), ``case`` (our coalition -> the paper's case; by default the same names),
     ``defenses`` and ``attacks`` (our label -> the paper's), ``differs`` (further differences from
-    the paper). Raises UserError when the paper has no such rows.
+    the paper). Raises UserError when the paper has no rows of a value.
     """
     source = entry["source"]
-    where = {column: str(value) for column, value in entry.get("where", {}).items()}
-    wanted = where.items()
-    rows = [r for r in comparable(published(source)) if wanted <= r.items()]
-    rows = [r for r in rows if r["metric"] in QUANTITIES]
-    if not rows:
+    where: dict[str, list[str]] = {}
+    for column, value in entry.get("where", {}).items():
+        where[column] = value if isinstance(value, list) else [str(value)]
+    rows = [r for r in comparable(published(source)) if r["metric"] in QUANTITIES]
+    for column, values in where.items():
+        rows = [r for r in rows if r[column] in values]
+    if not rows or any({*values} - {r[c] for r in rows} for c, values in where.items()):
         have = sorted({tuple(r[c] for c in _WHERE) for r in published(source)})
         places = ", ".join(map(str, have))
         raise UserError(f"reference {source} has no rows where {where}; it has {places}")
@@ -209,7 +219,7 @@ def match(entry: Mapping[str, Any], sections: Sequence[BoardSection]) -> list[Ma
         matches.append(
             Match(
                 source=source,
-                table=where.get("table", "all tables"),
+                table=", ".join(where.get("table", ["all tables"])),
                 setting=entry["setting"],
                 coalition=coalition,
                 pairs=tuple(cells),
@@ -288,7 +298,7 @@ def _ours(section: BoardSection, metric: str, defense: str, attack: str, group: 
     row = next((row for row in section.rows if plain(row.label) == defense), None)
     if row is None:
         return None
-    if metric == "test_acc":
+    if metric == "test_acc" and not attack:
         return _number(row.accuracy)
     if metric == "delta_acc":
         return _number(section.summaries[row.label].delta_accuracy)
@@ -301,13 +311,22 @@ def _ours(section: BoardSection, metric: str, defense: str, attack: str, group: 
 
 
 def _of_entry(section: BoardSection, entry: AttackEntry, metric: str, group: str) -> Ours | None:
-    """Count as the papers do: of the mix, with the attack's own sign."""
+    """Count as the papers do: of the mix, with the attack's own sign; the test accuracy is that
+    under the attack.
+    """
+    if metric == "test_acc":
+        return _number(accuracy_of(filter(None, map(entry.ok, entry.targets))))
     if metric == "attack_accuracy":
         best, last = entry.attack_accuracy(best=True), entry.attack_accuracy()
         if not best or not last:
             return None
         null = entry.decision_mean("null_best_accuracy")
         return Ours(value=best.mean, half_width=best.half_width, last=last.mean, null=null)
+    if metric in DECISIONS:
+        name = metric.removeprefix("attack_")
+        best = entry.decision_mean(f"best_{name}")
+        last = entry.decision_mean(f"last_{name}")
+        return None if best is None else Ours(value=best, last=last)
     # the attack's own decisions on one group of clients in the last round
     if metric == "mia_accuracy":
         names = [plain(g.name) for g in section.groups]

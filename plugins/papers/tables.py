@@ -38,7 +38,7 @@ from fedbench.leaderboard.tables.common import (
 )
 from fedbench.leaderboard.tables.ranking import PLAIN
 from fedbench.plugins.papers.claim_files import Paper, Quantity, shipped_papers
-from fedbench.plugins.papers.published import QUANTITIES, Match, PublishedCell, match
+from fedbench.plugins.papers.published import DECISIONS, QUANTITIES, Match, PublishedCell, match
 from fedbench.plugins.papers.verdicts import ClaimTest, Judged, Lack, Verdict, judged
 
 
@@ -75,6 +75,8 @@ NAMES = {
     "tf01_by_class": "TF01 by client and class (%)",
     "hypervolume": "hypervolume",
     "attack_accuracy": "best_round attack accuracy",
+    "attack_precision": "best_round precision",
+    "attack_recall": "best_round recall",
     "mia_accuracy": "MIA accuracy in the last round",
     "auc_max": "max auR",
     "advantage_max": "max Adv",
@@ -86,6 +88,8 @@ _AVERAGED = ("auc", "tf01")
 _DIGITS = {"tf01": 2, "tf01_by_class": 2, "hypervolume": 4, "runtime": 2}
 _MORE = {
     "attack_accuracy": ("ours in the last round", "ours, null of best_round"),
+    "attack_precision": ("ours in the last round",),
+    "attack_recall": ("ours in the last round",),
     "auc_max": ("null of ours", "above the null"),
     "advantage_max": ("null of ours", "above the null"),
 }
@@ -249,7 +253,7 @@ def _numbers(cell: PublishedCell, further: int) -> tuple[Content, ...]:
     if ours is None:
         return Words("not run"), paper, "", *("",) * further
     more = ours.last, ours.null
-    if cell.quantity != "attack_accuracy":
+    if cell.quantity not in DECISIONS:
         more = ours.null, None if ours.null is None else ours.value - ours.null
     rest = [Value(mean=number) for number in (cell.difference, *more[:further])]
     return Value(mean=ours.value, half_width=ours.half_width), paper, *rest
