@@ -274,6 +274,16 @@ def test_client_models_are_looked_at_on_the_clients_own_samples():
     assert analysis("client-models", round=11).analyse(run, None).numbers["round"].value == 8
 
 
+def test_source_accuracy_counts_samples_that_their_owners_upload_fits_best():
+    run = run_of()
+    run.signals["loss"][2, 1] = np.nan  # absent: neither guessed nor asked about
+    loss = run.signals["loss"][2]
+    right = [loss[k, i] < loss[2 - k, i] for i, k in enumerate(POOL) if k in (0, 2)]
+    found = analysis("source-accuracy").analyse(run, None).numbers
+    assert found["source accuracy"].value == pytest.approx(np.mean(right))
+    assert found["guessing"].value == 0.5
+
+
 # --- groups of clients ----------------------------------------------------------------------------
 
 

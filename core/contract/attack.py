@@ -88,6 +88,10 @@ class Observations:
     """for an attack that needs them"""
     hidden: frozenset[str] = frozenset()
     """signals of the attack's ``needs`` that the view does not contain"""
+    shares: ndarray | None = None
+    """[R, K] each client's share in the mean of the view ``coalition``, 0 where it is absent or
+    outside; None in other views
+    """
 
     def __getitem__(self, name: str) -> ndarray:
         """Values of a signal.

@@ -82,7 +82,12 @@ def _seen(
     rows = trained.rows
     if view == "coalition":
         rows = seen_from(client, rows, run.job.coalitions)
-    return observe(view, client, rows, trained.rounds, trained.signals, pick, served, clients)
+    observed = observe(view, client, rows, trained.rounds, trained.signals, pick, served, clients)
+    if view == "coalition":
+        groups = run.job.coalitions
+        group = next((g for g, members in enumerate(groups) if client in members), 0)
+        observed = replace(observed, shares=trained.shares[group])
+    return observed
 
 
 def _positions(run: Run, audit: AuditSet, rows: Sequence[int]) -> np.ndarray:
@@ -150,6 +155,7 @@ def frozen(observed: Observations) -> Observations:
         signals={name: read_only(a) for name, a in observed.signals.items()},
         shadow_models=models,
         rounds=read_only(observed.rounds),
+        shares=None if observed.shares is None else read_only(observed.shares),
         clients=read_only(observed.clients),
     )
 

@@ -86,6 +86,8 @@ class Trained:
     """[n_test] the classes it gives; empty where the task has no such prediction"""
     assignment: np.ndarray
     """[R, K] the global model of each client"""
+    shares: np.ndarray
+    """[G, R, K] each client's share in the mean of each coalition, where that is measured"""
     logits: np.ndarray | None
     """[s, pool ++ shadow, C] of the final global models, where shadow models are asked for"""
     history: list[dict[str, Any]]
@@ -366,6 +368,7 @@ def _run_rounds(
         test_correct=audits.values,
         predicted=audits.predicted,
         assignment=np.array(audits.assignments),
+        shares=recorder.shares,
         logits=logits,
         history=audits.history,
         measured={

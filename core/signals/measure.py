@@ -188,6 +188,8 @@ class Recorder:
         """a defense's answer to a query of a global model"""
         self.rounds: list[int] = []
         """audited rounds so far"""
+        self.shares = np.zeros((len(self.coalitions), self.n_rounds, len(self.sizes)))
+        """each client's share in the mean of each coalition"""
         self._values: dict[str, ndarray] = {}
         self.calls = {
             name: SignalCall(signal, self._name(name), self.flat)
@@ -252,6 +254,8 @@ class Recorder:
                 present = [k for k in self.coalitions[g] if k in index_of]
                 if present:
                     indices = [index_of[k] for k in present]
+                    weights = np.array([self.sizes[k] for k in present])
+                    self.shares[g, len(self.rounds), present] = weights / weights.sum()
                     models[position] = self._mean(present, indices, uploads, updates)
             elif row in index_of:
                 i = index_of[row]

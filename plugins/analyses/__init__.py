@@ -38,6 +38,12 @@ def fedbench_analyses() -> Iterator[Component]:
         "stay",
     )
     yield Component(
+        "source-accuracy",
+        f"{_HERE}.clients:SourceAccuracy",
+        "how often the owner of a sample has the local model of least loss on it",
+        "Hu et al., ICDM 2021",
+    )
+    yield Component(
         "sweep",
         f"{_HERE}.strengths:StrengthSweep",
         "hypervolume and trade-off of a defense over its strengths",

@@ -1,6 +1,6 @@
-"""Single clients of a clustered federation: violated bounds, exposure before and after migration.
+"""Single clients: violated bounds, exposure before and after migration, sources of samples.
 
-IFCA-MIR (Jung et al., ARTMAN 2025).
+IFCA-MIR (Jung et al., ARTMAN 2025), source inference (Hu et al., ICDM 2021).
 
 The paper counts the bounds that migration repairs (section 5.2.2), not the exposure of the clients
 that stay; ``Migration`` compares both kinds of clients.
@@ -291,3 +291,32 @@ def _migration_table(base: Row, rows: list[tuple[Content, ...]]) -> Table:
         ),
     )
     return table("Does migration lower the risk, or move it?", caption, columns, rows)
+
+
+# ---------------------------------------------------------------- source inference
+
+
+class SourceAccuracy(Analysis):
+    """Share of the audited training samples with their owner's upload as the one of least loss.
+
+    The accuracy of source inference (Hu et al., ICDM 2021) in the last audited round,
+    over the samples of the clients that took part; ``guessing`` is one among these clients.
+    """
+
+    needs = frozenset({"loss"})
+    by_default = False
+
+    def analyse(self, run: FinishedRun, judgement: Judgement | None) -> Findings | None:
+        """Return ``source accuracy`` and ``guessing``; None with fewer than two clients."""
+        rows = np.array(run.rows)
+        losses = run.signals["loss"][-1]
+        present = (rows >= 0) & ~np.isnan(losses).any(axis=1)
+        clients = rows[present]
+        asked = np.isin(run.pool, clients)
+        if len(clients) < 2 or not asked.any():
+            return None
+        sources = clients[np.argmin(losses[present][:, asked], axis=0)]
+        accuracy = float((sources == run.pool[asked]).mean())
+        error = float(np.sqrt(accuracy * (1 - accuracy) / asked.sum()))
+        numbers = {"source accuracy": Number(accuracy, error), "guessing": Number(1 / len(clients))}
+        return Findings(numbers)

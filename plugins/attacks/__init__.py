@@ -88,6 +88,30 @@ def fedbench_attacks():
         "Gu et al., Information Sciences 2022",
     )
     yield Component(
+        "dsm-mia",
+        f"{_HERE}.series:DSMMIA",
+        "SeqMIA's net on the global model's metrics and all clients' losses",
+        "DS-MIA, released code",
+    )
+    yield Component(
+        "source-inference",
+        f"{_HERE}.source:SourceInference",
+        "the target's loss against the least of the other clients', one round",
+        "Hu et al., ICDM 2021",
+    )
+    yield Component(
+        "projres",
+        f"{_HERE}.received:ProjRes",
+        "how near the sample's embedding is to the rows of a layer's update, one round",
+        "Deng et al., 2026",
+    )
+    yield Component(
+        "prolin",
+        f"{_HERE}.prolin:Prolin",
+        "the target's part in the coalition's sums of changing cohorts",
+        "Kerkouche et al., WPES 2023",
+    )
+    yield Component(
         "fta",
         f"{_HERE}.trajectory:FTA",
         "how fast the loss falls on the global model: a participant's view",
@@ -212,4 +236,20 @@ def fedbench_attacks():
         f"{_HERE}.thresholds:AdaptiveMemberShield",
         "loss against MemberShield's soft labels, known to the adversary",
         "Song & Mittal, USENIX Security 2021",
+    )
+
+
+@hookimpl
+def fedbench_signals():
+    yield Component(
+        "projection-residual",
+        f"{_HERE}.received:ProjectionResidual",
+        "distance of an embedding from the row space of a layer's update",
+        "Deng et al., 2026",
+    )
+    yield Component(
+        "received-metrics",
+        f"{_HERE}.received:ReceivedMetrics",
+        "SeqMIA's five metrics under the model that the client received, a vector",
+        "Li et al., CCS 2024",
     )

@@ -1,4 +1,4 @@
-"""Attacks with a net that reads the series of rounds: CS-MIA and SeqMIA."""
+"""Attacks with a net that reads the series of rounds: CS-MIA, SeqMIA and DSM-MIA."""
 
 from __future__ import annotations
 
@@ -87,6 +87,22 @@ def loss_slope(logits: ndarray, member: ndarray) -> ndarray:
     return np.stack([-by_margin, by_margin]).astype(logits.dtype, copy=False)
 
 
+def margin(net: SequenceNet, x: ndarray) -> ndarray:
+    """Return the member logit minus the non-member logit [n] of ``x`` [n, T, d]."""
+    with threadpool_limits(limits=1):
+        logits = net.logits(x).astype(np.float64)
+    return logits[:, 1] - logits[:, 0]
+
+
+def member_logit(net: SequenceNet, x: ndarray) -> ndarray:
+    """Return the member logit [n] of ``x`` [n, T, d]."""
+    with threadpool_limits(limits=1):
+        return net.logits(x)[:, 1].astype(np.float64)
+
+
+SCORES = {"margin": margin, "logit1": member_logit}
+
+
 FEATURES = ("loss", "max-prob", "std-prob", "entropy", "modified-entropy")  # in the paper's order
 
 
@@ -133,11 +149,42 @@ class SeqMIA(TaughtBySeries, Trajectory):
         p = self.params
         with threadpool_limits(limits=1):
             net = train(x, member, p.epochs, p.standardise, generator)
-        return partial(self._margin, net)
+        return partial(SCORES[p.score], net)
 
-    def _margin(self, net: SequenceNet, x: ndarray) -> ndarray:
+
+class DSMMIA(TaughtBySeries):
+    """Score = the margin of SeqMIA's net on the global model's metrics and all clients' losses.
+
+    Each step is SeqMIA's five metrics under the model that the target received, then the loss of
+    each client's upload: global and local source. The released code trains the net on a shadow
+    federation to name the client, one class for each and one for none, with a loss column for each
+    client. Here one colluding client teaches members from the rest of the pool, and a column must
+    not depend on who a client is: the target's loss comes first, the others' follow in ascending
+    order, absent ones at the mean of those present. Source: DS-MIA, also DSM-MIA (Wztovo/DS-MIA,
+    1ad673e); its paper has not been read.
+    """
+
+    class Params(Params):
+        epochs: int = Field(150, ge=1, le=10_000, description="passes over the colluder's samples")
+
+    needs = frozenset({"loss", "received-metrics"})
+
+    def _features(self, observations: Observations, y: ndarray) -> ndarray:
+        """Return [n, T, 5 + K] float32, over the rounds with the target and another client."""
+        metrics = observations.of_target("received-metrics")  # [R, n, 5]
+        losses = observations.of_target("loss")[..., None]
+        others = np.moveaxis(observations.of_others("loss"), 1, 2)  # [R, n, K - 1]
+        absent = np.isnan(others)
+        rounds = ~np.isnan(losses).any(axis=(1, 2)) & ~absent.all(axis=(1, 2))
+        if not rounds.any():
+            raise SkipCell("the client took part in no audited round beside another one")
+        present = np.maximum((~absent).sum(axis=2, keepdims=True), 1)
+        mean = np.where(absent, 0.0, others).sum(axis=2, keepdims=True) / present
+        ranked = np.sort(np.where(absent, mean, others), axis=2)
+        x = np.concatenate([metrics, losses, ranked], axis=2)[rounds]
+        return np.ascontiguousarray(x.transpose(1, 0, 2), dtype=np.float32)
+
+    def _learn(self, x: ndarray, member: ndarray, generator: torch.Generator) -> Scorer:
         with threadpool_limits(limits=1):
-            logits = net.logits(x).astype(np.float64)
-        if self.params.score == "logit1":
-            return logits[:, 1]
-        return logits[:, 1] - logits[:, 0]
+            net = train(x, member, self.params.epochs, True, generator)
+        return partial(margin, net)

@@ -75,6 +75,7 @@ def scores_or_refuses(subject: Subject) -> None:
         "signals": {name: a[-1:] for name, a in trained.signals.items()},
         "rounds": trained.rounds[-1:],
         "assignment": trained.assignment[-1:],
+        "shares": trained.shares[:, -1:],
     }
     cases = {"one audited round": replace(trained, **last)}
     for case, change in CHANGES.items():

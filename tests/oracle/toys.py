@@ -194,7 +194,7 @@ SECOND = {
     ("overfitting", "location30"): ["none", "relaxloss-records", "memguard"],
     ("tuned_baselines", "cifar10"): ["none", "dp-sgd-hu-views"],
 }
-FLOORS = ("partial_defense", "poisoning", "clustered_digits")
+FLOORS = ("partial_defense", "poisoning", "clustered_digits", "later_attacks")
 
 
 def runs(name: str, method: str) -> bool:
