@@ -351,6 +351,9 @@ def _why(c: ClaimTest) -> tuple[Part, ...]:
     """Why the comparison cannot be decided."""
     if c.bar:
         return sentence(f"which cannot decide: {{}} {c.bar}", c.other or "")
+    if c.along:
+        chance = f"{100 * c.power:.0f} %"
+        return sentence(f"which cannot decide: the power to show {c.distance:g} is {chance}")
     if c.distance is None:
         return sentence("which cannot decide: nothing says how large a difference it must show")
     distance = f"{c.distance:.2g}{_unit(c.quantity, difference=True)}"
@@ -363,6 +366,10 @@ def _described(c: ClaimTest) -> tuple[Part, ...]:
     name = joined([part for part in (q.row, q.attack, q.group, q.name) if part is not None], " / ")
     if q.minus is not None:
         name = sentence("{} minus {}", name, q.minus)
+    if c.along:
+        correlation = amount(c.found, numbers("", digits=2, signed=True))
+        text = f"rank correlation of {q.measure} with the order of {{}}: {correlation}"
+        return sentence(f"{{}}, {text}", name, c.along)
     digits = 3 if abs(c.value.mean) < 2 else 1
     if q.measure in _UNITS:
         digits = 2
