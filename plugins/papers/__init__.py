@@ -29,8 +29,7 @@ def fedbench_analyses() -> Iterator[Component]:
     yield Component(
         "sweep",
         f"{_HERE}.sweeps:Sweeps",
-        "curves and directions along swept settings; hypervolume and trade-off of a defense over its "
-        "strengths",
+        "curves and directions along swept settings; hypervolume of a defense over its strengths",
         "Zhu et al., FedMIA, CVPR 2025",
     )
     paper = "Ahmed et al., MemberShield, Neural Networks 2025"

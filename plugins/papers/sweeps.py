@@ -31,7 +31,7 @@ from fedbench.core.report import (
     Words,
     value,
 )
-from fedbench.leaderboard.statistics.intervals import holm
+from fedbench.leaderboard.statistics.intervals import bounded, holm
 from fedbench.leaderboard.statistics.scores import Population
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import joined, sentence
@@ -58,27 +58,31 @@ Measured = Literal[
     "runtime",
 ]
 OF_ATTACKS = ("auc", "tf01", "attack-accuracy")
-TITLES: Mapping[str, str] = {
-    "auc": "AUC",
-    "tf01": "TF01, %",
-    "attack-accuracy": "attack accuracy",
-    "worst-auc": "worst-case AUC",
-    "max-advantage": "largest advantage",
-    "accuracy": "test accuracy, %",
-    "delta-accuracy": "accuracy - undefended, pp",
-    "runtime": "runtime / plain training",
+
+
+class Look(NamedTuple):
+    """How a measure is drawn."""
+
+    title: str
+    largest: float = 1.0
+    """value at which intervals end"""
+    printed: str = ""
+    """the quantity of a paper that its hollow marks show"""
+    scale: float = 1.0
+    """of the paper's unit in ours"""
+    chance: float | None = None
+
+
+LOOKS: Mapping[str, Look] = {
+    "auc": Look("AUC", printed="auc", chance=0.5),
+    "tf01": Look("TF01, %", 100, "tf01", chance=0.1),
+    "attack-accuracy": Look("attack accuracy", printed="attack_accuracy", chance=0.5),
+    "worst-auc": Look("worst-case AUC", chance=0.5),
+    "max-advantage": Look("largest advantage", printed="advantage_max"),
+    "accuracy": Look("test accuracy, %", 100, "test_acc", 100),
+    "delta-accuracy": Look("accuracy - undefended, pp", math.inf, "delta_acc", 100),
+    "runtime": Look("runtime / plain training", math.inf, "runtime"),
 }
-PRINTED: Mapping[str, tuple[str, float]] = {
-    "auc": ("auc", 1),
-    "tf01": ("tf01", 1),
-    "attack-accuracy": ("attack_accuracy", 1),
-    "max-advantage": ("advantage_max", 1),
-    "accuracy": ("test_acc", 100),
-    "delta-accuracy": ("delta_acc", 100),
-    "runtime": ("runtime", 1),
-}
-"""measure -> the quantity of a paper that its hollow marks show, and what brings it to our unit"""
-CHANCE = {"auc": 0.5, "worst-auc": 0.5, "attack-accuracy": 0.5, "tf01": 0.1}
 
 
 class Curve(Params):
@@ -98,6 +102,10 @@ class Curve(Params):
     rows: list[str] = Field([], description="defenses; by default all that the first point has")
     attacks: list[str] = Field([], description="attacks; by default all of the section")
     nonmembers: Population = Field("outside", description="which non-members AUC and TF01 count")
+    tables: list[str] = Field(
+        [],
+        description="tables of the paper that are marked; by default all that `published` names",
+    )
 
     @field_validator("points")
     @classmethod
@@ -198,10 +206,14 @@ def places_of(curve: Curve, sections: Sequence[BoardSection]) -> list[SweptPlace
             by_place.setdefault(rest, {})[place[swept]] = section
     places = []
     for where, named in by_place.items():
-        points = [PointOf(n, str(v), named[n]) for n, v in curve.points if n in named]
+        points = [PointOf(n, _text(v), named[n]) for n, v in curve.points if n in named]
         if len(points) > 1 and _attacks(curve, points[0].section):
             places.append(SweptPlace(curve, where, tuple(points)))
     return places
+
+
+def _text(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def _attacks(curve: Curve, section: BoardSection) -> list[str]:
@@ -216,8 +228,8 @@ class Line:
     """at the first point"""
     ours: list[Interval | None]
     """at each point"""
-    printed: list[float | None]
-    """the paper's number at each point, in our unit"""
+    printed: list[list[float]]
+    """the paper's numbers at each point, in our unit"""
     direction: Trend | None
     lacking: str
     """why there is no direction"""
@@ -225,28 +237,39 @@ class Line:
 
 def lines_of(at: SweptPlace, published: Sequence[Mapping[str, Any]]) -> list[Line]:
     """Return the lines that have a number at some point; ``published``: the suite's entries."""
-    curve, first = at.curve, at.points[0]
-    rows = curve.rows or [row.label for row in first.section.rows if not row.floor]
-    if curve.over == "rows":
-        rows = [first.name]
-    cells = {p.section.where: cells_of(p.section, published) for p in at.points}
+    curve = at.curve
+    cells = {p.section.where: cells_of(curve, p.section, published) for p in at.points}
     held = [point.section.held_against(curve.nonmembers) for point in at.points]
     lines = []
-    for measure, row in product(curve.measures, rows):
-        for attack in _attacks(curve, first.section) if measure in OF_ATTACKS else [None]:
-            measured_at = []
-            for point, section in zip(at.points, held, strict=True):
-                label = point.name if curve.over == "rows" else row
-                q = Quantity(measure=measure, row=label, attack=attack)
-                measured_at.append((section, q))
-            line = _line(measured_at, cells)
-            lines += [line] if any(line.ours) else []
+    for quantity in _quantities(at):
+        points = []
+        for point, section in zip(at.points, held, strict=True):
+            row = point.name if curve.over == "rows" else quantity.row
+            points.append((section, quantity.model_copy(update={"row": row})))
+        line = _line(points, cells)
+        lines += [line] if any(line.ours) else []
     for section in held if curve.nonmembers != "outside" else ():
         section.comparison.scores.forget()
     return lines
 
 
-def cells_of(section: BoardSection, published: Sequence[Mapping[str, Any]]) -> list[PublishedCell]:
+def _quantities(at: SweptPlace) -> Iterator[Quantity]:
+    """Yield what is measured at the first point, measure by measure."""
+    curve, first = at.curve, at.points[0]
+    rows = curve.rows or [row.label for row in first.section.rows if not row.floor]
+    if curve.over == "rows":
+        rows = [first.name]
+    for measure, row in product(curve.measures, rows):
+        attacks: list[str | None] = [None]
+        if measure in OF_ATTACKS:
+            attacks = [*_attacks(curve, first.section)]
+        for attack in attacks:
+            yield Quantity(measure=measure, row=row, attack=attack)
+
+
+def cells_of(
+    curve: Curve, section: BoardSection, published: Sequence[Mapping[str, Any]]
+) -> list[PublishedCell]:
     """Return the published numbers of a section; an entry that fits no paper is named where all
     published numbers are.
     """
@@ -254,9 +277,10 @@ def cells_of(section: BoardSection, published: Sequence[Mapping[str, Any]]) -> l
     for entry in published:
         if entry["setting"] == section.setting:
             with suppress(UserError):
-                for of_coalition in match(entry, [section]):
-                    if of_coalition.coalition == section.coalition:
-                        cells += of_coalition.pairs
+                for of_table in match(entry, [section]):
+                    wanted = not curve.tables or of_table.table in curve.tables
+                    if wanted and of_table.coalition == section.coalition:
+                        cells += of_table.pairs
     return cells
 
 
@@ -264,15 +288,15 @@ def _line(
     points: Sequence[tuple[BoardSection, Quantity]], cells: Mapping[str, Sequence[PublishedCell]]
 ) -> Line:
     ours: list[Interval | None] = []
-    printed: list[float | None] = []
+    printed: list[list[float]] = []
+    look = LOOKS[points[0][1].measure]
     for section, q in points:
         interval = None
         with suppress(Missing):
-            interval = measured(section, q)
+            interval = bounded(measured(section, q), -look.largest, look.largest)
         ours.append(interval)
-        same = (cell for cell in cells[section.where] if _is_of(cell, q, section.view))
-        number = next((cell.paper for cell in same), None)
-        printed.append(None if number is None else PRINTED[q.measure][1] * number)
+        same = [cell for cell in cells[section.where] if _is_of(cell, q, section.view)]
+        printed.append([look.scale * cell.paper for cell in same])
     direction, lacking = None, ""
     try:
         direction = trend(points)
@@ -285,8 +309,7 @@ def _is_of(cell: PublishedCell, q: Quantity, view: str) -> bool:
     """Tell whether the published number is of that quantity; of a maximum over attacks the paper
     names an adversary.
     """
-    quantity, _ = PRINTED.get(q.measure, ("", 1))
-    if cell.quantity != quantity or plain(cell.defense) != plain(q.row):
+    if cell.quantity != LOOKS[q.measure].printed or plain(cell.defense) != plain(q.row):
         return False
     attack = plain(cell.attack)
     if q.measure in OF_ATTACKS:
@@ -308,28 +331,33 @@ def _draw_curve(at: SweptPlace, lines: Sequence[Line], style: Style) -> Canvas:
         panels.setdefault((q.measure, row), []).append(line)
     across = min(_ACROSS, len(panels))
     down = math.ceil(len(panels) / across)
-    figure = style.new_figure(3.6 * across + 0.4, 2.9 * down + 0.8)
+    figure = style.new_figure(max(3.6 * across + 0.4, 6.0), 2.9 * down + 0.9)
     axes = figure.subplots(down, across, squeeze=False).ravel()
     names = list(dict.fromkeys(_name(at, line) for line in lines))
     for axis, ((measure, row), of_panel) in zip(axes, panels.items(), strict=False):
         for line in of_panel:
-            _draw_line(axis, style, line, names.index(_name(at, line)), _name(at, line))
-        if measure in CHANCE:
-            axis.axhline(CHANCE[measure], color="0.5", lw=0.8, ls=":", zorder=1)
-        ticks = [style.literal(point.value, 12) for point in at.points]
-        axis.set_xticks(range(len(ticks)), ticks)
-        axis.set_xlabel(style.literal(at.curve.along, 60), fontsize=8)
-        axis.set_ylabel(TITLES[measure], fontsize=8)
+            name = _name(at, line)
+            _draw_line(axis, style, line, names.index(name), name)
         axis.set_title(style.literal(row), fontsize=9)
-        axis.tick_params(labelsize=8)
-        grid(axis)
+        _frame(axis, style, at, measure)
     for axis in axes[len(panels) :]:
         axis.remove()
     _legend(figure, axes[: len(panels)])
-    where = style.literal(", ".join(at.where), 90)
-    title = f"{style.literal(at.curve.along, 60)}: mean and 95 % interval over seeds"
-    figure.suptitle(f"{title}, {where}", fontsize=10)
+    title = style.literal(at.title, 90)
+    figure.suptitle(f"{title}\nmean and 95 % interval over seeds", fontsize=10)
     return figure
+
+
+def _frame(axis: Axes, style: Style, at: SweptPlace, measure: str) -> None:
+    """Name the axes and the points, and draw the level of chance."""
+    look = LOOKS[measure]
+    if look.chance is not None:
+        axis.axhline(look.chance, color="0.5", lw=0.8, ls=":", zorder=1)
+    axis.set_xticks(range(len(at.points)), [style.literal(p.value, 12) for p in at.points])
+    axis.set_xlabel(style.literal(at.curve.along, 60), fontsize=8)
+    axis.set_ylabel(look.title, fontsize=8)
+    axis.tick_params(labelsize=8)
+    grid(axis)
 
 
 def _name(at: SweptPlace, line: Line) -> str:
@@ -344,8 +372,10 @@ def _draw_line(axis: Axes, style: Style, line: Line, i: int, name: str) -> None:
     x = [place for place, _ in known]
     y = [interval.mean for _, interval in known]
     ends = [_ends(interval) for _, interval in known]
-    axis.errorbar(x, y, np.array(ends).T, capsize=2, elinewidth=0.9, label=name, **look)
-    hollow = [(place, number) for place, number in enumerate(line.printed) if number is not None]
+    axis.errorbar(
+        x, y, np.array(ends).T, capsize=2, elinewidth=0.9, label=style.literal(name), **look
+    )
+    hollow = [(place, n) for place, printed in enumerate(line.printed) for n in printed]
     if hollow:
         mark = {"marker": style.marker(i), "mec": style.colour(i), "mfc": "none", "ms": 8}
         axis.plot(*zip(*hollow, strict=True), ls="", label="the paper's (hollow)", **mark)
@@ -364,7 +394,7 @@ def _legend(figure: Canvas, axes: Sequence[Axes]) -> None:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     look: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 8}
-    figure.legend(handles.values(), handles.keys(), ncols=min(4, len(handles)), **look)
+    figure.legend(handles.values(), handles.keys(), ncols=min(len(axes) + 2, len(handles)), **look)
 
 
 def _directions(at: SweptPlace, lines: Sequence[Line]) -> Table:
@@ -374,10 +404,12 @@ def _directions(at: SweptPlace, lines: Sequence[Line]) -> Table:
     rows: list[tuple[Content, ...]] = []
     for i, line in enumerate(lines):
         q = line.quantity
-        correlation = value(line.direction.interval) if line.direction else Value(mean=None)
+        correlation = value(bounded(line.direction.interval, -1) if line.direction else None)
         verdict = _verdict(line, adjusted.get(i, 1.0))
         row = "" if at.curve.over == "rows" else q.row
-        rows.append((Words(TITLES[q.measure]), row, q.attack or "", correlation, Words(verdict)))
+        rows.append(
+            (Words(LOOKS[q.measure].title), row, q.attack or "", correlation, Words(verdict))
+        )
     columns = (
         words("number"),
         words("defense"),
@@ -387,12 +419,11 @@ def _directions(at: SweptPlace, lines: Sequence[Line]) -> Table:
     )
     order = joined((point.value for point in at.points), " to ")
     text = (
-        " from {}: Kendall's rank correlation of that order with each number, mean over seeds, with "
-        "a 95 % interval over resampled seeds that is nowhere narrower than without a direction; "
-        "verdicts for all lines together (Holm)"
+        ": {}, from {}; Kendall's rank correlation of that order with each number, mean over "
+        "seeds, with a 95 % interval over resampled seeds that is nowhere narrower than without a "
+        "direction; verdicts for all lines together (Holm)"
     )
-    caption = sentence(f" {{}}{text}", at.title, order)
-    return table("Direction along", caption, columns, rows)
+    return table("Direction of the sweep", sentence(text, at.title, order), columns, rows)
 
 
 def _verdict(line: Line, p: float) -> str:

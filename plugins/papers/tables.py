@@ -25,6 +25,7 @@ from fedbench.core.contract.board import (
     Words,
 )
 from fedbench.core.metrics import Interval
+from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import (
     ATTACK,
@@ -367,7 +368,7 @@ def _described(c: ClaimTest) -> tuple[Part, ...]:
     if q.minus is not None:
         name = sentence("{} minus {}", name, q.minus)
     if c.along:
-        correlation = amount(c.found, numbers("", digits=2, signed=True))
+        correlation = amount(bounded(c.found, -1) or c.found, numbers("", digits=2, signed=True))
         text = f"rank correlation of {q.measure} with the order of {{}}: {correlation}"
         return sentence(f"{{}}, {text}", name, c.along)
     digits = 3 if abs(c.value.mean) < 2 else 1
