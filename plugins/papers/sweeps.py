@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 _ACROSS = 3
+PAPER = "the paper's (hollow)"
 Over = Literal["settings", "coalitions", "rows"]
 Measured = Literal[
     "auc",
@@ -256,7 +257,8 @@ def lines_of(at: SweptPlace, published: Sequence[Mapping[str, Any]]) -> list[Lin
 def _quantities(at: SweptPlace) -> Iterator[Quantity]:
     """Yield what is measured at the first point, measure by measure."""
     curve, first = at.curve, at.points[0]
-    rows = curve.rows or [row.label for row in first.section.rows if not row.floor]
+    in_order = sorted(first.section.rows, key=lambda row: (not row.undefended, row.label))
+    rows = curve.rows or [row.label for row in in_order if not row.floor]
     if curve.over == "rows":
         rows = [first.name]
     for measure, row in product(curve.measures, rows):
@@ -363,7 +365,7 @@ def _frame(axis: Axes, style: Style, at: SweptPlace, measure: str) -> None:
 def _name(at: SweptPlace, line: Line) -> str:
     if line.quantity.attack:
         return line.quantity.attack
-    return "of the row" if at.curve.over == "rows" else line.quantity.row
+    return "the defense" if at.curve.over == "rows" else line.quantity.row
 
 
 def _draw_line(axis: Axes, style: Style, line: Line, i: int, name: str) -> None:
@@ -378,7 +380,7 @@ def _draw_line(axis: Axes, style: Style, line: Line, i: int, name: str) -> None:
     hollow = [(place, n) for place, printed in enumerate(line.printed) for n in printed]
     if hollow:
         mark = {"marker": style.marker(i), "mec": style.colour(i), "mfc": "none", "ms": 8}
-        axis.plot(*zip(*hollow, strict=True), ls="", label="the paper's (hollow)", **mark)
+        axis.plot(*zip(*hollow, strict=True), ls="", label=PAPER, **mark)
 
 
 def _ends(interval: Interval) -> tuple[float, float]:
@@ -393,6 +395,8 @@ def _legend(figure: Canvas, axes: Sequence[Axes]) -> None:
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
+    if PAPER in handles:
+        handles[PAPER] = handles.pop(PAPER)  # last
     look: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 8}
     figure.legend(handles.values(), handles.keys(), ncols=min(len(axes) + 2, len(handles)), **look)
 
