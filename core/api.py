@@ -121,7 +121,8 @@ class Results:
     def __init__(self, source: Path) -> None:
         from fedbench.core.cli.output import opened
 
-        self.source, self.folder = source, source.absolute()
+        self.source = source
+        self.folder = source.absolute()
         if not source.is_file():
             opened(source)
         elif source.suffix != ".json":
@@ -191,7 +192,8 @@ class Results:
             suite = suite_files(self.folder, stored)[-1]
             for job in plan_part(str(suite), (), (), self.folder)[1].jobs:
                 if run := runs.get(job.stem):
-                    folder, provenance = str(run.path.parents[1]), run.record.provenance
+                    folder = str(run.path.parents[1])
+                    provenance = run.record.provenance
                     job = replace(job, results=folder, provenance=provenance)
                     rows.append(_judged(job, attack))
         if not any(rows):
@@ -286,7 +288,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _cells_of(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the cells that a board shows, from its columns."""
-    runs, cells, labels = board["runs"], board["cells"], [use["label"] for use in board["uses"]]
+    runs = board["runs"]
+    cells = board["cells"]
+    labels = [use["label"] for use in board["uses"]]
     views: dict[int, str] = {}
     for row in board["rows"]:
         for entry in row["entries"]:

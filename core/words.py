@@ -108,7 +108,9 @@ _CALLED = re.compile(
 )
 _PYTHON = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 _SITES = ("site-packages", "dist-packages")
-_MOST_LINES, _LONGEST_LINE, _LONGEST_PLACE = 120, 500, 200
+_MOST_LINES = 120
+_LONGEST_LINE = 500
+_LONGEST_PLACE = 200
 
 
 def debugging() -> bool:
@@ -150,7 +152,8 @@ def full_traceback(error: BaseException) -> str:
 
 def _package(frame: FrameType) -> str:
     """Return the plugin package of a frame; empty for the engine, Python and libraries."""
-    module, file = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename
+    module = str(frame.f_globals.get("__name__", ""))
+    file = frame.f_code.co_filename
     top = module.partition(".")[0]
     if top == "fedbench":
         return next((name for name in _BUILT_IN if f"{module}.".startswith(name)), "")

@@ -140,18 +140,31 @@ _OF_UTILITY = ("delta", "accuracy", "contribution")
 
 def columns_for(utility: Utility | None) -> list[RankingColumn]:
     """Return the columns with name, unit and direction of what records measure for accuracy."""
-    columns = list(COLUMNS)
-    if utility is None or utility.name == "accuracy":
-        return columns
-    for i, column in enumerate(columns):
-        if column.key in _OF_UTILITY:
-            columns[i] = replace(
-                column,
-                title=column.title.replace("accuracy", utility.name),
-                hover=column.hover.replace("accuracy", utility.name),
-                unit=utility.unit,
-                direction=utility.direction,
-                digits=4,
-                scale=1.0,
-            )
-    return columns
+    return [column_for(column.key, utility) for column in COLUMNS]
+
+
+def column_for(key: str, utility: Utility | None) -> RankingColumn:
+    """Return the column of that key, of a utility with its name, unit and direction."""
+    column = BY_KEY[key]
+    if utility is None or utility.name == "accuracy" or key not in _OF_UTILITY:
+        return column
+    return replace(
+        column,
+        title=with_utility(column.title, utility),
+        hover=with_utility(column.hover, utility),
+        unit=utility.unit,
+        direction=utility.direction,
+        digits=4,
+        scale=1.0,
+    )
+
+
+def delta_for(utility: Utility | None) -> Column:
+    """Return the column of delta-accuracy as short tables and sentences print it."""
+    heading = column_for("delta", utility).heading
+    return replace(heading, digits=1) if heading.unit == "pp" else heading
+
+
+def with_utility(text: str, utility: Utility | None) -> str:
+    """Return the text with the name of the utility for accuracy."""
+    return text if utility is None else text.replace("accuracy", utility.name)

@@ -21,8 +21,9 @@ from fedbench.core.store.stored_suites import ID
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn, drawn_on_board
 from fedbench.leaderboard.figures import image_of, roc_figure, tradeoff_figure
 from fedbench.leaderboard.markdown import render
+from fedbench.leaderboard.statistics.grouping import build_sections, newest
 from fedbench.leaderboard.statistics.rows import outcome_of
-from fedbench.leaderboard.statistics.sections import BoardSection, build_sections, newest
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.submissions.trust import Marks
 from fedbench.leaderboard.tables import ranking
 from fedbench.leaderboard.tables.answer import caveats

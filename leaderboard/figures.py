@@ -13,6 +13,7 @@ from fedbench.core.contract.board import Figure, Image, Style, Text, Words, valu
 from fedbench.core.contract.section import RowSummary
 from fedbench.core.metrics import Interval, pareto_front
 from fedbench.leaderboard import style as board_style
+from fedbench.leaderboard.columns import column_for
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
@@ -136,20 +137,21 @@ def tradeoff_figure(section: BoardSection) -> Figure | None:
 def _draw_tradeoff(style: Style, section: BoardSection, points: list[RowSummary]) -> Canvas:
     figure = style.new_figure(6.4, 4.2)
     axis = figure.subplots()
+    column = column_for("accuracy", section.utility)
+    looks = row_styles(section)
     losses = []
     for summary in points:
-        row, worst, accuracy = section.row(summary.label), summary.worst, summary.accuracy
-        assert row is not None and worst is not None and accuracy is not None
-        _point(axis, row, worst, accuracy, row_styles(section)[row.label])
+        row, worst, utility = section.row(summary.label), summary.worst, summary.accuracy
+        assert row is not None and worst is not None and utility is not None
+        _point(axis, row, worst, utility, column.scale, looks[row.label])
         if not row.floor:
-            losses.append((worst.mean, 100 * (1 - accuracy.mean)))
-    front = np.array(losses).reshape(-1, 2)
-    front = front[pareto_front(front)]
+            losses.append((worst.mean, section.test_error(utility.mean), utility.mean))
+    front = np.array(losses).reshape(-1, 3)
+    front = front[pareto_front(front[:, :2])]
     front = front[np.argsort(front[:, 0])]
-    auc, error = front.T
     axis.plot(
-        auc,
-        100 - error,
+        front[:, 0],
+        column.scale * front[:, 2],
         drawstyle="steps-post",
         label="Pareto front",
         color="0.45",
@@ -159,7 +161,9 @@ def _draw_tradeoff(style: Style, section: BoardSection, points: list[RowSummary]
     )
     axis.axvline(0.5, color="0.6", lw=0.8, ls=":", label="guessing")
     axis.set_xlabel("worst-case AUC over attacks, outside non-members (left: more private)")
-    axis.set_ylabel("test accuracy, % (up: more useful)")
+    name = ", ".join(filter(None, (f"test {column.title}", column.unit)))
+    up = "up" if column.direction == "higher" else "down"
+    axis.set_ylabel(f"{name} ({up}: more useful)")
     axis.grid(True, color="0.92", lw=0.6)
     axis.set_title(f"Privacy against utility, {title_of(section)}", fontsize=10)
     figure.legend(loc="outside right upper", **_SMALL)
@@ -167,13 +171,18 @@ def _draw_tradeoff(style: Style, section: BoardSection, points: list[RowSummary]
 
 
 def _point(
-    axis: Axes, row: DefenseRow, worst: Interval, accuracy: Interval, look: dict[str, Any]
+    axis: Axes,
+    row: DefenseRow,
+    worst: Interval,
+    utility: Interval,
+    scale: float,
+    look: dict[str, Any],
 ) -> None:
     axis.errorbar(
         worst.mean,
-        100 * accuracy.mean,
+        scale * utility.mean,
         xerr=value(worst).half_width,
-        yerr=100 * accuracy.half_width if accuracy.between else None,
+        yerr=scale * utility.half_width if utility.between else None,
         fmt=look["marker"],
         color=look["color"],
         zorder=look["zorder"],

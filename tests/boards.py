@@ -27,7 +27,7 @@ from fedbench.core.store.scores import DecisionScores, TargetScores
 from fedbench.core.store.stems import stem_of_run
 from fedbench.leaderboard.document import Source, document
 from fedbench.leaderboard.markdown import render
-from fedbench.leaderboard.statistics.sections import build_sections
+from fedbench.leaderboard.statistics.grouping import build_sections
 from fedbench.plugins.analyses.clients import count_error
 from fedbench.plugins.analyses.groups import GAPS
 

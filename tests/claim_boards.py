@@ -118,7 +118,7 @@ def section_around(contest, setting="iid", coalition="pair", suite="demo"):
         coalition=coalition,
         view="server",
         attacks=contest.attacks,
-        found=contest.rows,
+        unordered_rows=contest.rows,
         targets={seed: (0,) for seed, _ in contest.scores.units},
         comparison=contest,
     )

@@ -13,7 +13,7 @@ from scipy import stats
 
 from fedbench.core.store.reading import Candidates
 from fedbench.leaderboard.statistics.rows import FLOORS, AttackEntry, DefenseRow
-from fedbench.leaderboard.statistics.scores import CellScores, Part, SectionScores
+from fedbench.leaderboard.statistics.scores import EntryScores, Part, SectionScores
 from fedbench.leaderboard.statistics.tf01 import Sample
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
 
@@ -24,16 +24,16 @@ class Contest(LeakStatistics):
     """A comparison with its results under short names."""
 
     def signed(self, label, attack):
-        return self.cells.of(label, attack).auc
+        return self.leaks.of(label, attack).auc
 
     def settled(self, label, attack):
-        return self.cells.of(label, attack).settled
+        return self.leaks.of(label, attack).settled
 
     def settle(self):
         """Take every sign for granted."""
         for row in self.rows:
             for attack in self.attacks:
-                self.cells.of(row.label, attack).__dict__["settled"] = True
+                self.leaks.of(row.label, attack).__dict__["settled"] = True
 
     def worst(self, label):
         return self.worst_cases.of(label).worst
@@ -93,11 +93,11 @@ def world(aucs, error=1e-6, labels=None, names=None):
         Part(
             fold=seed,
             unit=(seed, 0),
-            at=at,
+            position=at,
             aucs=flat,
             covariance=error**2 * np.eye(len(at)),
             pulls=pulls,
-            own={key: CellScores(flat[i], error, nothing, pulls[i]) for key, i in at.items()},
+            entries={key: EntryScores(flat[i], error, nothing, pulls[i]) for key, i in at.items()},
             ids=np.arange(CANDIDATES),
         )
         for seed, flat in enumerate(np.moveaxis(aucs, 2, 0).reshape(seeds, -1))

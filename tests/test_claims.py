@@ -325,7 +325,7 @@ def test_aucs_of_another_population_are_those_of_its_candidates_with_the_attacks
     scores, contest = held_in(KIND)
     aucs = [(s[0][KIND == MEMBER][:, None] > s[0][np.isin(KIND, others)]).mean() for s in scores]
     held = contest.held_against(population)
-    assert held.cells.of("none", "attack").auc.mean == pytest.approx(
+    assert held.leaks.of("none", "attack").auc.mean == pytest.approx(
         0.5 + sign * (np.mean(aucs) - 0.5)
     )
     assert held.worst_cases.eligible == contest.eligible == ("attack",)

@@ -96,9 +96,9 @@ def numbers(contest):
     )
     return {
         "signed": [[ends(contest.signed(row, a)) for a in contest.attacks] for row in rows],
-        "worst": [(*ends(w.found), w.largest[1]) for w in worst.values()],
+        "worst": [(*ends(w.interval), w.largest[1]) for w in worst.values()],
         "mean": [ends(contest.mean(row)) for row in rows],
-        "against": [(*ends(d.found), d.p) for d in contest.against("none").values()],
+        "against": [(*ends(d.interval), d.p) for d in contest.against("none").values()],
         "tests": [tests[pair] for pair in combinations(rows, 2)],
     }
 
@@ -214,8 +214,8 @@ def test_an_attack_that_is_inverted_under_one_defense_is_a_leak_that_wins_nothin
         0.004,
         ["none", "flip", "calm"],
     )
-    assert contest.cells.of("flip", "attack0").turned
-    assert not contest.cells.of("calm", "attack0").turned
+    assert contest.leaks.of("flip", "attack0").turned
+    assert not contest.leaks.of("calm", "attack0").turned
     assert contest.signed("flip", "attack0").mean == pytest.approx(0.65, abs=0.01)
     assert contest.pairwise.leader("attack0") == "calm" and contest.ranks == {
         "calm": (1, 1),
@@ -244,13 +244,13 @@ def test_the_attack_for_tf01_is_not_chosen_with_the_scores_of_the_judged_seed():
 def test_halves_of_a_single_seed_are_disjoint_and_choose_for_each_other():
     scores = of_rows("halves", {"none": 0.0}, 1)
     contest, own = judged(scores, KIND), scores["none"]["a"][0][0]
-    one, two = (p.own["none", "a"].sample for p in contest.cells.parts)
+    one, two = (p.entries["none", "a"].sample for p in contest.leaks.parts)
     assert not set(one.ids) & set(two.ids) and len(one.ids) == len(two.ids) == len(one.member) == 15
     mine = np.isin(own, np.concatenate([one.member, one.nonmember])) & (KIND == MEMBER)
     for shift in (-5.0, 5.0):
         scores["none"]["a"][0][0] = own + shift * mine
-        assert judged(scores, KIND).cells.of("none", "a").signs == {
-            0: contest.cells.of("none", "a").signs[0],
+        assert judged(scores, KIND).leaks.of("none", "a").signs == {
+            0: contest.leaks.of("none", "a").signs[0],
             1: np.sign(shift),
         }
 
@@ -276,7 +276,7 @@ def test_rows_whose_picks_are_below_one_half_are_not_told_apart():
     """
     contest = world([[[0.6, 0.4, 0.6, 0.4]], [[0.55, 0.45, 0.55, 0.45]]], 1e-4)
     contest.eligible = contest.attacks
-    assert contest.worst("row0").found.mean == pytest.approx(0.4) and set(
+    assert contest.worst("row0").interval.mean == pytest.approx(0.4) and set(
         contest.ranks.values()
     ) == {(1, 2)}
 
@@ -285,7 +285,7 @@ def test_the_worst_case_of_noise_is_all_but_one_half_on_average_and_the_plain_ma
     found = [contest.worst("row0") for contest in of_noise(300, 1, 7, 3)]
     assert (
         0.5
-        < np.mean([w.found.mean for w in found])
+        < np.mean([w.interval.mean for w in found])
         < 0.51
         < 0.52
         < np.mean([w.largest[1] for w in found])
@@ -307,7 +307,7 @@ def test_an_interval_spans_both_signs_unless_the_other_seeds_of_each_settle_it(
 
 def test_a_worst_case_is_at_least_the_mean_over_attacks():
     found = [
-        (contest.worst("row0").found, contest.mean("row0").mean)
+        (contest.worst("row0").interval, contest.mean("row0").mean)
         for contest in of_noise(60, 1, 7, 5, leak=0.2)
     ]
     assert all(worst.mean >= mean for worst, mean in found) and any(
@@ -334,7 +334,7 @@ def everything(contest):
         case = contest.worst_cases.of(row.label)
         results += [case.worst, case.worst_tf01, case.mean, contest.pairwise.against(row.label)]
         for attack in contest.attacks:
-            cell = contest.cells.of(row.label, attack)
+            cell = contest.leaks.of(row.label, attack)
             results += [cell.auc, cell.tf01, cell.turned]
     return [*results, *map(contest.pairwise.leader, contest.attacks)]
 
@@ -384,7 +384,7 @@ def test_a_seed_that_one_row_lacks_is_left_out_of_its_comparisons_alone():
     contest = judged(scores, KIND)
     assert contest.signed("x", "a").n == 3 and set(contest.ranks) == {"none", "y"}
     for row, same in (("x", without), ("y", whole)):
-        assert contest.against("none")[row].found == same.against("none")[row].found
+        assert contest.against("none")[row].interval == same.against("none")[row].interval
         found, expected = (c.pairwise.tests.among(("none", "x", "y")) for c in (contest, same))
         assert found["none", row] == pytest.approx(expected["none", row])
 
@@ -410,15 +410,15 @@ def test_targets_may_differ_by_seed():
 
 def test_a_candidate_that_one_row_excludes_is_left_out_of_comparisons_and_counts_for_the_others():
     scores = of_rows("excluded", {"none": 1, "x": 1}, 2)
-    part = judged(scores, {"none": KIND, "x": np.r_[np.full(6, EXCLUDED), KIND[6:]]}).cells.parts[0]
+    part = judged(scores, {"none": KIND, "x": np.r_[np.full(6, EXCLUDED), KIND[6:]]}).leaks.parts[0]
     of_none, of_both = (
         [scores[row]["a"][0][0][at:] for row in rows]
         for rows, at in ((["none"], 0), (["none", "x"], 6))
     )
     for found, covariance, (aucs, expected) in (
         (
-            part.own["none", "a"].auc,
-            part.own["none", "a"].error ** 2,
+            part.entries["none", "a"].auc,
+            part.entries["none", "a"].error ** 2,
             auc_covariance(np.array(of_none), KIND == MEMBER),
         ),
         (part.aucs, part.covariance, auc_covariance(np.array(of_both), KIND[6:] == MEMBER)),
@@ -440,7 +440,7 @@ def test_the_contest_of_one_kind_of_samples_never_sees_the_other_kind():
     assert everything(odd) == everything(judged(scores, np.where(canary, KIND, EXCLUDED), canary))
     assert (
         clean.worst_cases.of("none").worst is None
-        and odd.worst_cases.of("none").worst.found.mean > 0.95
+        and odd.worst_cases.of("none").worst.interval.mean > 0.95
     )
 
 
@@ -465,7 +465,7 @@ def test_a_pair_is_compared_as_with_one_row_and_its_reverse_is_the_negative(sect
     ]
     one, other, alike = section.differences(pairs)
     assert (
-        one.worst == section.comparison.pairwise.against("mixup")["shield"].found
+        one.worst == section.comparison.pairwise.against("mixup")["shield"].interval
         and one.shown
         and one.worst.mean < -0.2
     )

@@ -15,7 +15,7 @@ from tiny import tiny_clients, tiny_setup, train_all
 from fedbench.core import MEMBER, Defense
 from fedbench.core.federation.loop import Training
 from fedbench.core.metrics import tpr_at_fpr
-from fedbench.core.run.scoring import redrawn
+from fedbench.core.run.observations import redrawn
 from fedbench.core.signals.builtin import Loss
 from fedbench.core.signals.measure import PRE_DEFENSE, Recorder
 from fedbench.core.store.reading import load_records

@@ -12,8 +12,7 @@ import pytest
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, Attack, SkipCell, UserError
 from fedbench.core.population.audit import client
-from fedbench.core.run.known_half import NOTE, in_second_half
-from fedbench.core.run.scoring import BadScores, ask
+from fedbench.core.run.scoring import NOTE, BadScores, ask, in_second_half
 from fedbench.core.run.train import Run, kinds_of, train
 from fedbench.testing.worlds import job_of, setting_of, world
 

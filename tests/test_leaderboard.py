@@ -35,7 +35,7 @@ from fedbench.core import UserError
 from fedbench.core.metrics import combined_interval, hypervolume, score_groups, t_interval
 from fedbench.core.report import Fold, Note, Words
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.record import Costs, RoundRow, remark_note
+from fedbench.core.store.record import Costs, RoundRow, Utility, remark_note
 from fedbench.core.store.results import write_marker
 from fedbench.core.store.scores import TargetScores
 from fedbench.leaderboard.board import FullBoard, MarkdownBoard
@@ -83,7 +83,7 @@ def test_a_defense_at_several_strengths_is_a_sweep_of_tf01_and_test_error(tmp_pa
     (sweep,) = section.sweeps()
     point = {
         d: (
-            section.comparison.cells.of(d, "fedmia-ii").tf01.mean / 100,
+            section.comparison.leaks.of(d, "fedmia-ii").tf01.mean / 100,
             1 - row_of(section, d).accuracy.mean,
         )
         for d in leak
@@ -236,7 +236,9 @@ def test_intervals_of_auc_and_accuracy_end_at_0_and_1_where_they_are_shown(tmp_p
         of_seed=wobble,
     )
     (section,) = sections_of(folder)
-    assert section.comparison.worst_cases.of("mixup").worst.found.high > 1  # a test uses it whole
+    assert (
+        section.comparison.worst_cases.of("mixup").worst.interval.high > 1
+    )  # a test uses it whole
     row = next(r for r in board_of(source_of(folder.root), "demo", "").rows if r.label == "mixup")
     shown = [row.numbers[key] for key in ("worst", "mean", "accuracy")]
     assert [interval[2] for interval in [*shown, row.entries[0].auc]] == [1] * 4
@@ -254,7 +256,7 @@ def test_what_changes_the_reading_stands_above_the_first_table_and_the_answer_be
     folder = CanaryCells(tmp_path / "r", {"iid": rows}, seeds=range(3))
     (section,), text = sections_of(folder), board(folder)
     clean, every = (
-        c.worst_cases.of("none").worst.found.mean
+        c.worst_cases.of("none").worst.interval.mean
         for c in (section.comparison.by_kind[0], section.comparison)
     )
     where = "iid, coalition pair, server view"
@@ -408,7 +410,7 @@ def test_an_attack_that_finds_nothing_undefended_counts_nowhere_and_is_named(tmp
     (section,), text = sections_of(folder.fill()), board(folder)
     assert (
         section.comparison.worst_cases.of("mixup").worst.attack == "fedmia-ii"
-        and section.comparison.cells.of("mixup", "guess").auc.mean > 0.9
+        and section.comparison.leaks.of("mixup", "guess").auc.mean > 0.9
     )
     assert (
         "No better than chance on the undefended run, and so in no mean, worst case or rank: guess."
@@ -518,6 +520,20 @@ def test_the_answer_is_the_strongest_within_one_point_that_is_told_from_none(
     )
     assert found.unsure == ("of_seed" in more or outcome == "none within")
     assert said in inline(sentences(section)[0]).replace("\\", "")
+
+
+def test_a_utility_that_is_better_when_lower_is_read_so_and_named_with_its_unit(tmp_path):
+    rows = pairs("none 2.0 0.8, better 0.3 0.7, worse 0.0 0.9")
+    (section,) = sections_of(Cells(tmp_path / "r", {"s": rows}, seeds=range(3)))
+    section.__dict__["utility"] = Utility(
+        accuracy=0.8, n_test=100, name="error", unit="m", direction="lower", high=9.0
+    )
+    best = answer(section)
+    assert (best.outcome, best.within) == ("found", ("better",))
+    assert trade_off(section).on_front == {"none": False, "better": True, "worse": True}
+    text = " ".join(map(inline, sentences(section)))
+    assert "within 1 % of the undefended error is better" in text
+    assert "a change of error of -0.1000 ± 0.0130 m" in text
 
 
 # ---------------------------------------------------------------- cells without a score, and which

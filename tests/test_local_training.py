@@ -15,7 +15,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from fedbench.core import ActiveAttack, Analysis, Defense, Selection, UserError
-from fedbench.core.cli.run import device_of
+from fedbench.core.cli.machine import device_of
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.turn import picks
 from fedbench.core.models.sequential import SmallCNN

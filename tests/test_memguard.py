@@ -17,7 +17,7 @@ from torch import nn
 
 from fedbench.core import Defense, MemberData
 from fedbench.core.federation.loop import answered
-from fedbench.core.run.train import evaluated
+from fedbench.core.run.measurements import evaluated
 from fedbench.plugins.defenses.memguard import phase_one, phase_two, train_classifier
 
 SMALL = {"hidden": (16, 8), "epochs": 400, "steps": 40}

@@ -14,16 +14,15 @@ from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, Data, UserError
 from fedbench.core.population.audit import (
     EVERYBODY,
     Target,
-    attack_set,
     audit_set,
     client,
     free_holdout,
     group,
-    group_set,
     mask_set,
     opaque_names,
     own_set,
     pool_of,
+    pooled_set,
 )
 from fedbench.core.population.partition import Outsiders, cut, cut_all, partition, whole
 from fedbench.core.run.checks import repeated_share
@@ -36,6 +35,11 @@ SHARES = st.sampled_from(
 )
 COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=12)
 INF = float("inf")
+
+
+def attack_set(shards: list[np.ndarray], *sizes: Any, **more: Any) -> Any:
+    clients = np.arange(len(shards) - 1)  # the last one is malicious
+    return pooled_set(EVERYBODY, EVERYBODY.words(), shards, clients, *sizes, **more)
 
 
 def of_holdout(n: int) -> Outsiders:
@@ -289,11 +293,11 @@ def test_the_order_of_candidates_and_their_names_tell_nothing():
 def test_an_attack_set_asks_about_honest_clients_and_a_group_set_about_its_own(absent):
     shards = partition(LABELS, 4, 0)
     one, same, other = (
-        attack_set(shards, of_holdout(60), 1, 20, 40, seed, absent=absent) for seed in (3, 3, 4)
+        attack_set(shards, of_holdout(60), 20, 40, seed, absent=absent) for seed in (3, 3, 4)
     )
     assert one.target == EVERYBODY and one.digest() == same.digest() != other.digest()
     like_theirs = whole(shards, 60).outsiders(np.array([1, 3]), "group 'b'")
-    some = group_set(shards, like_theirs, 1, "b", np.array([1, 3]), 10, 20, 0, absent=absent)
+    some = pooled_set(group(1), "", shards, np.array([1, 3]), like_theirs, 10, 20, 0, absent=absent)
     assert some.target == group(1) and np.isin((some.ids[some.kind == OFL] - N) % 4, [1, 3]).all()
     for audit, clients, members in ((one, (0, 1, 2), 20), (some, (1, 3), 10)):
         inside = audit.kind == MEMBER
@@ -319,7 +323,7 @@ def test_an_attack_set_asks_about_honest_clients_and_a_group_set_about_its_own(a
 def test_the_samples_of_adversary_and_server_are_disjoint_from_the_audit():
     shards = partition(LABELS, 4, 0)
     audits = [
-        attack_set(shards, of_holdout(60), 1, 9, 40, seed=3),
+        attack_set(shards, of_holdout(60), 9, 40, seed=3),
         audit_set(shards, of_holdout(60), 0, 20, 0),
     ]
     pool = pool_of(audits)
@@ -424,19 +428,21 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "hold-out of 1 samples leaves none",
     ),
     "members": (
-        lambda: attack_set(four(), of_holdout(60), 1, 301, 6, 0),
+        lambda: attack_set(four(), of_holdout(60), 301, 6, 0),
         "301, but all honest clients together has 300 ",
     ),
     "nonmembers": (
-        lambda: attack_set(four(), of_holdout(60), 1, 3, 61, 0),
+        lambda: attack_set(four(), of_holdout(60), 3, 61, 0),
         "nonmembers = 61, but the hold-out has 60 samples",
     ),
     "nonmembers of a null": (
-        lambda: attack_set(four(), of_holdout(60), 1, 40, 30, 0, absent=True),
+        lambda: attack_set(four(), of_holdout(60), 40, 30, 0, absent=True),
         "nonmembers = 30, but the hold-out beside the members has 20 samples",
     ),
     "a malicious group": (
-        lambda: group_set(four(), of_holdout(60), 1, "b", np.zeros(0, np.int64), 3, 3, 0),
+        lambda: pooled_set(
+            group(1), "group 'b'", four(), np.zeros(0, np.int64), of_holdout(60), 3, 3, 0
+        ),
         "group 'b': no client is left",
     ),
     "a mask set": (
@@ -462,7 +468,7 @@ def test_what_cannot_be_drawn_is_refused_with_its_numbers(case):
 
 
 def test_the_largest_that_can_be_drawn_are_drawn():
-    assert len(attack_set(four(), of_holdout(60), 1, 300, 60, 0).ids) == 360
+    assert len(attack_set(four(), of_holdout(60), 300, 60, 0).ids) == 360
     assert (
         len(mask_set(four(), 2, 200, 0)) == 200
         and len(own_set(np.arange(9), 9, "the rule", 0)) == 9

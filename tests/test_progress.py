@@ -17,8 +17,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from running import HANG_S, records, start, suite, wait_for
 
-from fedbench.core.cli.progress import Display
-from fedbench.core.cli.run import build_plan, failures_of
+from fedbench.core.cli.progress import Display, failures_of
+from fedbench.core.cli.run import build_plan
 from fedbench.core.run.resume import CellState
 
 HOSTILE = "\x1b[31m[red]x[/red]\u202e\u05d0\u05d1 \u6f22\u5b57\n" + "n" * 500

@@ -16,9 +16,10 @@ from fedbench.core import Signal
 from fedbench.core.federation.loop import Training
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.wrappers import Normalised
+from fedbench.core.run.observations import observe
 from fedbench.core.signals import measure
 from fedbench.core.signals.builtin import Logits, Loss, Robustness
-from fedbench.core.signals.measure import Recorder, global_row, observe, rows_of
+from fedbench.core.signals.measure import Recorder, global_row, rows_of
 from fedbench.core.signals.probes import SignalCall, SignalError
 
 CLASSES = 3

@@ -30,9 +30,9 @@ from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.document import document, source_of
 from fedbench.leaderboard.markdown import places
-from fedbench.leaderboard.site.data import only_of, plain
 from fedbench.leaderboard.site.pages import BEFORE
 from fedbench.leaderboard.site.schema import read_board
+from fedbench.leaderboard.site.values import only_of, plain
 from fedbench.leaderboard.site.write import make_site
 from fedbench.leaderboard.statistics.roc import roc_band
 from fedbench.leaderboard.tables.answer import answer
@@ -175,7 +175,7 @@ def test_the_table_shows_the_numbers_of_the_section(made, folder):
     for shown, row in zip(page.board["rows"], section.rows, strict=True):
         worst = section.comparison.worst_cases.of(row.label).worst
         assert shown["numbers"]["worst"] == pytest.approx(
-            [worst.found.mean, worst.found.low, worst.found.high], abs=5e-5
+            [worst.interval.mean, worst.interval.low, worst.interval.high], abs=5e-5
         )
         assert section.attacks[shown["worst_attack"]] == worst.attack
         assert tuple(shown["rank"]) == section.comparison.pairwise.ranks[row.label]

@@ -294,12 +294,12 @@ GRID = np.geomspace(0.01, 0.5, 9)
 def section(units, sign):
     """Of one row and attack, with scores of that sign."""
     parts = [
-        SimpleNamespace(fold=u.seed, own={("row", "attack"): SimpleNamespace(sample=u)})
+        SimpleNamespace(fold=u.seed, entries={("row", "attack"): SimpleNamespace(sample=u)})
         for u in units
     ]
-    cell = SimpleNamespace(signs=dict.fromkeys(range(9), sign))
-    cells = SimpleNamespace(parts=parts, of=lambda *_: cell)
-    return SimpleNamespace(comparison=SimpleNamespace(cells=cells))
+    leak = SimpleNamespace(signs=dict.fromkeys(range(9), sign))
+    leaks = SimpleNamespace(parts=parts, of=lambda *_: leak)
+    return SimpleNamespace(comparison=SimpleNamespace(leaks=leaks))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training, answered
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.run.job import SignalRequest
+from fedbench.core.run.observations import observe
 from fedbench.core.run.scene import samples_of
 from fedbench.core.run.scoring import ask, by_colluders
 from fedbench.core.run.train import Run, _setup, train
@@ -34,7 +35,6 @@ from fedbench.core.signals.measure import (
     coalition_row,
     global_row,
     model_of_row,
-    observe,
     rows_of,
     seen_from,
 )

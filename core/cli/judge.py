@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedbench.core.cli.options import examples
+from fedbench.core.cli.options import LOCAL, examples
 from fedbench.core.cli.output import opened, say
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
@@ -86,14 +86,17 @@ def _folder(ctx: click.Context, source: Path, output: Path | None) -> Path:
 
 def _judge(store: Results, attacks: Sequence[str]) -> Any:
     """Compute the missing cells of the attacks; return the failures of all of them."""
-    from fedbench.core.cli.run import LOCAL, cells_of, execute, executor_of, failures_of
+    from fedbench.core.cli.machine import executor_of
+    from fedbench.core.cli.progress import failures_of
+    from fedbench.core.cli.run import cells_of, execute
     from fedbench.core.run.resume import pending, recorded
     from fedbench.core.store.reading import load_records
     from fedbench.core.store.results import Results
 
     records = store.planned(load_records(store.root))[0]
     runs = {loaded.path.stem: loaded for loaded in reversed(records)}  # own ones win
-    jobs, n_runs = [], len(runs)
+    jobs = []
+    n_runs = len(runs)
     for name in reversed(store.marker()["plans"]):
         if runs:
             plan = _plan_with(attacks, store, name, runs)
@@ -190,7 +193,8 @@ def _note(store: Results, plan: Any, jobs: Sequence[Any]) -> None:
     from fedbench.core.store.results import write_marker
     from fedbench.core.store.stored_suites import keep_suite
 
-    facts, added = store.marker(), keep_suite(store.root, plan.stored)
+    facts = store.marker()
+    added = keep_suite(store.root, plan.stored)
     cells = dict.fromkeys([*facts["cells"], *(cell.stem for cell in cells_of(jobs))])
     plans = [plan_id for plan_id in facts["plans"] if plan_id != added]
     write_marker(store.root, facts | {"cells": [*cells], "plans": [*plans, added]})

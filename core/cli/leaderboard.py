@@ -19,7 +19,8 @@ from fedbench.core.process.channel import at_work
 from fedbench.core.registry.component import RegisteredComponent
 from fedbench.core.registry.components import Registry
 
-DEFAULT, FULL = "board", "full"
+DEFAULT = "board"
+FULL = "full"
 
 
 @click.command(

@@ -1,22 +1,28 @@
-"""`fedbench doctor` and `clean`: facts of this machine, and caches."""
+"""`fedbench doctor` and `clean`, and what a run gets of this machine: executor and device."""
 
 from __future__ import annotations
 
 import math
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedbench.core.cli.options import examples, results_argument
+from fedbench.core.cli.options import LOCAL, examples, results_argument
 from fedbench.core.cli.output import opened, say, show_table
+from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit.download import data_folder
+
+if TYPE_CHECKING:
+    from fedbench.core.run.executor import Executor
 
 _PACKAGES = (
     DISTRIBUTION,
@@ -99,7 +105,8 @@ def _devices(problems: list[str]) -> Iterator[Row]:
     except (ImportError, OSError) as error:  # OSError: a shared library of torch is missing
         problems.append(f"torch cannot be imported: {error}")
         return
-    threads, between = torch.get_num_threads(), torch.get_num_interop_threads()
+    threads = torch.get_num_threads()
+    between = torch.get_num_interop_threads()
     yield "threads", f"{threads} in an operation, {between} between"
     yield "cuda", f"torch is built for {torch.version.cuda or 'CPU alone'}"
     for i in range(torch.cuda.device_count()):
@@ -125,6 +132,51 @@ def _plugins() -> Iterator[Row]:
         yield "broken plugin", f"{plugin}: {plugin.reason}"
     for clash in registry.clashes:
         yield "clash", str(clash)
+
+
+# -- what a run gets of a machine ------------------------------------------------------------------
+
+
+def executor_of(name: str, workers: int | None, address: str | None) -> Executor:
+    """Return the executor of this name."""
+    from fedbench.core.run.executor import make_executor
+
+    if name == LOCAL:
+        return make_executor(LOCAL, workers=workers or usable_cores())
+    return make_executor(name, workers=workers, address=address)
+
+
+def device_of(wanted: str, executor: str, limits: Any) -> str:
+    """Return the device of a plan: of this machine, or what every run gets of its Ray node.
+
+    Raises:
+        UserError: for a device that is not there.
+    """
+    import torch
+
+    on_ray = executor != LOCAL
+    if wanted == "auto":
+        available = limits.gpus if on_ray else torch.cuda.is_available()
+        return "cuda" if available else "cpu"
+    device = re.fullmatch(r"cpu|cuda(?::(\d+))?", wanted)
+    if device is None:
+        raise UserError(f"--device {wanted}: not a device; use auto, cpu, cuda or cuda:N")
+    if wanted == "cpu":
+        return wanted
+    if on_ray and device[1]:
+        raise UserError(
+            f"--device {wanted}: Ray gives every run a GPU of its node; write --device cuda"
+        )
+    if on_ray and not limits.gpus:
+        raise UserError(
+            "--device cuda: the suite asks for no GPU; add --set limits.gpus=1, or a fraction of "
+            "one"
+        )
+    if not on_ray and int(device[1] or 0) >= (count := torch.cuda.device_count()):
+        raise UserError(
+            f"--device {wanted}: this machine has {count} CUDA devices; use --device cpu"
+        )
+    return wanted
 
 
 # -- clean -----------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.words import DEBUG
 from fedbench.suites import shipped_suites
 
+LOCAL = "local"
+"""the executor of this machine"""
 ONLY = ("setting", "coalition", "defense", "attack", "seed")
 
 
@@ -91,3 +93,21 @@ def parse_only(only: tuple[str, ...]) -> dict[str, set[str]]:
                 )
             wanted.setdefault(kind, set()).add(name)
     return wanted
+
+
+def parse_part(text: str | None) -> tuple[int, int] | None:
+    """Read ``I/N`` as numbers.
+
+    Raises:
+        UserError: for another form, and for a part that there is not.
+    """
+    if text is None:
+        return None
+    numbers = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if numbers is None:
+        raise UserError(f"--part {text}: expected I/N, for example 2/8: the second of eight parts")
+    i = int(numbers[1])
+    n = int(numbers[2])
+    if not 1 <= i <= n:
+        raise UserError(f"--part {text}: there is no such part; I goes from 1 to N")
+    return i, n

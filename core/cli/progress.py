@@ -1,12 +1,17 @@
-"""Progress of a plan's runs: bars with the time left on a terminal, plain lines in a log."""
+"""Progress of a plan's runs, bars with the time left on a terminal and plain lines in a log, and
+the table of what failed.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -18,7 +23,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedbench.core.cli.output import cause, clipped, counted, say
+from fedbench.core.cli.output import cause, clipped, counted, say, show_table
 from fedbench.core.run.executor import Watcher
 from fedbench.core.run.job import Job
 from fedbench.core.words import printable
@@ -37,8 +42,10 @@ class Display(AbstractContextManager["Display"]):
         title: str = "",
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.console, self._now = console, now
-        self.done, self.cells = 0, sum(len(job.cells) for job in jobs)
+        self.console = console
+        self._now = now
+        self.done = 0
+        self.cells = sum(len(job.cells) for job in jobs)
         self.reported = set[str]()  # keys of cells with a new record
         self._outcomes = Counter[str]()
         self._causes = set[tuple[str, str]]()
@@ -174,3 +181,83 @@ def _n_units(job: Job) -> int:
 def _clock(seconds: float) -> str:
     """Return ``1:02:03``."""
     return str(timedelta(seconds=int(seconds)))
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+_LOST = (
+    "it has no new record: its process was ended, or the results folder was changed meanwhile; run "
+    "the same command again"
+)
+
+
+@dataclass
+class Failures:
+    """Cells without a score."""
+
+    causes: dict[tuple[str, str], list[tuple[str, ...]]] = field(default_factory=dict)
+    """cause -> (outcome, run, attack, reason) of each"""
+    counts: Counter[str] = field(default_factory=Counter)
+    """number of those to try again, by outcome; ``lost``: without a record"""
+    intended: int = 0
+    """number of cells that an adversary made diverge"""
+    complaints: Counter[str] = field(default_factory=Counter)
+    """mistakes of plugins that cost no score"""
+
+    def show(self, logs: Path) -> None:
+        """Print a row a cause, and the counts."""
+        if self.causes:
+            show_table(
+                ["cells", "outcome", "first run", "attack", "reason"],
+                [(len(cells), *cells[0]) for cells in self.causes.values()],
+                title="cells without a score",
+                failure=True,
+            )
+        if self.complaints:
+            complaints = [(n, clipped(text)) for text, n in sorted(self.complaints.items())]
+            show_table(["cells", "complaint"], complaints, title="cost no score")
+        if self.intended:
+            say(
+                f"{self.intended} cells diverged as the adversary inside intended: results, no "
+                "failures"
+            )
+        if self.counts:
+            place = f"; tracebacks are in {logs}" if any(logs.glob("*")) else ""
+            counts = ", ".join(f"{n} {counted(outcome)}" for outcome, n in self.counts.items())
+            say(
+                f"cells without a score: {counts}. Fix the cause, then run again with --rerun "
+                f"failed{place}",
+                failure=True,
+            )
+
+
+def failures_of(
+    jobs: Sequence[Any], ended: Mapping[str, Any], computed: Collection[str]
+) -> Failures:
+    """Return the cells without a score.
+
+    Args:
+        ended: stem -> state, of the cells with a record.
+        computed: stems of the cells that were computed now.
+    """
+    failures = Failures()
+    for job in jobs:
+        for cell in job.cells:
+            state = ended.get(cell.stem)
+            outcome = "lost"
+            reason = _LOST
+            if state is not None:
+                outcome = state.outcome
+                reason = state.reason
+                failures.complaints.update(state.complaints)
+            elif cell.stem not in computed:
+                continue
+            if outcome == "ok":
+                continue
+            row = (outcome, job.title, cell.attack.label, clipped(reason))
+            failures.causes.setdefault(cause(outcome, reason), []).append(row)
+            if state is None or not state.is_result:
+                failures.counts[outcome] += 1
+            else:
+                failures.intended += state.by_adversary
+    return failures

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -17,19 +15,21 @@ import click
 
 from fedbench.core.cli.leaderboard import reports_named, write_reports
 from fedbench.core.cli.options import (
+    LOCAL,
     ONLY,
     debug_and_quiet,
     overrides_option,
     parse_only,
+    parse_part,
     suite_argument,
 )
-from fedbench.core.cli.output import cause, clipped, counted, quiet, say, show_table
+from fedbench.core.cli.output import clipped, quiet, say, show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.discovery import of_leaderboard
 
 if TYPE_CHECKING:
-    from fedbench.core.run.executor import Executor
+    from fedbench.core.cli.progress import Failures
 
 _EPILOG = """\b
 Examples:
@@ -47,11 +47,7 @@ Exit status: 0 fine, 1 some cell failed or is not repeatable, 2 your mistake,
 130 interrupted. A federation that an adversary inside made diverge is a result:
 status 0."""
 
-LOCAL, RAY = "local", "ray"
-_LOST = (
-    "it has no new record: its process was ended, or the results folder was changed meanwhile; run "
-    "the same command again"
-)
+RAY = "ray"
 
 
 @click.command(epilog=_EPILOG)
@@ -166,6 +162,7 @@ def run_suite(
     Raises:
         UserError: for a mistake in the suite or an option.
     """
+    from fedbench.core.cli.machine import executor_of
     from fedbench.core.run.local_executor import start_early
 
     share = parse_part(part)
@@ -176,14 +173,8 @@ def run_suite(
     from fedbench.core.store.results import Results
 
     plan, whole_plan = plan_part(suite, overrides, only, results, device, executor)
-    if not only and plan.stored.only:
-        say(
-            "note: the part that was run of this stored suite: --only "
-            f"{' --only '.join(plan.stored.only)}; a copy of the file elsewhere runs whole"
-        )
     folder = _folder(plan.suite, results)
-    for note in plan.notes:
-        say(f"note: {clipped(note, 10_000)}")
+    _print_notes(plan, only)
     wanted = whole_plan
     if share:
         wanted = whole_plan.part(*share)
@@ -201,12 +192,12 @@ def run_suite(
         repeatable = True
         if verify is not None:
             repeatable = of_leaderboard("verify")(folder, wanted.jobs, verify, runs_on)
-        missing = [job.stem for job in whole_plan.jobs if not store.path(job.stem).exists()]
+        n_missing = sum(not store.path(job.stem).exists() for job in whole_plan.jobs)
         # of many cells they are large, and a board is made in a copy of this process
         del plan, whole_plan, wanted
-        if share and missing:
+        if share and n_missing:
             say(
-                f"{len(missing)} runs of other parts have no record yet: the part that finishes "
+                f"{n_missing} runs of other parts have no record yet: the part that finishes "
                 "last writes the board"
             )
         elif any(store.records.glob("*.json")):
@@ -215,8 +206,19 @@ def run_suite(
         return folder, not failures.counts and repeatable
 
 
-def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> _Failures:
+def _print_notes(plan: Any, only: tuple[str, ...]) -> None:
+    if not only and plan.stored.only:
+        say(
+            "note: the part that was run of this stored suite: --only "
+            f"{' --only '.join(plan.stored.only)}; a copy of the file elsewhere runs whole"
+        )
+    for note in plan.notes:
+        say(f"note: {clipped(note, 10_000)}")
+
+
+def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> Failures:
     """Compute what is missing of ``wanted``, or asked for again; return the failures."""
+    from fedbench.core.cli.progress import failures_of
     from fedbench.core.run.plan import seed_by_seed
     from fedbench.core.run.resume import other_cpus, pending, recorded
 
@@ -292,6 +294,7 @@ def build_plan(
     Raises:
         UserError: with every mistake found.
     """
+    from fedbench.core.cli.machine import device_of
     from fedbench.core.process.ask import ask
     from fedbench.core.run.plan import plan_json, plan_of, settings_of_parts
     from fedbench.core.spec.resolve import load_and_check
@@ -332,10 +335,8 @@ def _print_plan(plan: Any, folder: Path) -> None:
     for job in plan.jobs:
         adversary = job.attacker.label if job.attacker else ""
         identity = (job.setting.name, job.coalition, job.defense.label, adversary, job.seed)
-        rounds, n_missing = (
-            job.setting.federation.rounds,
-            sum(c.stem not in done for c in job.cells),
-        )
+        rounds = job.setting.federation.rounds
+        n_missing = sum(c.stem not in done for c in job.cells)
         rows.append((*identity, job.clients, rounds, len(job.targets), len(job.cells), n_missing))
     header = "setting,coalition,defense,adversary,seed,clients,rounds,targets,cells,to do"
     show_table(header.split(","), rows)
@@ -388,136 +389,3 @@ def without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
-
-
-@dataclass
-class _Failures:
-    """Cells without a score."""
-
-    causes: dict[tuple[str, str], list[tuple[str, ...]]] = field(default_factory=dict)
-    """cause -> (outcome, run, attack, reason) of each"""
-    counts: Counter[str] = field(default_factory=Counter)
-    """number of those to try again, by outcome; ``lost``: without a record"""
-    intended: int = 0
-    """number of cells that an adversary made diverge"""
-    complaints: Counter[str] = field(default_factory=Counter)
-    """mistakes of plugins that cost no score"""
-
-    def show(self, logs: Path) -> None:
-        """Print a row a cause, and the counts."""
-        if self.causes:
-            show_table(
-                ["cells", "outcome", "first run", "attack", "reason"],
-                [(len(cells), *cells[0]) for cells in self.causes.values()],
-                title="cells without a score",
-                failure=True,
-            )
-        if self.complaints:
-            complaints = [(n, clipped(text)) for text, n in sorted(self.complaints.items())]
-            show_table(["cells", "complaint"], complaints, title="cost no score")
-        if self.intended:
-            say(
-                f"{self.intended} cells diverged as the adversary inside intended: results, no "
-                "failures"
-            )
-        if self.counts:
-            place = f"; tracebacks are in {logs}" if any(logs.glob("*")) else ""
-            counts = ", ".join(f"{n} {counted(outcome)}" for outcome, n in self.counts.items())
-            say(
-                f"cells without a score: {counts}. Fix the cause, then run again with --rerun "
-                f"failed{place}",
-                failure=True,
-            )
-
-
-def failures_of(
-    jobs: Sequence[Any], ended: Mapping[str, Any], computed: Collection[str]
-) -> _Failures:
-    """Return the cells without a score.
-
-    Args:
-        ended: stem -> state, of the cells with a record.
-        computed: stems of the cells that were computed now.
-    """
-    failures = _Failures()
-    for job in jobs:
-        for cell in job.cells:
-            state = ended.get(cell.stem)
-            outcome, reason = "lost", _LOST
-            if state is not None:
-                outcome, reason = state.outcome, state.reason
-                failures.complaints.update(state.complaints)
-            elif cell.stem not in computed:
-                continue
-            if outcome == "ok":
-                continue
-            row = (outcome, job.title, cell.attack.label, clipped(reason))
-            failures.causes.setdefault(cause(outcome, reason), []).append(row)
-            if state is None or not state.is_result:
-                failures.counts[outcome] += 1
-            else:
-                failures.intended += state.by_adversary
-    return failures
-
-
-# -- executor, device and part of a plan -----------------------------------------------------------
-
-
-def executor_of(name: str, workers: int | None, address: str | None) -> Executor:
-    """Return the executor of this name."""
-    from fedbench.core.cli.machine import usable_cores
-    from fedbench.core.run.executor import make_executor
-
-    if name == LOCAL:
-        return make_executor(LOCAL, workers=workers or usable_cores())
-    return make_executor(name, workers=workers, address=address)
-
-
-def device_of(wanted: str, executor: str, limits: Any) -> str:
-    """Return the device of a plan: of this machine, or what every run gets of its Ray node.
-
-    Raises:
-        UserError: for a device that is not there.
-    """
-    import torch
-
-    on_ray = executor != LOCAL
-    if wanted == "auto":
-        available = limits.gpus if on_ray else torch.cuda.is_available()
-        return "cuda" if available else "cpu"
-    device = re.fullmatch(r"cpu|cuda(?::(\d+))?", wanted)
-    if device is None:
-        raise UserError(f"--device {wanted}: not a device; use auto, cpu, cuda or cuda:N")
-    if wanted == "cpu":
-        return wanted
-    if on_ray and device[1]:
-        raise UserError(
-            f"--device {wanted}: Ray gives every run a GPU of its node; write --device cuda"
-        )
-    if on_ray and not limits.gpus:
-        raise UserError(
-            "--device cuda: the suite asks for no GPU; add --set limits.gpus=1, or a fraction of "
-            "one"
-        )
-    if not on_ray and int(device[1] or 0) >= (count := torch.cuda.device_count()):
-        raise UserError(
-            f"--device {wanted}: this machine has {count} CUDA devices; use --device cpu"
-        )
-    return wanted
-
-
-def parse_part(text: str | None) -> tuple[int, int] | None:
-    """Read ``I/N`` as numbers.
-
-    Raises:
-        UserError: for another form, and for a part that there is not.
-    """
-    if text is None:
-        return None
-    numbers = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    if numbers is None:
-        raise UserError(f"--part {text}: expected I/N, for example 2/8: the second of eight parts")
-    i, n = int(numbers[1]), int(numbers[2])
-    if not 1 <= i <= n:
-        raise UserError(f"--part {text}: there is no such part; I goes from 1 to N")
-    return i, n

@@ -66,7 +66,9 @@ def _list(records: list[LoadedRecord]) -> None:
     """Print a line per cell."""
     rows = []
     for loaded in records:
-        record, auc, tf01 = loaded.record, "", ""
+        record = loaded.record
+        auc = ""
+        tf01 = ""
         if "mix" in record.pooled:
             auc, tf01 = (_number(record.pooled["mix"].value(name)) for name in ("auc", "tf01"))
         rows.append([record.outcome, auc, tf01, loaded.stem, clipped(record.reason)])
@@ -128,7 +130,8 @@ def _details(loaded: LoadedRecord) -> Iterator[str]:
             yield f"{label} {name}: {_number(n.value)} {n.unit}".rstrip() + error
         for name, unit in findings.arrays.items():
             yield f"{label} {name}: an array, {unit or 'without unit'}"
-    m, p = record.measured, record.provenance
+    m = record.measured
+    p = record.provenance
     yield (
         f"measured {m.started}: wall {m.wall_s} s, CPU {m.cpu_s} s (training {m.train_cpu_s}, "
         f"signals {m.signals_cpu_s}, attack {m.attack_cpu_s}), peak {m.peak_memory_mb} MB"

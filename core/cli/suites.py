@@ -66,7 +66,7 @@ def validate(
     def check(suite: str) -> dict[str, Any]:
         return _facts(suite, registry, overrides, data)
 
-    reports: list[dict[str, Any]] = []
+    reports = []
     mistakes: list[str] = []
     # in a separate process: plugins may print, hang or leave
     for suite, answer in zip(suites, ask_each(suites, check), strict=True):

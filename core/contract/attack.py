@@ -114,7 +114,8 @@ class Observations:
         """Values [R, M-1, n] on every other client's row, [R, M-1, n, d] of a vector signal; raises
         ``SkipCell`` when there is none.
         """
-        values, rows = self[name], len(self.clients)
+        values = self[name]
+        rows = len(self.clients)
         if rows < 2:
             raise SkipCell(f"the view '{self.view}' shows no other client to compare with")
         shape = values.shape[0], rows, *values.shape[2:]

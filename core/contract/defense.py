@@ -185,7 +185,7 @@ def innermost(defense: Defense) -> list[Defense]:
     """Innermost parts of a composite, in order; of another defense itself."""
     if not defense.parts:
         return [defense]
-    parts: list[Defense] = []
+    parts = []
     for part in defense.parts:
         parts += innermost(part)
     return parts
@@ -204,7 +204,8 @@ def voids(part: Defense, covered: Collection[str]) -> str:
     A class declares its own ``private``, as a subclass may do more than its base; without it
     nothing is known of a defense that overrides a phase with access to a member's data.
     """
-    name, declared = type(part).__name__, vars(type(part)).get("private")
+    name = type(part).__name__
+    declared = vars(type(part)).get("private")
     if declared is None:
         acts = any(overrides(part, phase) for phase in (*phases(party=("member",)), "answer"))
         return f"{name} does not declare where it uses private data" if acts else ""

@@ -127,13 +127,13 @@ class RowSummary:
     label: str
     complete: bool
     """whether every cell that applies has scores"""
-    worst: Interval | None
+    worst: Interval | None = None
     """worst-case AUC: the adversary picks attack and sign on other seeds"""
-    attack: str
+    attack: str = ""
     """the attack picked most often"""
-    tf01: Interval | None
+    tf01: Interval | None = None
     """TF01 in percent, of the attack with the largest TF01"""
-    tf01_attack: str
+    tf01_attack: str = ""
     accuracy: Interval | None
     """test accuracy, a fraction"""
     delta_accuracy: Interval | None
@@ -244,7 +244,7 @@ class Courses:
         """Courses from the findings of the analysis ``label`` for every row, or for ``defenses``;
         means over the clients that defend in any row, over all clients if none does.
         """
-        by_row: dict[str, list[Mapping[str, ndarray]]] = {}
+        by_row = {}
         for row in section.rows:
             findings = [row.findings(label, seed) for seed in section.seeds]
             by_row[row.label] = [f.arrays for f in findings if f is not None]
@@ -266,7 +266,8 @@ class Courses:
     def _of_seeds(
         cls, label: str, part: str, seeds: list[Mapping[str, ndarray]], clients: ndarray
     ) -> Courses:
-        rounds, sides = seeds[0]["rounds"], dict[str, ndarray]()
+        rounds = seeds[0]["rounds"]
+        sides = dict[str, ndarray]()
         for side in cls.SIDES:
             courses = [arrays[f"{part} {side}"].reshape(len(rounds), -1) for arrays in seeds]
             sides[side] = np.array([cls.over_clients(course, clients) for course in courses])

@@ -95,7 +95,9 @@ class Task:
 class Classification(Task):
     """Classes by logits [B, C]; the target is labels [B] int64 or probabilities [B, C]."""
 
-    name, y_dtype, least_outputs = "classification", "int64", 2
+    name = "classification"
+    y_dtype = "int64"
+    least_outputs = 2
     utilities = (
         Utility(name="accuracy", values=lambda outputs, target, y: outputs.argmax(1) == y),
     )

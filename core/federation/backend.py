@@ -124,7 +124,13 @@ class Group:
         """Let each client have the model that it starts from."""
         self.flat.load(self.turns[0].start)
 
-    def work_as(self, i: int, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    def work_as(
+        self,
+        i: int,
+        work: Callable[..., Any],
+        *args: Any,
+        **named: Any,
+    ) -> Any:
         """``work(*args, **named)`` of client ``i``, in the module; it sees no other's gradients."""
         self.flat.drop_grad()
         return work(*args, **named)
@@ -181,7 +187,8 @@ def batches_of(flat: FlatModel, turn: Turn, drawn: list[Tensor]) -> Iterator[Bat
     softs = split(turn.data.soft, index)
     flags = split(turn.selection.flag, pick)
     for s, rows in enumerate(index.split(sizes)):
-        y, soft = labels[s], softs[s]
+        y = labels[s]
+        soft = softs[s]
         x, target = flat.rows(as_floats(flat.module, samples[s]), y, "train", turn.draws)
         if soft is None and target is not y:
             soft = target

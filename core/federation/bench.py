@@ -29,21 +29,22 @@ class Bench:
 
     def __init__(self, setup: Setup, start: ModelState, round: int) -> None:
         self._flat = setup.flat
-        self._draws = torch.Generator().manual_seed(key_for(setup.seed, "bench", round) >> 1)
-        self._start = start
+        key = key_for(setup.seed, "bench", round) >> 1
+        self._draws = torch.Generator().manual_seed(key)
+        self.start = start
         self._batch_size = setup.config.batch_size
         self._lr = lr_at(setup.config, round)
         self._backend = backend_of(setup.config)(setup.config, setup.flat)
         self._optimizer = self._backend.alone.optimizer
 
     def _load(self, x: Tensor, training: bool) -> None:
-        self._flat.load(self._start)
+        self._flat.load(self.start)
         self._flat.module.train(training)
         self._backend.examine(x)
         self._optimizer.reset()
 
     def _update(self) -> Tensor:
-        return self._flat.params - self._start.params
+        return self._flat.params - self.start.params
 
     def _rows(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return self._flat.rows(x, y, "train", self._draws)
@@ -79,7 +80,7 @@ class Bench:
 
     def sample_steps(self, x: Tensor, y: Tensor) -> Tensor:
         """Updates [n, P] of one step on every sample alone. Raises ``UserError`` beyond 4 GiB."""
-        width = self._start.params.numel()
+        width = self.start.params.numel()
         if (size := 4 * len(y) * width) > _MOST_BYTES:
             raise UserError(
                 f"one update for each of {len(y)} samples of {width} parameters takes "
@@ -95,4 +96,4 @@ class Bench:
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits [n, C] of the received model in eval mode."""
-        return self._flat.logits(self._start, x)
+        return self._flat.logits(self.start, x)

@@ -34,7 +34,6 @@ from fedbench.core.federation.guard import (
     Delegating,
     call_phase,
     remarks_of,
-    require_served,
     where_of,
 )
 from fedbench.core.numerics.rng import key_for
@@ -76,17 +75,14 @@ class Coalitions(Delegating, Defense):
                 setattr(self, name, partial(self._ask, name))
 
     def _ask(self, name: str, *args: Any) -> Any:
-        return call_phase(self._instance(args[-1]), name, *args, where=where_of(args[-1]))
+        ctx = args[-1]
+        return call_phase(self._instance(ctx), name, *args, where=where_of(ctx))
 
     def _instance(self, ctx: Any) -> Defense:
         if isinstance(ctx, ServerContext):
             return self.parts[0]
         client = ctx.client if isinstance(ctx, MemberContext) else ctx.members[0]
         return self._part_of[client]
-
-    def check(self, federation: Federation) -> None:
-        for part in self.parts:
-            require_served(part, federation)
 
     def remarks(self, federation: Federation) -> list[str]:
         """Return those of the first instance: all have the same parameters and federation."""
@@ -98,7 +94,7 @@ def merged(reports: Sequence[Facts]) -> dict[str, FactValue]:
     once, any other per coalition, with the prefix ``group 1``, ``group 2``, ... ``remarks`` become
     one list.
     """
-    merged_facts: dict[str, FactValue] = {}
+    merged_facts = {}
     for g, facts in enumerate(reports, 1):
         for name, value in facts.items():
             if name == REMARKS:
@@ -114,7 +110,8 @@ def remarks_together(reports: Iterable[Facts]) -> dict[str, FactValue]:
     sentences: dict[str, None] = {}
     for facts in reports:
         remarks = facts.get(REMARKS, [])
-        sentences |= dict.fromkeys(map(str, remarks if isinstance(remarks, list) else [remarks]))
+        texts = remarks if isinstance(remarks, list) else [remarks]
+        sentences |= dict.fromkeys(map(str, texts))
     return {REMARKS: list(sentences)[:LONGEST_FACT]} if sentences else {}
 
 
@@ -194,7 +191,8 @@ class Composite(Delegating, Defense):
         """
         client = ctx.client if isinstance(ctx, MemberContext) else None
         if client not in self._views or self._views[client][0] is not ctx:
-            self._views[client] = ctx, [_context_of(j, ctx) for j in range(len(self.parts))]
+            contexts = [_context_of(j, ctx) for j in range(len(self.parts))]
+            self._views[client] = ctx, contexts
         return self._views[client][1][i]
 
     def _ask(
@@ -205,15 +203,12 @@ class Composite(Delegating, Defense):
         ctx: Any,
     ) -> Any:
         """Call a phase of a part; an error names the part, not the composite."""
-        return call_phase(self.parts[i], name, *args, self._view(i, ctx), where=where_of(ctx))
-
-    def check(self, federation: Federation) -> None:
-        for part in self.parts:
-            require_served(part, federation)
+        view = self._view(i, ctx)
+        return call_phase(self.parts[i], name, *args, view, where=where_of(ctx))
 
     def remarks(self, federation: Federation) -> list[str]:
         """Return every part's, led by its class."""
-        lines: list[str] = []
+        lines = []
         for part in self.parts:
             lines += [f"{type(part).__name__}: {text}" for text in remarks_of(part, federation)]
         return lines
@@ -306,14 +301,15 @@ class Composite(Delegating, Defense):
         """Return every part's facts; a name that two of them use is led by the part's class and
         number. ``remarks`` are one list.
         """
-        reports: list[tuple[str, Facts]] = []
+        reports = []
         for i in self._acting("report"):
-            facts = call_phase(self.parts[i], "report", _context_of(i, ctx), where=where_of(ctx))
+            view = _context_of(i, ctx)
+            facts = call_phase(self.parts[i], "report", view, where=where_of(ctx))
             reports.append((f"{type(self.parts[i]).__name__} {i + 1}", self._proven(i, facts)))
         uses: Counter[str] = Counter()
         for _, facts in reports:
             uses.update(facts.keys() - {REMARKS})
-        named: dict[str, FactValue] = {}
+        named = {}
         for part, facts in reports:
             for name, value in facts.items():
                 if name != REMARKS:

@@ -126,8 +126,8 @@ class Causes:
         insider = self._setup.insider
         if insider is not None and uploads.round >= insider.start_round:
             active = self._setup.malicious
-        for j in sorted(set(uploads.model_of)):
-            rows = [r for r, model in enumerate(uploads.model_of) if model == j]
+        for j in sorted({*uploads.model_of}):
+            rows = uploads.rows_of_model(j)
             malicious = [r for r in rows if uploads.participants[r] in active]
             honest = [r for r in rows if r not in malicious]
             if not finite(models[j]):

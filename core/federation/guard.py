@@ -43,11 +43,23 @@ class Delegating:
     ``call_phase``.
     """
 
+    parts: tuple[Defense, ...]
+
+    def check(self, federation: Federation) -> None:
+        """Call the ``check`` of each part."""
+        for part in self.parts:
+            require_served(part, federation)
+
 
 # --- calls ----------------------------------------------------------------------------------------
 
 
-def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
+def call(
+    plugin: Any,
+    phase: str,
+    *args: Any,
+    where: str,
+) -> Any:
     """Return ``plugin.phase(*args)``.
 
     Raises:
@@ -68,7 +80,12 @@ def call(plugin: Any, phase: str, *args: Any, where: str) -> Any:
         raise PhaseError(f"{place}: {describe_error(error)}") from error
 
 
-def call_phase(defense: Defense, name: str, *args: Any, where: str) -> Any:
+def call_phase(
+    defense: Defense,
+    name: str,
+    *args: Any,
+    where: str,
+) -> Any:
     """Call a phase of a defense, with its context as the last argument, and return its answer.
 
     Raises:

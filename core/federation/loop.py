@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbench.core.contract.attack import LEVELS, Knowledge
 from fedbench.core.contract.contexts import MemberContext, ServerContext
 from fedbench.core.contract.defense import FactValue, overrides
 from fedbench.core.contract.errors import UserError
@@ -32,11 +31,11 @@ from fedbench.core.federation.guard import (
     require_nothing,
     where_of,
 )
-from fedbench.core.federation.setup import Insider, Parties, RoundResult, Setup, Uploads
+from fedbench.core.federation.setup import Parties, RoundResult, Setup, Uploads
 from fedbench.core.federation.trainer import Trainer
 from fedbench.core.federation.turn import Turn
 from fedbench.core.numerics.flat import EVALUATION_CHUNK, ModelState, joined, mean_counts
-from fedbench.core.numerics.rng import key_for, numpy_rng
+from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.numerics.wrappers import matmuls
 
 Answer = Callable[[int, Tensor], Tensor]
@@ -58,12 +57,12 @@ def answered(training: Training, j: int, logits: Tensor) -> Tensor:
         return logits
     served = tuple(k for k in training.setup.members if training.assignment[k] == j)
     ctx = training.parties.answer_context(training.round, j, served)
+    chunks = []
     with torch.no_grad():
-        chunks = [
-            call_phase(training.defense, "answer", chunk, ctx, where=where_of(ctx))
-            for chunk in logits.split(EVALUATION_CHUNK)
-        ]
-        return torch.cat([chunk.to(logits) for chunk in chunks])
+        for chunk in logits.split(EVALUATION_CHUNK):
+            answer = call_phase(training.defense, "answer", chunk, ctx, where=where_of(ctx))
+            chunks.append(answer.to(logits))
+        return torch.cat(chunks)
 
 
 # --- rounds ---------------------------------------------------------------------------------------
@@ -93,7 +92,9 @@ class Training:
         fresh = setup.flat.state
         models = len(setup.initial)
         self.state = ModelState(
-            setup.initial.clone(), fresh.buffers.repeat(models, 1), fresh.counts.repeat(models, 1)
+            params=setup.initial.clone(),
+            buffers=fresh.buffers.repeat(models, 1),
+            counts=fresh.counts.repeat(models, 1),
         )
         self.assignment = dict.fromkeys(range(len(setup.clients)), 0)
         if setup.defense.n_models == 0:  # a model for every client, whether it defends or not
@@ -175,7 +176,8 @@ class Training:
     def _cohort(self, t: int) -> tuple[int, ...]:
         n = len(self.setup.clients)
         take = max(1, round(self.setup.config.participation * n))
-        cohort = numpy_rng(self.setup.seed, "cohort", t).choice(n, take, replace=False)
+        rng = numpy_rng(self.setup.seed, "cohort", t)
+        cohort = rng.choice(n, take, replace=False)
         return tuple(sorted(map(int, cohort)))
 
     def _train_cohort(self, t: int, cohort: tuple[int, ...]) -> Uploads:
@@ -210,7 +212,8 @@ class Training:
         current = [(0, j) for j in range(len(self.models))]
         models = list(dict.fromkeys([*current, *sent]))
         older = [self._past[-1 - age][[j]] for age, j in models[len(current) :]]
-        return joined([self._past[-1], *older]), [models.index(model) for model in sent]
+        start_of = [models.index(model) for model in sent]
+        return joined([self._past[-1], *older]), start_of
 
     def _turn(self, uploads: Uploads, row: int) -> Turn:
         k = uploads.participants[row]
@@ -250,7 +253,8 @@ class Training:
         longest = min(self.setup.config.max_delay, t - 1)
         if longest == 0 or k in self.setup.malicious:
             return 0
-        return int(numpy_rng(self.setup.seed, "delay", t, k).integers(0, longest + 1))
+        rng = numpy_rng(self.setup.seed, "delay", t, k)
+        return int(rng.integers(0, longest + 1))
 
     def _room(self, name: str, n: int) -> Tensor:
         """A buffer [n, P], reused in every round: allocating it anew costs more than a training
@@ -272,77 +276,56 @@ class Training:
     def _coordinate(self, t: int, uploads: Uploads) -> None:
         names = [name for name in phases(stage=("rows",)) if name in self.trainer.acting]
         for name, group in itertools.product(names, self.setup.coalitions):
-            rows = [r for r, k in enumerate(uploads.participants) if k in group]
+            rows = uploads.rows_of(group)
             present = tuple(uploads.participants[r] for r in rows)
             if present:
                 ctx = self.parties.coalition(name, t, group, present)
                 was = [finite(uploads.updates[r]) for r in rows]
-                changed = self._call(name, uploads.updates[rows], ctx).to(uploads.updates)
+                answer = self._call(name, uploads.updates[rows], ctx)
+                changed = answer.to(uploads.updates)
                 self.causes.watch(present, was, changed, name)
                 uploads.updates[rows] = changed
 
     def _attack(self, t: int, uploads: Uploads) -> None:
         insider = self.setup.insider
-        rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.malicious]
+        rows = uploads.rows_of(self.setup.malicious)
         if insider is None or not rows or t < insider.start_round:
             return
         self.trainer.key_module(t, rows[0], "adversary module")
-        knowledge = self._knowledge(t, uploads, rows, insider)
+        j = uploads.model_of[rows[0]]
+        bench = Bench(self.setup, uploads.starts[j], t)
+        rule = partial(self._probe, t, uploads, j)
+        knowledge = self.parties.knowledge(insider, uploads, rows, bench, rule)
         with matmuls(self.setup.config.precision):
             crafted = call_for_rows(
                 insider.attack, "craft", uploads.updates[rows], t, knowledge, where=f"round {t}"
             )
         uploads.updates[rows] = crafted.to(uploads.updates)  # it may be float64
 
-    def _knowledge(self, t: int, uploads: Uploads, rows: list[int], insider: Insider) -> Knowledge:
-        """The adversary's context; ``rows``: of its clients."""
-        j = uploads.model_of[rows[0]]
-        received = uploads.starts[j]
-        bench = Bench(self.setup, received, t)
-        knowledge = Knowledge(
-            key=key_for(self.setup.seed, "adversary", t),
-            device=self.setup.device,
-            federation=self.setup.facts,
-            round=t,
-            clients=tuple(uploads.participants[r] for r in rows),
-            start=received.params.clone(),  # a copy: the adversary may write to it
-            model=self.setup.flat.module,
-            x=insider.x,
-            y=insider.y,
-            mask_x=insider.mask_x,
-            mask_y=insider.mask_y,
-            memory=self.parties.memory("adversary"),
-            step=bench.step,
-            train=bench.train,
-            sample_steps=bench.sample_steps,
-            logits=bench.logits,
-        )
-        granted = LEVELS[: LEVELS.index(insider.knowledge) + 1]
-        if "own" in granted:
-            knowledge = replace(knowledge, own=uploads.updates[rows])
-        if "honest" in granted:
-            honest = [r for r in range(len(uploads.participants)) if r not in rows]
-            knowledge = replace(knowledge, honest=uploads.updates[honest])
-        if "rule" in granted:
-            knowledge = replace(knowledge, rule=partial(self._probe, t, uploads, j))
-        return knowledge
-
     def _reject(self, uploads: Uploads) -> tuple[int, ...]:
         """Drop malicious rows that are not finite: an adversary cannot stop the federation."""
-        rows = [r for r, k in enumerate(uploads.participants) if k in self.setup.malicious]
-        bad = [r for r in rows if not finite(uploads.updates[r])]
+        malicious = uploads.rows_of(self.setup.malicious)
+        bad = [r for r in malicious if not finite(uploads.updates[r])]
         rejected = tuple(uploads.participants[r] for r in bad)
         if bad:
-            uploads.keep([r for r in range(len(uploads.participants)) if r not in bad])
+            rows = range(len(uploads.participants))
+            uploads.keep([r for r in rows if r not in bad])
         return rejected
 
     # -- server ------------------------------------------------------------------------------------
 
-    def _probe(self, t: int, uploads: Uploads, j: int, updates: Tensor) -> Tensor:
+    def _probe(
+        self,
+        t: int,
+        uploads: Uploads,
+        j: int,
+        updates: Tensor,
+    ) -> Tensor:
         """The server's rule for an adversary's trials: with another random key, and without
         changing the server's memory.
         """
-        weights = torch.full((len(updates),), 1 / len(updates), device=updates.device)
+        n = len(updates)
+        weights = torch.full((n,), 1 / n, device=updates.device)
         if "aggregate" in self.trainer.acting:
             updates = updates.clone()  # a rule may write to its rows
         memory = deepcopy(self.parties.memory(("server", j)))
@@ -358,27 +341,11 @@ class Training:
         memory: dict[str, Any],
         rejected: int = 0,
     ) -> ServerContext:
-        setup = self.setup
-        flat = self.setup.flat
-        senders = zip(uploads.participants, uploads.model_of, strict=True)
-        ctx = ServerContext(
-            key=self.parties.key(f"{purpose}{j}", t),
-            device=setup.device,
-            federation=setup.facts,
-            round=t,
-            params=uploads.starts.params[j],
-            participants=tuple(k for k, model in senders if model == j),
-            memory=memory,
-            model_index=j,
-            assumed_malicious=max(0, setup.facts.assumed_malicious - rejected),
-            layers=flat.layers,
-            input_shape=setup.clients[0].x.shape[1:],
-            root=setup.root,
-            logits=lambda params, x: flat.logits(replace(self.state[j], params=params), x),
-        )
+        model = self.state[j]
+        ctx = self.parties.server(uploads, j, purpose, memory, rejected, model)
 
         def train(params: Tensor, x: Tensor, y: Tensor, epochs: int) -> Tensor:
-            bench = Bench(setup, replace(self.state[j], params=params), t)
+            bench = Bench(self.setup, replace(model, params=params), t)
             self.trainer.key_module(t, j, "server module")
             return params + bench.train(x, y, epochs, ctx.generator)
 
@@ -391,7 +358,7 @@ class Training:
         """
         steps = torch.zeros_like(self.models)
         for j in range(len(self.models)):
-            rows = [r for r, m in enumerate(uploads.model_of) if m == j]
+            rows = uploads.rows_of_model(j)
             if not rows:
                 continue
             weights = self._weights(t, uploads, rows)
@@ -406,7 +373,12 @@ class Training:
             self.state.counts[j] = mean_counts(weights, uploads.counts[rows])
         return steps
 
-    def _weights(self, t: int, uploads: Uploads, rows: list[int]) -> Tensor:
+    def _weights(
+        self,
+        t: int,
+        uploads: Uploads,
+        rows: list[int],
+    ) -> Tensor:
         """Weights [rows] of FedAvg; with ``weight_order: shuffled`` those of other rows (released
         code).
         """
@@ -422,7 +394,8 @@ class Training:
         for k, (start, state) in self._trained.items():
             self.setup.flat.load(state)
             ctx = self.parties.member("after_round", t, k, self.clients[k], start)
-            self._call("after_round", replace(ctx, ask_global=partial(self._ask_global, k)))
+            ctx = replace(ctx, ask_global=partial(self._ask_global, k))
+            self._call("after_round", ctx)
         self._trained.clear()
 
     def _ask_global(self, k: int, x: Tensor) -> Tensor:

@@ -21,14 +21,16 @@ def lr_at(federation: FederationSpec, round: int) -> float:
     (docs/methods/federation.md#schedules).
     """
     optimizer = federation.optimizer
-    schedule = federation.optimizer.schedule
+    schedule = optimizer.schedule
     factor = schedule.factor or 1.0
     if schedule.name == "exponential":
         return optimizer.lr * factor ** (round - 1)
     if schedule.name == "cosine":
-        return optimizer.lr * (1 + math.cos(math.pi * max(round - 2, 0) / federation.rounds)) / 2
+        angle = math.pi * max(round - 2, 0) / federation.rounds
+        return optimizer.lr * (1 + math.cos(angle)) / 2
     if schedule.name == "milestones":
-        return optimizer.lr * factor ** sum(round > m for m in schedule.rounds or ())
+        n_passed = sum(round > m for m in schedule.rounds or ())
+        return optimizer.lr * factor**n_passed
     return optimizer.lr
 
 
@@ -52,7 +54,11 @@ class SGD:
     """
 
     def __init__(
-        self, params: Tensor, grads: Tensor, momentum: float = 0.0, weight_decay: float = 0.0
+        self,
+        params: Tensor,
+        grads: Tensor,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
     ) -> None:
         self._params = params
         self._grads = grads
@@ -179,14 +185,18 @@ class Adam:
         """
         if self._weight_decay:
             gradients.add_(self._params[0], alpha=self._weight_decay)
-        # fresh pages cost more than the division
-        for rows in gradients.split(max(1, self.IN_CACHE // max(gradients.shape[1], 1))):
-            rows.div_(rows.abs().add_(self.EPS)).mul_(-lr)
+        step = max(1, self.IN_CACHE // max(gradients.shape[1], 1))
+        for rows in gradients.split(step):  # fresh pages cost more than the division
+            size = rows.abs().add_(self.EPS)
+            rows.div_(size).mul_(-lr)
         return gradients
 
 
 def make_optimizer(
-    optimizer: Optimizer, params: Tensor, grads: Tensor, moments: dict[int, State] | None = None
+    optimizer: Optimizer,
+    params: Tensor,
+    grads: Tensor,
+    moments: dict[int, State] | None = None,
 ) -> SGD | Adam:
     """The optimiser that the suite gives the federation's clients, for rows of ``params`` and
     ``grads`` [G, P]. ``moments``: of clients, where the suite lets them live on.

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from fedbench.core.contract.attack import ActiveAttack, KnowledgeLevel
+from fedbench.core.contract.attack import LEVELS, ActiveAttack, Knowledge, KnowledgeLevel
 from fedbench.core.contract.contexts import (
     AnswerContext,
     CoalitionContext,
     Federation,
     MemberContext,
     ReportContext,
+    ServerContext,
 )
 from fedbench.core.contract.defense import Defense, acting
 from fedbench.core.contract.samples import MemberData
@@ -27,6 +29,9 @@ from fedbench.core.numerics.per_sample import per_sample_gradients
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.numerics.wrappers import as_floats
 from fedbench.core.spec.federation import FederationSpec
+
+if TYPE_CHECKING:
+    from fedbench.core.federation.bench import Bench
 
 
 def public_facts(
@@ -125,8 +130,9 @@ class Setup:
         """Weights [K] of the clients' updates at the server, to be divided by their sum over the
         present clients.
         """
-        equal = self.config.weights == "equal"
-        return (1.0,) * len(self.sizes) if equal else tuple(map(float, self.sizes))
+        if self.config.weights == "equal":
+            return (1.0,) * len(self.sizes)
+        return tuple(map(float, self.sizes))
 
     @cached_property
     def facts(self) -> Federation:
@@ -144,8 +150,10 @@ class Setup:
     @property
     def malicious(self) -> tuple[int, ...]:
         """Ids of the clients the adversary controls: the last ones."""
+        if self.insider is None:
+            return ()
         n = len(self.clients)
-        return tuple(range(n - self.insider.malicious, n)) if self.insider else ()
+        return tuple(range(n - self.insider.malicious, n))
 
 
 @dataclass(kw_only=True)
@@ -169,6 +177,14 @@ class Uploads:
     """first the current global models, then the older ones that delayed clients still had"""
     unprotected: Tensor | None = None
     """[n, P] updates before any protection, if requested"""
+
+    def rows_of(self, clients: Collection[int]) -> list[int]:
+        """Rows of those of the ``clients`` that are present."""
+        return [r for r, k in enumerate(self.participants) if k in clients]
+
+    def rows_of_model(self, j: int) -> list[int]:
+        """Rows that contribute to global model ``j``."""
+        return [r for r, model in enumerate(self.model_of) if model == j]
 
     def keep(self, rows: list[int]) -> None:
         """Leave only these rows."""
@@ -224,12 +240,22 @@ class Parties:
         """The memory of a party, which lasts for the run."""
         return self._memories.setdefault(party, {})
 
-    def key(self, phase: str, round: int, client: int = 0) -> int:
+    def key(
+        self,
+        phase: str,
+        round: int,
+        client: int = 0,
+    ) -> int:
         """Key of a defense's random draws in one phase."""
         return key_for(self._setup.seed, f"defense:{phase}", round, client)
 
     def member(
-        self, phase: str, round: int, k: int, data: MemberData, start: Tensor
+        self,
+        phase: str,
+        round: int,
+        k: int,
+        data: MemberData,
+        start: Tensor,
     ) -> MemberContext:
         """Client ``k``, which received ``start`` [P]; the model is the live one."""
         setup = self._setup
@@ -252,7 +278,11 @@ class Parties:
         )
 
     def coalition(
-        self, phase: str, round: int, members: tuple[int, ...], present: tuple[int, ...]
+        self,
+        phase: str,
+        round: int,
+        members: tuple[int, ...],
+        present: tuple[int, ...],
     ) -> CoalitionContext:
         """The coordinator of the coalition of these ``members`` with those of them that are
         ``present``.
@@ -273,7 +303,83 @@ class Parties:
             memory=self.memory(("coordinator", members)),
         )
 
-    def answer_context(self, round: int, j: int, served: tuple[int, ...]) -> AnswerContext:
+    def knowledge(
+        self,
+        insider: Insider,
+        uploads: Uploads,
+        rows: list[int],
+        bench: Bench,
+        rule: Callable[[Tensor], Tensor],
+    ) -> Knowledge:
+        """The adversary's context; ``rows``: of its clients; ``bench``: its own training, from the
+        model that they received; ``rule``: the server's step of rows of its choice.
+        """
+        setup = self._setup
+        knowledge = Knowledge(
+            key=key_for(setup.seed, "adversary", uploads.round),
+            device=setup.device,
+            federation=setup.facts,
+            round=uploads.round,
+            clients=tuple(uploads.participants[r] for r in rows),
+            start=bench.start.params.clone(),  # a copy: the adversary may write to it
+            model=setup.flat.module,
+            x=insider.x,
+            y=insider.y,
+            mask_x=insider.mask_x,
+            mask_y=insider.mask_y,
+            memory=self.memory("adversary"),
+            step=bench.step,
+            train=bench.train,
+            sample_steps=bench.sample_steps,
+            logits=bench.logits,
+        )
+        granted = LEVELS[: LEVELS.index(insider.knowledge) + 1]
+        if "own" in granted:
+            knowledge = replace(knowledge, own=uploads.updates[rows])
+        if "honest" in granted:
+            honest = [r for r in range(len(uploads.participants)) if r not in rows]
+            knowledge = replace(knowledge, honest=uploads.updates[honest])
+        if "rule" in granted:
+            knowledge = replace(knowledge, rule=rule)
+        return knowledge
+
+    def server(
+        self,
+        uploads: Uploads,
+        j: int,
+        purpose: str,
+        memory: dict[str, Any],
+        rejected: int,
+        model: ModelState,
+    ) -> ServerContext:
+        """The server's context for a step of global model ``j``, but for its own training;
+        ``rejected``: number of malicious rows that it dropped; ``model``: with its buffers.
+        """
+        setup = self._setup
+        flat = setup.flat
+        rows = uploads.rows_of_model(j)
+        return ServerContext(
+            key=self.key(f"{purpose}{j}", uploads.round),
+            device=setup.device,
+            federation=setup.facts,
+            round=uploads.round,
+            params=uploads.starts.params[j],
+            participants=tuple(uploads.participants[r] for r in rows),
+            memory=memory,
+            model_index=j,
+            assumed_malicious=max(0, setup.facts.assumed_malicious - rejected),
+            layers=flat.layers,
+            input_shape=setup.clients[0].x.shape[1:],
+            root=setup.root,
+            logits=lambda params, x: flat.logits(replace(model, params=params), x),
+        )
+
+    def answer_context(
+        self,
+        round: int,
+        j: int,
+        served: tuple[int, ...],
+    ) -> AnswerContext:
         """The context for answers of global model ``j`` after ``round``, which serves the members
         ``served``.
 
@@ -281,9 +387,8 @@ class Parties:
         gives it.
         """
         setup = self._setup
-        members = next(
-            (group for group in setup.coalitions if set(group) & set(served)), setup.coalitions[0]
-        )
+        groups = [group for group in setup.coalitions if set(group) & set(served)]
+        members = (*groups, *setup.coalitions)[0]
         return AnswerContext(
             key=self.key("answer", round, j),
             device=setup.device,

@@ -66,7 +66,8 @@ class Backend(backend.Backend):
         if chain is None or not chain.stackable:
             yield from super().groups(turns)
             return
-        yield from super().groups([turn for turn in turns if "local_train" in turn.phases])
+        alone = [turn for turn in turns if "local_train" in turn.phases]
+        yield from super().groups(alone)
         if self._stacked is None:
             self._stacked = StackedGroup(self, self._size)
         self._stacked.chain = chain
@@ -103,7 +104,8 @@ def _alike(turns: Sequence[Turn]) -> list[list[Turn]]:
         if "local_train" not in turn.phases:
             resizes = bool(turn.phases & {"transform", "local_step"})
             kinds.setdefault((resizes, str(turn.data.x.dtype)), []).append(turn)
-    return [sorted(kinds[kind], key=lambda turn: -len(turn.data.y)) for kind in sorted(kinds)]
+    groups = [kinds[kind] for kind in sorted(kinds)]
+    return [sorted(turns, key=lambda turn: -len(turn.data.y)) for turns in groups]
 
 
 def _split_gradient(
@@ -140,7 +142,8 @@ class StackedGroup(Group):
     def __init__(self, backend: Backend, size: int) -> None:
         params = backend.flat.params.new_zeros(size, backend.flat.params.numel())
         super().__init__(backend, params, torch.zeros_like(params))
-        self.rows = [self.flat.row(p, g) for p, g in zip(params, self.grads, strict=True)]
+        pairs = zip(params, self.grads, strict=True)
+        self.rows = [self.flat.row(p, g) for p, g in pairs]
         self.tools = GroupTools(self)
 
     def receive(self) -> None:
@@ -154,7 +157,13 @@ class StackedGroup(Group):
         self.tools.row = i
         torch.random.default_generator.set_state(self._random[i])
 
-    def work_as(self, i: int, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    def work_as(
+        self,
+        i: int,
+        work: Callable[..., Any],
+        *args: Any,
+        **named: Any,
+    ) -> Any:
         self.show(i)
         result = work(*args, **named)
         self._random[i] = torch.random.default_generator.get_state()
@@ -223,7 +232,9 @@ class StackedGroup(Group):
         """The chain of the clients in the present step."""
         m = len(self.data.y)
         if m not in self._chains:
-            self._chains[m] = self.chain.of_clients(self.flat, self.params[:m], self.grads[:m])
+            params = self.params[:m]
+            grads = self.grads[:m]
+            self._chains[m] = self.chain.of_clients(self.flat, params, grads)
         return self._chains[m]
 
 
@@ -250,7 +261,12 @@ class Stack(NamedTuple):
         return Stack(self.x[:m, s], self.y[:m, s], soft, self.weight[:m, s])
 
 
-def _stacked(turns: Sequence[Turn], drawn: Sequence[list[Tensor]], first: int, width: int) -> Stack:
+def _stacked(
+    turns: Sequence[Turn],
+    drawn: Sequence[list[Tensor]],
+    first: int,
+    width: int,
+) -> Stack:
     """Batches of up to ``width`` samples from step ``first`` on, [m, S, B, ...]; what is past a
     client's own is a copy of one of its samples.
     """
@@ -276,12 +292,18 @@ def _stacked(turns: Sequence[Turn], drawn: Sequence[list[Tensor]], first: int, w
     )
 
 
-def _places(selection: Selection, picks: list[Tensor], steps: int, width: int) -> Tensor:
+def _places(
+    selection: Selection,
+    picks: list[Tensor],
+    steps: int,
+    width: int,
+) -> Tensor:
     """Places [steps * width], in a client's data, of its batches and of what fills them up."""
     if not picks:
         return selection.index.new_zeros(steps * width)
     rows = pad_sequence(picks, batch_first=True)
-    return selection.index[pad(rows, (0, width - rows.shape[1], 0, steps - len(rows))).flatten()]
+    missing = (0, width - rows.shape[1], 0, steps - len(rows))
+    return selection.index[pad(rows, missing).flatten()]
 
 
 def _restacked(batches: dict[int, Batch], weight: Tensor) -> Stack:
@@ -344,7 +366,13 @@ class GroupTools(MemberTools):
         self._batches = {}
 
     def clipped_gradient(  # type: ignore[override]
-        self, model: nn.Module, x: Tensor, y: Tensor, bound: float, views: int, task: Task
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        bound: float,
+        views: int,
+        task: Task,
     ) -> Tensor:
         """See ``numerics.gradients.clipped_gradient``."""
         batch = self._batches.get(self.row)

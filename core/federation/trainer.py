@@ -86,8 +86,8 @@ class Trainer:
         self.flat.module.train()
         self.key_module(turn.round, turn.client)
         self.usage.begin(turn)
-        turn.shuffle = torch.Generator().manual_seed(self._key("shuffle", turn) >> 1)
-        turn.draws = torch.Generator().manual_seed(self._key("task", turn) >> 1)
+        turn.shuffle = self._generator("shuffle", turn)
+        turn.draws = self._generator("task", turn)
         if turn.context is not None:
             turn.ctx = turn.context()
         turn.selection = self._selected(turn)
@@ -118,7 +118,8 @@ class Trainer:
         )
         with epochs.open():
             assert turn.ctx is not None  # of a member
-            ctx = replace(turn.ctx, key=self._key("defense:local_train", turn), training=epochs)
+            key = self._key("defense:local_train", turn)
+            ctx = replace(turn.ctx, key=key, training=epochs)
             call_phase(self.defense, "local_train", ctx, where=turn.place)
 
     def _end(self, turn: Turn) -> None:
@@ -128,7 +129,12 @@ class Trainer:
         standard = "local_train" not in turn.phases or bool(turn.used.any())
         self.usage.end(turn, standard or torch.equal(self.flat.params, turn.start.params))
 
-    def key_module(self, round: int, client: int, purpose: str = "module") -> None:
+    def key_module(
+        self,
+        round: int,
+        client: int,
+        purpose: str = "module",
+    ) -> None:
         """Seed torch's global generators (dropout, third-party code), so that results do not depend
         on the order of clients.
         """
@@ -136,6 +142,9 @@ class Trainer:
         torch.random.default_generator.manual_seed(key)
         if self.flat.params.is_cuda:
             torch.cuda.manual_seed_all(key)
+
+    def _generator(self, purpose: str, turn: Turn) -> torch.Generator:
+        return torch.Generator().manual_seed(self._key(purpose, turn) >> 1)
 
     def _key(self, purpose: str, turn: Turn) -> int:
         return key_for(self.setup.seed, purpose, turn.round, turn.client)
@@ -156,7 +165,13 @@ class Trainer:
             if clients:
                 group.optimizer.step(lr, clients)
 
-    def _context(self, turn: Turn, n: int, e: int, group: Group) -> MemberContext:
+    def _context(
+        self,
+        turn: Turn,
+        n: int,
+        e: int,
+        group: Group,
+    ) -> MemberContext:
         """The context of an epoch, which has draws of its own in each pass."""
         assert turn.ctx is not None  # of a member
         key = self._key(f"defense:pass{n}:epoch{e}" if n else f"defense:epoch{e}", turn)
@@ -169,14 +184,18 @@ class Trainer:
         selection = turn.selection
         if len(selection.index) == 0:
             return []
-        most = [b for b in (selection.batches, config.local_batches) if b is not None]
-        drawn = picks(selection, config.batch_size, turn.shuffle)[: min(most, default=None)]
+        limits = [b for b in (selection.batches, config.local_batches) if b is not None]
+        drawn = picks(selection, config.batch_size, turn.shuffle)
+        drawn = drawn[: min(limits, default=None)]
         if drawn:
             self.usage.add(turn, torch.cat(drawn))
         return drawn
 
     def _step(
-        self, group: Group, sizes: dict[int, int], contexts: dict[int, MemberContext]
+        self,
+        group: Group,
+        sizes: dict[int, int],
+        contexts: dict[int, MemberContext],
     ) -> list[int]:
         """Fill the gradients of one step. Returns the clients that have one.
 
@@ -203,12 +222,25 @@ class Trainer:
             group.grads[i].copy_(gradient)
         return [*gradients, *rest]
 
-    def _call(self, group: Group, i: int, name: str, batch: Batch, ctx: MemberContext) -> Any:
+    def _call(
+        self,
+        group: Group,
+        i: int,
+        name: str,
+        batch: Batch,
+        ctx: MemberContext,
+    ) -> Any:
         """The answer of client ``i``'s phase of a batch."""
         place = group.turns[i].place
         return group.work_as(i, call_phase, self.defense, name, batch, ctx, where=place)
 
-    def _request(self, group: Group, i: int, batch: Batch, ctx: MemberContext) -> GradientRequest:
+    def _request(
+        self,
+        group: Group,
+        i: int,
+        batch: Batch,
+        ctx: MemberContext,
+    ) -> GradientRequest:
         defense = self.defense
         place = group.turns[i].place
         if "loss" not in self.acting:
@@ -223,7 +255,10 @@ class Trainer:
     # -- an upload ---------------------------------------------------------------------------------
 
     def upload(
-        self, update: Tensor, context: Callable[[str], MemberContext], causes: Causes
+        self,
+        update: Tensor,
+        context: Callable[[str], MemberContext],
+        causes: Causes,
     ) -> Tensor:
         """The member's update [P] after every phase of stage ``upload``."""
         for name in self.of_upload:

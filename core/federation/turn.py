@@ -76,7 +76,8 @@ class Usage:
         flag = turn.selection.flag
         turn.used[index] = True
         if flag is not None and len(pick):
-            turn.flagged[index] |= flag[pick].reshape(len(pick), -1).bool().any(1)
+            flags = flag[pick].reshape(len(pick), -1).bool()
+            turn.flagged[index] |= flags.any(1)
 
     def end(self, turn: Turn, known: bool) -> None:
         """Count what the client used. ``known``: False where it trained on other samples, too."""
@@ -121,7 +122,10 @@ class Epochs:
     """
 
     def __init__(
-        self, count: int, run: Callable[[int, int], None], restart: Callable[[], None]
+        self,
+        count: int,
+        run: Callable[[int, int], None],
+        restart: Callable[[], None],
     ) -> None:
         self._count = count
         self._run = run
@@ -183,6 +187,10 @@ def picks(selection: Selection, size: int, shuffle: torch.Generator) -> list[Ten
     n = len(selection.index)
     device = selection.index.device
     if not selection.poisson:
-        return list(torch.randperm(n, generator=shuffle).to(device).split(size))
-    drawn = (torch.rand(n, generator=shuffle) < size / n for _ in range(-(-n // size)))
-    return [torch.nonzero(mask).reshape(-1).to(device) for mask in drawn]
+        order = torch.randperm(n, generator=shuffle).to(device)
+        return list(order.split(size))
+    batches = []
+    for _ in range(-(-n // size)):
+        mask = torch.rand(n, generator=shuffle) < size / n
+        batches.append(torch.nonzero(mask).reshape(-1).to(device))
+    return batches

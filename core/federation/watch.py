@@ -59,7 +59,7 @@ class Watch:
     ) -> None:
         self._closely = closely
         self._module: nn.Module | None = None
-        lead: dict[str, torch.Tensor] = {}
+        lead = {}
         if closely:
             lead = dict(_tensors_of(context))
             if isinstance(context, MemberContext | Knowledge):
@@ -114,7 +114,7 @@ def _structure(module: nn.Module) -> list[Any]:
     """Return the parts of a module, its tensors, the hooks on them, and the settings of torch's
     own layers (momentum, dropout rate); a plugin's own layers may keep counters.
     """
-    structure: list[Any] = []
+    structure = []
     for tensor in (*module.parameters(), *module.buffers()):
         structure += [tensor.data_ptr(), tensor.requires_grad, _hooks(tensor)]
     for layer in module.modules():

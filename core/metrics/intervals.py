@@ -92,7 +92,8 @@ def bootstrap(
     if n < 2:
         raise ValueError(f"a bootstrap needs at least 2 replicates, got {n}")
     scores, member = checked(scores, member)
-    auc, tf01 = np.empty(n), np.empty(n)
+    auc = np.empty(n)
+    tf01 = np.empty(n)
     replicates = _Replicates(scores[member], scores[~member])
     for rows, members, nonmembers in _resamples(member, draws or SharedDraws(0), rng, n):
         auc[rows], tf01[rows] = replicates.of(members, nonmembers)
@@ -118,15 +119,20 @@ class _Replicates:
         # [b, k]: resampled non-members among the k lowest
         lowest = np.zeros((b, n + 1), np.int32)
         np.cumsum(nonmembers.take(self._order, axis=1), axis=1, out=lowest[:, 1:])
-        below, upto = lowest.take(self._left, axis=1), lowest.take(self._right, axis=1)
+        below = lowest.take(self._left, axis=1)
+        upto = lowest.take(self._right, axis=1)
         auc = np.einsum("bm,bm->b", members, 0.5 * (below + upto)) / self._pairs
         called = n - below <= allowed_false_positives(n, TF01_FPR)
-        tf01 = 100 * (np.where(called, members, 0).sum(axis=1) / members.shape[1])
+        n_called = np.where(called, members, 0).sum(axis=1)
+        tf01 = 100 * (n_called / members.shape[1])
         return auc, tf01
 
 
 def _resamples(
-    member: ndarray, draws: SharedDraws, rng: Generator, n: int
+    member: ndarray,
+    draws: SharedDraws,
+    rng: Generator,
+    n: int,
 ) -> Iterator[tuple[slice, ndarray, ndarray]]:
     """Chunks (rows, members [b, P], non-members [b, N]): how often each candidate is in each
     resample of its class.
@@ -145,7 +151,8 @@ def _both_classes(rng: Generator, b: int, sizes: tuple[int, int]) -> tuple[ndarr
 
 def _resample_counts(rng: Generator, b: int, m: int) -> ndarray:
     """[b, m] counts of ``b`` times ``m`` of ``m`` with replacement, in the smallest integers."""
-    flat = rng.integers(0, m, (b, m)) + m * np.arange(b)[:, None]
+    drawn = rng.integers(0, m, (b, m))
+    flat = drawn + m * np.arange(b)[:, None]
     counts = np.bincount(flat.ravel(), minlength=b * m).reshape(b, m)
     return counts.astype(np.min_scalar_type(counts.max()))
 
@@ -173,14 +180,16 @@ def combined_interval(values: Sequence[float], within_ses: Sequence[float]) -> I
     value: the within-run one and ``between`` False. The mean of n independent values has the
     within-run error sqrt(sum se^2) / n.
     """
-    v, se = _finite(values, "values"), _finite(within_ses, "within_ses")
+    v = _finite(values, "values")
+    se = _finite(within_ses, "within_ses")
     if len(v) != len(se) or len(v) == 0:
         raise ValueError(
             f"one standard error a value is needed, got {len(v)} values and {len(se)} errors"
         )
     if (se < 0).any():
         raise ValueError("a standard error is negative")
-    within = float(ndtri((1 + LEVEL) / 2) * np.sqrt(np.sum(se**2)) / len(v))
+    quantile = ndtri((1 + LEVEL) / 2)
+    within = float(quantile * np.sqrt(np.sum(se**2)) / len(v))
     if len(v) == 1:
         return Interval(float(v[0]), within, 1, between=False)
     t = t_interval(values)
@@ -193,7 +202,9 @@ def exact_interval(hits: int, n: int) -> tuple[float, float]:
     """
     if not 0 <= hits <= n or n < 1:
         raise ValueError(f"expected 0 <= hits <= n and n >= 1, got {hits} of {n}")
-    tail, low, high = (1 - LEVEL) / 2, 0.0, 1.0
+    tail = (1 - LEVEL) / 2
+    low = 0.0
+    high = 1.0
     if hits > 0:
         low = float(betaincinv(hits, n - hits + 1, tail))
     if hits < n:

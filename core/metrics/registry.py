@@ -135,7 +135,9 @@ def score_groups(
     Raises:
         ValueError: scores of candidates that count are not finite.
     """
-    scores, kind, canary = np.asarray(scores), np.asarray(kind), np.asarray(canary, dtype=bool)
+    scores = np.asarray(scores)
+    kind = np.asarray(kind)
+    canary = np.asarray(canary, dtype=bool)
     if not scores.shape == kind.shape == canary.shape:
         raise ValueError(
             f"scores, kind and canary differ in shape: {scores.shape}, {kind.shape}, {canary.shape}"
@@ -154,7 +156,8 @@ def group_masks(
 
     Arguments as for :func:`score_groups`.
     """
-    member, mix = kind == MEMBER, kind >= 0
+    member = kind == MEMBER
+    mix = kind >= 0
     outside = member | (kind == OFL)
     if in_mix is not None:
         mix &= in_mix
@@ -171,7 +174,10 @@ def group_masks(
 
 
 def _score(
-    scores: ndarray, member: ndarray, rng: np.random.Generator, draws: SharedDraws | None
+    scores: ndarray,
+    member: ndarray,
+    rng: np.random.Generator,
+    draws: SharedDraws | None,
 ) -> Score:
     n_members = int(member.sum())
     values = {m.name: Estimate(m.value(scores, member)) for m in METRICS}

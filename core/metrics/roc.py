@@ -8,7 +8,8 @@ from numpy import ndarray
 
 def checked(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray]:
     """Convert to [n] float64 and [n] bool; ValueError for scores that cannot be judged."""
-    scores, member = np.asarray(scores, dtype=np.float64), np.asarray(member)
+    scores = np.asarray(scores, dtype=np.float64)
+    member = np.asarray(member)
     if scores.ndim != 1 or member.shape != scores.shape:
         raise ValueError(
             f"scores and member must be two vectors of one length, got {scores.shape} and "
@@ -35,7 +36,8 @@ def counts_by_value(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray,
     scores, member = checked(scores, member)
     values, group = np.unique(scores, return_inverse=True)
     members = np.bincount(group[member], minlength=len(values))
-    return values, members, np.bincount(group[~member], minlength=len(values))
+    nonmembers = np.bincount(group[~member], minlength=len(values))
+    return values, members, nonmembers
 
 
 def allowed_false_positives(n_nonmembers: int, fpr: float) -> int:
@@ -69,8 +71,10 @@ def roc_curve(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndarr
     Point 0 is (0, 0) at threshold +inf; point j flags scores >= thresholds[j].
     """
     values, members, nonmembers = counts_by_value(scores, member)
-    fp, tp = (np.concatenate([[0], np.cumsum(c[::-1])]) for c in (nonmembers, members))
-    return fp / fp[-1], tp / tp[-1], np.concatenate([[np.inf], values[::-1]])
+    false = np.concatenate([[0], np.cumsum(nonmembers[::-1])])
+    true = np.concatenate([[0], np.cumsum(members[::-1])])
+    thresholds = np.concatenate([[np.inf], values[::-1]])
+    return false / false[-1], true / true[-1], thresholds
 
 
 def advantage(scores: ndarray, member: ndarray) -> float:
@@ -117,9 +121,11 @@ def tpr_at_fpr(scores: ndarray, member: ndarray, fpr: float) -> float:
     if not 0 < fpr <= 1:
         raise ValueError(f"fpr must be in (0, 1], got {fpr}")
     _, members, nonmembers = counts_by_value(scores, member)
-    false, true = np.cumsum(nonmembers[::-1]), np.cumsum(members[::-1])
+    false = np.cumsum(nonmembers[::-1])
+    true = np.cumsum(members[::-1])
     allowed = false <= allowed_false_positives(int(nonmembers.sum()), fpr)
-    return float(np.where(allowed, true, 0).max() / members.sum())
+    largest = np.where(allowed, true, 0).max()
+    return float(largest / members.sum())
 
 
 # --- covariance of areas --------------------------------------------------------------------------
@@ -140,10 +146,13 @@ def auc_covariance(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray]:
 
 def covariance_of(of_members: ndarray, of_nonmembers: ndarray) -> ndarray:
     """[V, V] covariance of AUCs from their :func:`placements`; ValueError below 2 of a class."""
-    members, nonmembers = of_members.shape[1], of_nonmembers.shape[1]
+    members = of_members.shape[1]
+    nonmembers = of_nonmembers.shape[1]
     if min(members, nonmembers) < 2:
         raise ValueError("a covariance needs at least 2 members and 2 non-members")
-    return np.atleast_2d(np.cov(of_members) / members + np.cov(1 - of_nonmembers) / nonmembers)
+    member_part = np.cov(of_members) / members
+    nonmember_part = np.cov(1 - of_nonmembers) / nonmembers
+    return np.atleast_2d(member_part + nonmember_part)
 
 
 def placements(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndarray]:
@@ -164,6 +173,7 @@ def placements(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndar
         np.ascontiguousarray(ranks[:, mask] - rankdata(rows[:, mask], axis=1))
         for mask in (member, ~member)
     )
-    members, nonmembers = below.shape[1], members_below.shape[1]
+    members = below.shape[1]
+    nonmembers = members_below.shape[1]
     aucs = below.sum(axis=1) / (members * nonmembers)
     return aucs, below / nonmembers, members_below / members

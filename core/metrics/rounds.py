@@ -47,7 +47,10 @@ class RoundReport:
 
 
 def round_report(
-    scores: ndarray, member: ndarray, rng: Generator, shuffles: int = 20
+    scores: ndarray,
+    member: ndarray,
+    rng: Generator,
+    shuffles: int = 20,
 ) -> RoundReport:
     """Last, calibrated and best round of ``scores`` [R, n] against ``member`` [n].
 
@@ -132,7 +135,8 @@ def _by_round(rounds: ndarray, memberships: ndarray) -> tuple[ndarray, ndarray]:
         if nonmembers >= TF01_MIN_NONMEMBERS:
             true = ranking.true_positives(memberships)
             allowed = ranking.called - true <= allowed_false_positives(nonmembers, TF01_FPR)
-            tf01s[:, r] = 100 * (np.where(allowed, true, 0).max(axis=1) / members)
+            largest = np.where(allowed, true, 0).max(axis=1)
+            tf01s[:, r] = 100 * (largest / members)
     return aucs, tf01s
 
 
@@ -150,7 +154,8 @@ class _Ranking(NamedTuple):
     def of(cls, row: ndarray) -> _Ranking:
         _, group, counts = np.unique(row, return_inverse=True, return_counts=True)
         ranks = (np.cumsum(counts) - (counts - 1) / 2)[group]
-        return cls(ranks, np.argsort(-group, kind="stable"), np.cumsum(counts[::-1]))
+        order = np.argsort(-group, kind="stable")
+        return cls(ranks, order, np.cumsum(counts[::-1]))
 
     def aucs(self, memberships: ndarray) -> ndarray:
         """[S] of memberships [S, n]; exact, since rank sums are."""
@@ -223,8 +228,9 @@ def decision_report(
 
 def _accuracy(called: ndarray, member: ndarray) -> ndarray:
     """[R] balanced accuracy of decisions [R, n]."""
-    sides = called[:, member].mean(axis=1), (~called[:, ~member]).mean(axis=1)
-    return np.asarray((sides[0] + sides[1]) / 2)
+    recall = called[:, member].mean(axis=1)
+    specificity = (~called[:, ~member]).mean(axis=1)
+    return np.asarray((recall + specificity) / 2)
 
 
 def _rates(prefix: str, called: ndarray, member: ndarray) -> dict[str, Any]:
@@ -243,7 +249,8 @@ def _calibrated_rates(called: ndarray, member: ndarray, rng: Generator) -> dict[
     first = _half(member, rng)
     if first is None:
         return dict.fromkeys(f"calibrated_{name}" for name in ("accuracy", "precision", "recall"))
-    chosen = int(np.argmax(_accuracy(called[:, first], member[first])))
+    accuracies = _accuracy(called[:, first], member[first])
+    chosen = int(np.argmax(accuracies))
     return _rates("calibrated", called[chosen][~first], member[~first])
 
 
@@ -320,7 +327,12 @@ def _counted(kind: ndarray) -> ndarray:
     return np.asarray(kind != EXCLUDED)
 
 
-def _shuffled(counted: ndarray, members: int, rng: Generator, n: int) -> ndarray:
+def _shuffled(
+    counted: ndarray,
+    members: int,
+    rng: Generator,
+    n: int,
+) -> ndarray:
     """[n, m] bool: shuffled memberships of the m candidates that count, ``members`` in each.
 
     A shuffle orders all candidates, so that excluded ones do not change the order of the others.
@@ -336,8 +348,10 @@ def _largest(rounds: ndarray, flags: ndarray) -> tuple[ndarray, ndarray]:
     """(AUC [S], advantage [S]): largest over ``rounds`` [R, m] under each of the memberships
     ``flags`` [S, m], all of one size.
     """
-    members, m = int(flags[0].sum()), flags.shape[1]
-    aucs, gaps = np.zeros(len(flags)), np.zeros(len(flags), np.int64)
+    members = int(flags[0].sum())
+    m = flags.shape[1]
+    aucs = np.zeros(len(flags))
+    gaps = np.zeros(len(flags), np.int64)
     step = max(1, _CHUNK // m)
     for ranking in map(_Ranking.of, rounds):
         for start in range(0, len(flags), step):

@@ -61,7 +61,8 @@ def _error_of_mean(differences: Sequence[ndarray], rng: np.random.Generator, n: 
 
 
 def _difference(defended: ndarray, undefended: ndarray) -> ndarray:
-    a, b = np.asarray(defended), np.asarray(undefended)
+    a = np.asarray(defended)
+    b = np.asarray(undefended)
     if a.ndim != 1 or a.shape != b.shape or not len(a):
         raise ValueError(
             f"two vectors over the same test samples are needed, got {a.shape} and {b.shape}"
@@ -95,7 +96,8 @@ def hypervolume(points: ndarray) -> float:
     """
     p = _checked(points)
     p = p[(p < 1).all(axis=1)]
-    area, ceiling = 0.0, 1.0
+    area = 0.0
+    ceiling = 1.0
     for x, y in p[np.lexsort((p[:, 1], p[:, 0]))]:
         if y < ceiling:
             area += (1 - x) * (ceiling - y)

@@ -87,7 +87,9 @@ class ResNet18(_ResNet):
     Raises ``UserError`` for anything but images of at least 8 x 8.
     """
 
-    name, widths, blocks = "resnet18", (64, 128, 256, 512), 2
+    name = "resnet18"
+    widths = (64, 128, 256, 512)
+    blocks = 2
 
     class Params(Base):
         groups: Literal[1, 2, 4, 8, 16, 32, 64] = Field(32, description="groups of every GroupNorm")
@@ -168,7 +170,7 @@ class WideResNet16x4(Model):
     def _block(self, width: int, wider: int, stride: int) -> Residual:
         body = [*self._before(width), nn.Conv2d(width, wider, 3, padding=1)]
         body += [*self._before(wider), nn.Conv2d(wider, wider, 3, stride, padding=1)]
-        skip: list[nn.Module] = []
+        skip = []
         if width != wider:
             skip = [*self._before(width), nn.Conv2d(width, wider, 1, stride)]
         return Residual(nn.Sequential(*body), nn.Sequential(*skip))

@@ -47,7 +47,7 @@ class GlobalMax(nn.Module):
 
 def dense(*widths: int, activation: type[nn.Module] = nn.ReLU) -> list[nn.Module]:
     """Return linear layers from each width to the next, with the activation between them."""
-    layers: list[nn.Module] = []
+    layers = []
     for width, wider in pairwise(widths):
         layers += [nn.Linear(width, wider), activation()]
     return layers[:-1]
@@ -137,7 +137,7 @@ class SmallCNN(Model):
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
         require_images("cnn-small", input_shape, 4)
         channels, height, width = input_shape
-        layers: list[nn.Module] = []
+        layers = []
         for wider in (self.params.channels, 2 * self.params.channels):
             conv = nn.Conv2d(channels, wider, 3, padding=1)
             layers += [conv, nn.GroupNorm(4, wider), nn.ReLU(), nn.MaxPool2d(2)]
@@ -280,10 +280,11 @@ class _VGG(Model):
         )
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-        divide, shrinks = self.params.divide, 2 ** len(_VGG_WIDTHS)
+        divide = self.params.divide
+        shrinks = 2 ** len(_VGG_WIDTHS)
         require_images(self.name, input_shape, shrinks)
         channels, height, width = input_shape
-        layers: list[nn.Module] = []
+        layers = []
         for wider, depth in zip(_VGG_WIDTHS, self.depths, strict=True):
             for remaining in reversed(range(depth)):
                 layers += convolution(channels, wider // divide, 3, padding=1, pool=remaining == 0)

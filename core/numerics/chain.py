@@ -46,7 +46,12 @@ class Chain:
     :meth:`of_clients` serves this model.
     """
 
-    def __init__(self, flat: FlatModel, links: list[Link], grads: Tensor) -> None:
+    def __init__(
+        self,
+        flat: FlatModel,
+        links: list[Link],
+        grads: Tensor,
+    ) -> None:
         self._module = flat.module
         self._task = flat.task
         self._links = links
@@ -93,31 +98,39 @@ class Chain:
     @torch.no_grad()
     def backward(self, g: Tensor) -> None:
         """Fill the parameters' gradients from that of the last logits, [B, C]."""
-        links = _trained(self._links)
-        for link in reversed(links):
-            g = link.backward(g, link is not links[0])
+        first, *further = _trained(self._links)
+        for link in reversed(further):
+            g = link.backward(g, True)
+        first.backward(g, False)
 
     def gradient(self, x: Tensor, target: Tensor) -> None:
         """Fill them with those of the mean loss on ``x`` [B, ...] and ``target`` [B, ...]."""
         weight = 1 / max(len(x), 1)
-        self.backward(self._task.output_gradient(self.forward(x), target, weight))
+        g = self._task.output_gradient(self.forward(x), target, weight)
+        self.backward(g)
 
     @unfilled()
     @torch.no_grad()
-    def clipped(self, x: Tensor, target: Tensor, weight: Tensor, bound: float) -> None:
+    def clipped(
+        self,
+        x: Tensor,
+        target: Tensor,
+        weight: Tensor,
+        bound: float,
+    ) -> None:
         """Fill them with the sum over the samples of ``weight`` times the loss's gradient, clipped
         to the L2 norm ``bound``; of linear layers only. See ``gradients.clipped_gradient``.
         """
         logits = self.forward(x)
-        g = self._task.output_gradient(logits, target, weight)
-        linear = [
-            (link, g, link.squares(g))
-            for link, g in _descending(self._links, g)
-            if isinstance(link, LinearLink)
-        ]
-        squares = sum((of_layer for _, _, of_layer in linear), torch.zeros(()))
+        last = self._task.output_gradient(logits, target, weight)
+        linear = []
+        squares = torch.zeros(())
+        for link, g in _descending(self._links, last):
+            if isinstance(link, LinearLink):
+                linear.append((link, g))
+                squares = squares + link.squares(g)
         factors = clip_factors(squares, bound).to(logits)[..., None]
-        for link, g, _ in linear:
+        for link, g in linear:
             link.backward(g * factors, False)
 
 
@@ -140,14 +153,16 @@ def walked(
     links = links_of(module, grads, x.dim() == 2)
     if links is None:
         return None
-    g = task.output_gradient(_forward(module, links, x), target, 1.0)
+    outputs = _forward(module, links, x)
+    g = task.output_gradient(outputs, target, 1.0)
     pairs = [(link, g) for link, g in _descending(links, g) if link.grads]
     return [(link.layer, link.input, g) for link, g in reversed(pairs)]
 
 
 def _trained(links: list[Link]) -> list[Link]:
     """The links from the first one with parameters on."""
-    return links[next(i for i, link in enumerate(links) if link.grads) :]
+    first = next(i for i, link in enumerate(links) if link.grads)
+    return links[first:]
 
 
 def _descending(links: list[Link], g: Tensor) -> Iterator[tuple[Link, Tensor]]:
@@ -167,7 +182,7 @@ def links_of(module: nn.Module, grads: Mapping[int, Tensor], rows: bool) -> list
     layers = _layers(module)
     if layers is None or not grads or len(set(layers)) < len(layers):
         return None
-    links: list[Link] = []
+    links = []
     fresh = False
     ids = []
     for layer in _pooled_first(layers):
@@ -245,7 +260,12 @@ class Graph:
     logits.
     """
 
-    def __init__(self, module: nn.Module, trainable: list[nn.Parameter], x: Tensor) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        trainable: list[nn.Parameter],
+        x: Tensor,
+    ) -> None:
         self._module = module
         self._trainable = trainable
         self._x = x
@@ -261,7 +281,8 @@ class Graph:
         create_graph = torch.is_grad_enabled()  # where the plugin asked for it
         with torch.enable_grad():
             logits = self._module(self._x)
-        return list(torch.autograd.grad(logits, self._trainable, g, create_graph=create_graph))
+        gradients = torch.autograd.grad(logits, self._trainable, g, create_graph=create_graph)
+        return list(gradients)
 
 
 class _Logits(torch.autograd.Function):

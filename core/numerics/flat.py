@@ -36,7 +36,8 @@ def norms(rows: Tensor) -> Tensor:
     else:
         lengths = _blockwise(rows)
     low = math.sqrt(_TINY * rows.shape[1])
-    odd = ~((lengths > low) & (lengths < math.inf))  # squares outside float32's range, or NaN
+    ordinary = (lengths > low) & (lengths < math.inf)
+    odd = ~ordinary  # squares outside float32's range, or NaN
     if bool(odd.any()):
         lengths[odd] = _exactly(rows[odd])
     return lengths
@@ -55,9 +56,11 @@ def clip_factors(squares: Tensor, bound: float) -> Tensor:
 def _blockwise(rows: Tensor) -> Tensor:
     end = rows.shape[1] // _BLOCK * _BLOCK
     blocks = rows[:, :end].unflatten(1, (-1, _BLOCK))
-    total = torch.linalg.vector_norm(blocks, dim=2).double().square_().sum(dim=1)
+    lengths = torch.linalg.vector_norm(blocks, dim=2).double()
+    total = lengths.square_().sum(dim=1)
     if end < rows.shape[1]:
-        total += torch.linalg.vector_norm(rows[:, end:], dim=1).double().square_()
+        last = torch.linalg.vector_norm(rows[:, end:], dim=1).double()
+        total += last.square_()
     return total.sqrt_()
 
 
@@ -73,7 +76,8 @@ def mean_counts(weights: Tensor, counts: Tensor) -> Tensor:
     nearest integer; exact where all rows agree.
     """
     first = counts[0]
-    return first + (weights.double() @ (counts - first).double()).round().long()
+    differences = (counts - first).double()
+    return first + (weights.double() @ differences).round().long()
 
 
 # --- models ---------------------------------------------------------------------------------------
@@ -135,7 +139,12 @@ class FlatModel:
     parameters only; the elements of all other buffers travel as int64.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device, task: Task = DEFAULT_TASK) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        device: torch.device,
+        task: Task = DEFAULT_TASK,
+    ) -> None:
         self.module = module.to(device)
         self.task = task
         self.trainable = [p for p in module.parameters() if p.requires_grad]
@@ -146,7 +155,8 @@ class FlatModel:
             params = torch.cat([p.reshape(-1) for p in self.trainable])
             floats = [b.reshape(-1) for b in self._floating]
             self.buffers = torch.cat(floats or [params.new_zeros(0)])
-        for b, part in zip(self._floating, _parts(self.buffers, self._floating), strict=True):
+        parts = _parts(self.buffers, self._floating)
+        for b, part in zip(self._floating, parts, strict=True):
             b.data = part.view_as(b)
         self._own = self.row(params, torch.zeros_like(params))
         self.show_own()
@@ -163,11 +173,16 @@ class FlatModel:
         """Let the module hold ``state``, which stays unchanged."""
         self.params.copy_(state.params)
         self.buffers.copy_(state.buffers)
-        for b, part in zip(self._integers, _parts(state.counts, self._integers), strict=True):
+        parts = _parts(state.counts, self._integers)
+        for b, part in zip(self._integers, parts, strict=True):
             b.copy_(part.view_as(b))
 
     def rows(
-        self, x: Tensor, y: Tensor, purpose: Purpose, generator: torch.Generator | None = None
+        self,
+        x: Tensor,
+        y: Tensor,
+        purpose: Purpose,
+        generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Inputs and target of samples; see :func:`task_rows`."""
         return task_rows(self.module, self.task, x, y, purpose, generator)
@@ -177,15 +192,14 @@ class FlatModel:
         """Logits [n, C] of ``state`` in eval mode; leaves it loaded and eval mode on."""
         self.load(state)
         self.module.eval()
-        return torch.cat([self.module(part) for part in x.split(EVALUATION_CHUNK)])
+        chunks = x.split(EVALUATION_CHUNK)
+        return torch.cat([self.module(chunk) for chunk in chunks])
 
     def views(self, rows: Tensor) -> list[Tensor]:
         """Each trainable tensor in ``rows`` [..., P], as [..., *shape]."""
         parts = rows.split([p.numel() for p in self.trainable], dim=-1)
-        return [
-            part.view(rows.shape[:-1] + p.shape)
-            for p, part in zip(self.trainable, parts, strict=True)
-        ]
+        pairs = zip(self.trainable, parts, strict=True)
+        return [part.view(rows.shape[:-1] + p.shape) for p, part in pairs]
 
     def row(self, params: Tensor, grad: Tensor) -> ModuleVectors:
         """``params`` [P] and ``grad`` [P] for :meth:`show`."""

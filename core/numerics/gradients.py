@@ -90,7 +90,10 @@ class _Layers:
                 yield s, [(*plan[layer], layer, a, b) for layer, a, b in gradients]
 
     def _gradients(
-        self, plan: Collection[Module], x: Tensor, target: Tensor
+        self,
+        plan: Collection[Module],
+        x: Tensor,
+        target: Tensor,
     ) -> list[tuple[Module, Tensor, Tensor]] | None:
         """Each layer, its input and the gradient at its output; None where a layer is called twice,
         or its rows are moved.
@@ -190,7 +193,11 @@ def _layer_wise_features(
 
 
 def _sample_wise_features(
-    model: Module, x: Tensor, y: Tensor, updates: Tensor, task: Task
+    model: Module,
+    x: Tensor,
+    y: Tensor,
+    updates: Tensor,
+    task: Task,
 ) -> tuple[Tensor, Tensor]:
     """Products [M, n] and squares [n] from gradients themselves, within the memory budget."""
     dot = [updates.new_zeros(len(updates), 0)]
@@ -202,7 +209,11 @@ def _sample_wise_features(
 
 
 def _mean_gradients(
-    model: Module, x: Tensor, y: Tensor, views: int, task: Task
+    model: Module,
+    x: Tensor,
+    y: Tensor,
+    views: int,
+    task: Task,
 ) -> Iterator[Tensor]:
     """Gradients [n, P] of samples, means over their ``views``, within the memory budget."""
     size = sum(p.numel() for p in trainable_of(model))
@@ -281,10 +292,15 @@ def clipped_gradient(
     return total
 
 
-def _add_clipped(layers: list[Layer], bound: float, views: int, total: Tensor) -> None:
+def _add_clipped(
+    layers: list[Layer],
+    bound: float,
+    views: int,
+    total: Tensor,
+) -> None:
     """Add the clipped gradients of one slice to ``total``, of which the layers' parts are views."""
     sums = [rule(layer, a, b, views, into) for rule, into, layer, a, b in layers]
-    squares = reduce(torch.add, (part.sq for part in sums))  # of sums over views
+    squares = reduce(torch.add, [part.sq for part in sums])  # of sums over views
     factors = clip_factors(squares, views * bound).to(total) / views
     for part in sums:
         part.add(factors)

@@ -41,7 +41,12 @@ class Directions:
     bias: Tensor | None
 
 
-def linear(layer: nn.Linear, a: Tensor, b: Tensor, u: Directions) -> Contribution:
+def linear(
+    layer: nn.Linear,
+    a: Tensor,
+    b: Tensor,
+    u: Directions,
+) -> Contribution:
     """Contribution from ``a`` [n, *rows, d] and ``b`` [n, *rows, p]. With one row a sample, neither
     g nor an [n, M, p] is built.
     """
@@ -53,7 +58,8 @@ def linear(layer: nn.Linear, a: Tensor, b: Tensor, u: Directions) -> Contributio
     dot = torch.empty(len(u.weight), len(a), dtype=a.dtype, device=a.device)
     for k, w in enumerate(u.weight):  # b_i^T U_k a_i
         torch.sum((a @ w.T).mul_(b), dim=1, out=dot[k])
-    return _add((dot, _norm2(a) * _norm2(b)), bias)
+    sq = _norm2(a) * _norm2(b)
+    return _add((dot, sq), bias)
 
 
 def _linear_rows(a: Tensor, b: Tensor, u: Directions) -> Contribution:
@@ -63,12 +69,19 @@ def _linear_rows(a: Tensor, b: Tensor, u: Directions) -> Contribution:
 
     def outer(s: slice) -> Contribution:
         # n=samples t=rows p=outputs d=inputs: g = sum_t b_t a_t^T
-        return _contract((b[s].mT @ a[s]).flatten(1), u.weight)
+        g = b[s].mT @ a[s]
+        return _contract(g.flatten(1), u.weight)
 
-    return _add(_sliced(outer, a, a.shape[2] * b.shape[2]), bias)
+    weight = _sliced(outer, a, a.shape[2] * b.shape[2])
+    return _add(weight, bias)
 
 
-def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, u: Directions) -> Contribution:
+def conv2d(
+    layer: nn.Conv2d,
+    a: Tensor,
+    b: Tensor,
+    u: Directions,
+) -> Contribution:
     """Contribution from ``a`` [n, c, h, w] and ``b`` [n, p, h', w']: g = B A^T with A the unfolded
     input, group by group.
     """
@@ -81,20 +94,29 @@ def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, u: Directions) -> Contributio
     def outer(s: slice) -> Contribution:
         columns = unfold(a[s], layer.kernel_size, dilation=layer.dilation, stride=layer.stride)
         columns = columns.unflatten(1, (layer.groups, -1))  # [n, groups, kernel*c/groups, T]
-        return _contract((b[s] @ columns.mT).flatten(1), u.weight)
+        g = b[s] @ columns.mT
+        return _contract(g.flatten(1), u.weight)
 
     column = layer.in_channels * math.prod(layer.kernel_size)
-    return _add(_sliced(outer, a, layer.weight.numel() + column * b.shape[3]), bias)
+    size = layer.weight.numel() + column * b.shape[3]
+    return _add(_sliced(outer, a, size), bias)
 
 
 def padded(layer: nn.Conv2d, a: Tensor) -> Tensor:
     """The input as the kernel sees it, whatever the padding's size and mode."""
     sides = layer._reversed_padding_repeated_twice  # torch's own, of 'same' lopsided
+    if not any(sides):
+        return a
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    return pad(a, sides, mode=mode) if any(sides) else a
+    return pad(a, sides, mode=mode)
 
 
-def affine(layer: Any, a: Tensor, b: Tensor, u: Directions) -> Contribution:
+def affine(
+    layer: Any,
+    a: Tensor,
+    b: Tensor,
+    u: Directions,
+) -> Contribution:
     """Contribution of a norm; batch norm: with running statistics."""
     scale, shift = affine_rows(layer, a, b)
     return _add(_contract(scale, u.weight), _contract(shift, u.bias))
@@ -140,19 +162,24 @@ def _add(one: Contribution, two: Contribution) -> Contribution:
 
 def _sliced(work: Callable[[slice], Contribution], a: Tensor, per_sample: int) -> Contribution:
     """``work`` on slices of the samples on the first axis of ``a``, each within the budget."""
-    step = max(LEAST, BUDGET.get(a.device.type, 2**24) // max(per_sample, 1))
+    budget = BUDGET.get(a.device.type, 2**24)
+    step = max(LEAST, budget // max(per_sample, 1))
     parts = [work(slice(i, i + step)) for i in range(0, len(a), step)]
-    return torch.cat([dot for dot, _ in parts], dim=1), torch.cat([sq for _, sq in parts])
+    dots, squares = zip(*parts, strict=True)
+    return torch.cat(dots, dim=1), torch.cat(squares)
 
 
+NORMS: tuple[type[nn.Module], ...] = (
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+)
 HANDLERS: dict[type[nn.Module], Callable[..., Contribution]] = {
     nn.Linear: linear,
     nn.Conv2d: conv2d,
-    nn.GroupNorm: affine,
-    nn.LayerNorm: affine,
-    nn.BatchNorm1d: affine,
-    nn.BatchNorm2d: affine,
-    nn.BatchNorm3d: affine,
+    **dict.fromkeys(NORMS, affine),
 }
 
 
@@ -162,8 +189,9 @@ def has_plain_formula(layer: nn.Module) -> bool:
     The exact type counts (a subclass may compute something else), as do re-parametrisations and
     foreign hooks.
     """
-    named = layer._parameters.keys() <= {"weight", "bias"}
-    return type(layer) in HANDLERS and named and not has_hooks(layer)
+    if type(layer) not in HANDLERS or has_hooks(layer):
+        return False
+    return layer._parameters.keys() <= {"weight", "bias"}
 
 
 def has_hooks(layer: nn.Module) -> bool:
@@ -177,10 +205,15 @@ def has_hooks(layer: nn.Module) -> bool:
     return any(hooks) or "forward" in vars(layer) or _has_any_global_hook()
 
 
-def has_samples_first(layer: nn.Module, a: Tensor, out: Tensor, n: int) -> bool:
+def has_samples_first(
+    layer: nn.Module,
+    a: Tensor,
+    out: Tensor,
+    n: int,
+) -> bool:
     """Whether input and output have n samples on an axis of their own, the first."""
     if isinstance(layer, nn.LayerNorm):
         axes = 1 + len(layer.normalized_shape)
     else:
         axes = 4 if isinstance(layer, nn.Conv2d) else 2
-    return a.dim() >= axes and len(a) == n and len(out) == n
+    return a.dim() >= axes and len(a) == len(out) == n

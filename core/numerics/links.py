@@ -34,7 +34,12 @@ class Link(ABC):
     """of the last ``forward``, of a layer with parameters"""
 
     def __init__(
-        self, layer: nn.Module, values: Tensors, grads: Tensors, fresh: bool, clients: bool = False
+        self,
+        layer: nn.Module,
+        values: Tensors,
+        grads: Tensors,
+        fresh: bool,
+        clients: bool = False,
     ) -> None:
         self.layer = layer
         self.values = values
@@ -111,10 +116,8 @@ class LinearLink(Link):
         """Squared norm [..., B] float64 of each sample's gradient, |g|^2 |x|^2 for the weight and
         |g|^2 for the bias (Goodfellow, arXiv 1510.01799).
         """
-        x2, g2 = (
-            torch.linalg.vector_norm(t, dim=-1, dtype=torch.float64).square_()
-            for t in (self.input, g)
-        )
+        x2 = torch.linalg.vector_norm(self.input, dim=-1, dtype=torch.float64).square_()
+        g2 = torch.linalg.vector_norm(g, dim=-1, dtype=torch.float64).square_()
         return x2.add_(1).mul_(g2)
 
 
@@ -124,7 +127,8 @@ class AtOnce(Link):
     _weight: Tensor | None
 
     def backward(self, g: Tensor, deeper: bool) -> Tensor:
-        below, *gradients = self._kernel(g, [deeper, *(grad is not None for grad in self.grads)])
+        mask = [deeper, *(grad is not None for grad in self.grads)]
+        below, *gradients = self._kernel(g, mask)
         for grad, gradient in zip(self.grads, gradients, strict=True):
             if grad is not None:
                 grad.copy_(gradient)
@@ -145,7 +149,8 @@ class Conv2dLink(AtOnce):
 
     def forward(self, x: Tensor) -> Tensor:
         layer: nn.Conv2d = self.layer  # type: ignore[assignment]
-        self.input, (self._weight, bias) = x, self.values
+        self.input = x
+        self._weight, bias = self.values
         assert self._weight is not None
         padding: list[int] = list(layer.padding)  # type: ignore[arg-type]
         self._how = list(layer.stride), padding, list(layer.dilation)
@@ -166,7 +171,8 @@ class GroupNormLink(AtOnce):
 
     def forward(self, x: Tensor) -> Tensor:
         layer: nn.GroupNorm = self.layer  # type: ignore[assignment]
-        self.input, (self._weight, bias) = x, self.values
+        self.input = x
+        self._weight, bias = self.values
         self._sizes = x.shape[0], x.shape[1], x[0, 0].numel()
         out, self._mean, self._rstd = torch.native_group_norm(
             x, self._weight, bias, *self._sizes, layer.num_groups, layer.eps

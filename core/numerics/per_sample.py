@@ -22,7 +22,12 @@ from fedbench.core.words import error_text, one_line
 _refusals: WeakKeyDictionary[Module, dict[bool, str]] = WeakKeyDictionary()
 
 
-def per_sample_gradients(model: Module, x: Tensor, y: Tensor, task: Task = DEFAULT_TASK) -> Tensor:
+def per_sample_gradients(
+    model: Module,
+    x: Tensor,
+    y: Tensor,
+    task: Task = DEFAULT_TASK,
+) -> Tensor:
     """Gradients [B, P] of the loss of each row at the model's current parameters, in its current
     mode.
 
@@ -72,18 +77,29 @@ def trainable_of(model: Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def _at_once(model: Module, x: Tensor, y: Tensor, task: Task) -> Tensor:
+def _at_once(
+    model: Module,
+    x: Tensor,
+    y: Tensor,
+    task: Task,
+) -> Tensor:
     params = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
     def loss(params: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
         outputs = functional_call(model, params, (sample.unsqueeze(0),))
         return task.loss(outputs, label.unsqueeze(0))
 
-    grads = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")(params, x, y)
+    gradients_of = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
+    grads = gradients_of(params, x, y)
     return torch.cat([grads[name].flatten(1) for name in params], dim=1)
 
 
-def _one_by_one(model: Module, x: Tensor, y: Tensor, task: Task) -> Tensor:
+def _one_by_one(
+    model: Module,
+    x: Tensor,
+    y: Tensor,
+    task: Task,
+) -> Tensor:
     trainable = trainable_of(model)
     out = trainable[0].new_empty(len(x), sum(p.numel() for p in trainable))
     # cuDNN's recurrent layers have no backward pass in eval mode; torch's own kernels have one
@@ -112,8 +128,8 @@ def refuse_batch_statistics(model: Module) -> None:
         if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
             raise BatchStatistics(
                 f"layer '{name}' ({type(layer).__name__}) normalises by batch statistics, so no "
-                "sample has a "
-                "gradient of its own: use eval mode with running statistics, or GroupNorm"
+                "sample has a gradient of its own: use eval mode with running statistics, or "
+                "GroupNorm"
             )
 
 
@@ -138,7 +154,12 @@ def set_random_state(state: RandomState) -> None:
 
 
 @torch.no_grad()
-def gradient_rows(model: Module, x: Tensor, y: Tensor, task: Task = DEFAULT_TASK) -> Tensor:
+def gradient_rows(
+    model: Module,
+    x: Tensor,
+    y: Tensor,
+    task: Task = DEFAULT_TASK,
+) -> Tensor:
     """Per-sample gradients [B, P] of ``x`` [B, *input] and ``y`` [B, ...], to rounding those of
     ``per_sample_gradients``, to which models that are no chain of layers are left.
 
@@ -153,16 +174,22 @@ def gradient_rows(model: Module, x: Tensor, y: Tensor, task: Task = DEFAULT_TASK
             return per_sample_gradients(model, x, y, task)
         sizes = [p.numel() for p in model.parameters()]
         out = x.new_empty(len(x), sum(sizes), dtype=layers[0][2].dtype)
-        parts = zip(model.parameters(), out.split(sizes, dim=1), strict=True)
-        into = {id(p): part for p, part in parts}
+        parts = out.split(sizes, dim=1)
+        into = {id(p): part for p, part in zip(model.parameters(), parts, strict=True)}
         for layer, a, b in layers:
             _fill_weight(layer, a, b, into[id(layer.weight)])
             if layer.bias is not None:
-                into[id(layer.bias)].copy_(b if b.dim() == 2 else b.flatten(2).sum(2))
+                bias = b if b.dim() == 2 else b.flatten(2).sum(2)
+                into[id(layer.bias)].copy_(bias)
         return out
 
 
-def _fill_weight(layer: Any, a: Tensor, b: Tensor, weight: Tensor) -> None:
+def _fill_weight(
+    layer: Any,
+    a: Tensor,
+    b: Tensor,
+    weight: Tensor,
+) -> None:
     if isinstance(layer, nn.Linear):
         torch.mul(b[:, :, None], a[:, None], out=weight.unflatten(1, layer.weight.shape))
     elif isinstance(layer, nn.Conv2d):

@@ -9,7 +9,12 @@ import hashlib
 import numpy as np
 
 
-def key_for(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
+def key_for(
+    seed: int,
+    purpose: str,
+    round: int = 0,
+    client: int = 0,
+) -> int:
     """A 64-bit integer key: equal arguments give equal keys on every machine, different ones
     independent streams.
     """
@@ -17,6 +22,11 @@ def key_for(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
-def numpy_rng(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
+def numpy_rng(
+    seed: int,
+    purpose: str,
+    round: int = 0,
+    client: int = 0,
+) -> np.random.Generator:
     """numpy generator of that key."""
     return np.random.Generator(np.random.Philox(key_for(seed, purpose, round, client)))

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import unfold
 from torch.nn.grad import conv2d_weight
 
-from fedbench.core.numerics.layers import Directions, affine_rows, padded
+from fedbench.core.numerics.layers import NORMS, Directions, affine_rows, padded
 
 # elements of one layer's per-sample gradients that are kept, or held at once: 64 MiB in float32
 KEPT = 2**24
@@ -40,7 +40,13 @@ class Part(NamedTuple):
     """adds sum_i c_i g_i, for c [n], to what the rule was to add ``into``"""
 
 
-def linear(layer: nn.Linear, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
+def linear(
+    layer: nn.Linear,
+    a: Tensor,
+    b: Tensor,
+    views: int,
+    into: Directions,
+) -> Part:
     """Contribution from ``a`` [n * views, *rows, d] and ``b`` [n * views, *rows, p]: g = sum_t b_t
     a_t^T over all rows of a sample.
     """
@@ -51,14 +57,19 @@ def linear(layer: nn.Linear, a: Tensor, b: Tensor, views: int, into: Directions)
     shift = _kept(b.sum(1), into.bias)
     if into.weight is None:
         return shift
-    weight, (n, t, d), p = into.weight, a.shape, b.shape[2]
+    weight = into.weight
+    n, t, d = a.shape
+    p = b.shape[2]
 
     def add(c: Tensor) -> None:
-        weight.addmm_((b * c[:, None, None]).flatten(0, 1).T, a.flatten(0, 1))
+        scaled = (b * c[:, None, None]).flatten(0, 1)
+        weight.addmm_(scaled.T, a.flatten(0, 1))
 
     if _ghost_is_less(t, d, p):
-        return _both(Part(_ghost(a, b), add), shift)
-    return _both(_instantiated(lambda s: b[s].mT @ a[s], n, weight, add), shift)
+        product = Part(_ghost(a, b), add)
+    else:
+        product = _instantiated(lambda s: b[s].mT @ a[s], n, weight, add)
+    return _both(product, shift)
 
 
 def _one_row(a: Tensor, b: Tensor, into: Directions) -> Part:
@@ -82,7 +93,13 @@ def _one_row(a: Tensor, b: Tensor, into: Directions) -> Part:
     return Part(sq, add)
 
 
-def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
+def conv2d(
+    layer: nn.Conv2d,
+    a: Tensor,
+    b: Tensor,
+    views: int,
+    into: Directions,
+) -> Part:
     """Contribution from ``a`` [n * views, c, h, w] and ``b`` [n * views, p, h', w']."""
     n = len(a) // views
     positions = views * math.prod(b.shape[2:])
@@ -104,9 +121,12 @@ def conv2d(layer: nn.Conv2d, a: Tensor, b: Tensor, views: int, into: Directions)
 
     column = math.prod(shape[1:])
     if _ghost_is_less(positions, column, shape[0] // layer.groups):
-        sq = _ghost(_columns(layer, a, views), _grouped(b.flatten(2), layer.groups, views))
-        return _both(Part(sq.unflatten(0, (n, -1)).sum(1), add), shift)
-    return _both(_instantiated(instances, n, weight, add), shift)
+        outputs = _grouped(b.flatten(2), layer.groups, views)
+        sq = _ghost(_columns(layer, a, views), outputs)
+        kernel = Part(sq.unflatten(0, (n, -1)).sum(1), add)
+    else:
+        kernel = _instantiated(instances, n, weight, add)
+    return _both(kernel, shift)
 
 
 def per_row_weights(layer: nn.Conv2d, a: Tensor, b: Tensor) -> Tensor:
@@ -117,16 +137,27 @@ def per_row_weights(layer: nn.Conv2d, a: Tensor, b: Tensor) -> Tensor:
     """
     if a.device.type == "cpu":
         n = len(a)
-        shape = (len(a) * layer.out_channels, *layer.weight.shape[1:])
-        rows = a.reshape(1, -1, *a.shape[2:]), shape, b.reshape(1, -1, *b.shape[2:])
-        return conv2d_weight(
-            *rows, stride=layer.stride, dilation=layer.dilation, groups=n * layer.groups
-        ).view(n, -1)
+        shape = (n * layer.out_channels, *layer.weight.shape[1:])
+        weights = conv2d_weight(
+            a.reshape(1, -1, *a.shape[2:]),
+            shape,
+            b.reshape(1, -1, *b.shape[2:]),
+            stride=layer.stride,
+            dilation=layer.dilation,
+            groups=n * layer.groups,
+        )
+        return weights.view(n, -1)
     outputs = _grouped(b.flatten(2), layer.groups, 1)
     return (outputs.mT @ _columns(layer, a, 1)).reshape(len(a), -1)
 
 
-def affine(layer: Any, a: Tensor, b: Tensor, views: int, into: Directions) -> Part:
+def affine(
+    layer: Any,
+    a: Tensor,
+    b: Tensor,
+    views: int,
+    into: Directions,
+) -> Part:
     """Contribution of a norm; batch norm: with running statistics."""
     scale, shift = (_by_view(rows, views) for rows in affine_rows(layer, a, b))
     return _both(_kept(scale, into.weight), _kept(shift, into.bias))
@@ -150,9 +181,10 @@ def _columns(layer: nn.Conv2d, a: Tensor, views: int) -> Tensor:
 
 def _grouped(rows: Tensor, groups: int, views: int) -> Tensor:
     """Rows [n * views, groups * w, t] as [n * groups, views * t, w]."""
-    rows = rows.unflatten(0, (-1, views)).unflatten(2, (groups, -1))
+    by_group = rows.unflatten(0, (-1, views)).unflatten(2, (groups, -1))
     # n=samples v=views g=groups w=width t=positions
-    return rows.permute(0, 2, 1, 4, 3).flatten(2, 3).flatten(0, 1)
+    ordered = by_group.permute(0, 2, 1, 4, 3)
+    return ordered.flatten(2, 3).flatten(0, 1)
 
 
 def _ghost_is_less(t: int, d: int, p: int) -> bool:
@@ -180,8 +212,11 @@ def _instantiated(
     """
     if n * weight.numel() <= KEPT:
         return _kept(make(slice(0, n)).reshape(n, -1), weight)
-    slices = _slices(n, weight.numel())
-    return Part(torch.cat([_squares(make(s).reshape(s.stop - s.start, -1)) for s in slices]), add)
+    squares = []
+    for s in _slices(n, weight.numel()):
+        n_rows = s.stop - s.start
+        squares.append(_squares(make(s).reshape(n_rows, -1)))
+    return Part(torch.cat(squares), add)
 
 
 def _kept(rows: Tensor, into: Tensor | None) -> Part:
@@ -217,9 +252,5 @@ def _slices(n: int, each: int) -> list[slice]:
 RULES: dict[type[nn.Module], Callable[..., Part]] = {
     nn.Linear: linear,
     nn.Conv2d: conv2d,
-    nn.GroupNorm: affine,
-    nn.LayerNorm: affine,
-    nn.BatchNorm1d: affine,
-    nn.BatchNorm2d: affine,
-    nn.BatchNorm3d: affine,
+    **dict.fromkeys(NORMS, affine),
 }

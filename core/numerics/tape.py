@@ -87,7 +87,10 @@ def _seeded(device: torch.device) -> Iterator[None]:
 
 
 def _reached(
-    model: Module, layers: Collection[Module], x: Tensor, generator: torch.Generator
+    model: Module,
+    layers: Collection[Module],
+    x: Tensor,
+    generator: torch.Generator,
 ) -> set[tuple[Module, int]] | None:
     """The (layer, i) where the gradient of sample i's logits reaches row i of the layer's output;
     None if it reaches another row.
@@ -107,12 +110,15 @@ def _reached(
 
 
 def _outputs(
-    model: Module, layers: Collection[Module], x: Tensor, generator: torch.Generator
+    model: Module,
+    layers: Collection[Module],
+    x: Tensor,
+    generator: torch.Generator,
 ) -> tuple[Tensor, list[tuple[Module, GradientEdge]]]:
     """Logits at random parameters, and the edge of each layer's output as returned, even if it is
     overwritten later.
     """
-    outputs: list[tuple[Module, GradientEdge]] = []
+    outputs = []
 
     def keep(layer: Module, args: tuple, out: Tensor) -> None:
         outputs.append((layer, get_gradient_edge(out)))
@@ -131,7 +137,8 @@ def drawn_parameters(model: Module, generator: torch.Generator) -> dict[str, Ten
     for name, p in model.named_parameters():
         if p.requires_grad:
             scale = p[0].numel() ** -0.5 if p.dim() > 1 and p.numel() else 1.0
-            drawn[name] = (scale * torch.randn(p.shape, generator=generator)).to(p).requires_grad_()
+            values = scale * torch.randn(p.shape, generator=generator)
+            drawn[name] = values.to(p).requires_grad_()
     return drawn
 
 
@@ -184,12 +191,11 @@ class Tape:
     def _record(self, layer: Module, args: tuple, out: Tensor) -> None:
         """Forward hook."""
         plain = len(args) == 1 and out.requires_grad and layer not in self.edges
-        if (
-            plain
-            and has_samples_first(layer, args[0], out, self.n)
-            and _one_dtype(layer, args[0], out)
-        ):
-            self.inputs[layer] = args[0].detach()
+        if plain:
+            a = args[0]
+            plain = has_samples_first(layer, a, out, self.n) and _one_dtype(layer, a, out)
+        if plain:
+            self.inputs[layer] = a.detach()
             self.edges[layer] = get_gradient_edge(out)
         else:
             self._plain = False

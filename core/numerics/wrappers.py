@@ -22,7 +22,12 @@ class Normalised(Module):
     others as bytes; ``module`` gets the same numbers. mean, std: one value a channel.
     """
 
-    def __init__(self, module: Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    def __init__(
+        self,
+        module: Module,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+    ) -> None:
         super().__init__()
         self.module = module
         # Not floating-point buffers: those travel with a client's upload and are averaged.
@@ -96,7 +101,8 @@ class TrainingForm(Module):
 
 def in_training_form(module: Module, precision: str, memory_format: str) -> Module:
     """``module`` as it trains in ``precision`` and ``memory_format``."""
-    bf16, channels_last = precision == "bf16", memory_format == "channels_last"
+    bf16 = precision == "bf16"
+    channels_last = memory_format == "channels_last"
     return TrainingForm(module, bf16, channels_last) if bf16 or channels_last else module
 
 

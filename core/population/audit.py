@@ -18,7 +18,8 @@ from fedbench.core.population.partition import Outsiders, Shards, Split
 
 Kind = Literal["client", "everybody", "group"]
 # codes in records; -1 and -2 are the global model and the coalition on the client axis
-_EVERYBODY, _FIRST_GROUP = -3, -10
+_EVERYBODY = -3
+_FIRST_GROUP = -10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,9 @@ class AuditSet:
 
     def in_mix(self) -> ndarray:
         """[n] bool: members and the non-members in the mix of outside and inside ones."""
-        return ~self.extra if len(self.extra) else np.ones(len(self.ids), bool)
+        if not len(self.extra):
+            return np.ones(len(self.ids), bool)
+        return ~self.extra
 
     def digest(self) -> str:
         """Hex sha256 of the ordered lists."""
@@ -139,10 +142,16 @@ def audit_set(
     """
     owners = np.arange(len(shards)) if peers is None else peers
     rng = numpy_rng(seed, "audit", client=client)
-    free, members, owner, inside = outsiders.ids, shards[client], client, IFL
+    free = outsiders.ids
+    members = shards[client]
+    owner = client
+    inside = IFL
     if absent:
-        members = rng.choice(free, min(len(members), len(free) // 2), replace=False)
-        free, owner, inside = np.setdiff1d(free, members), -1, EXCLUDED
+        size = min(len(members), len(free) // 2)
+        members = rng.choice(free, size, replace=False)
+        free = np.setdiff1d(free, members)
+        owner = -1
+        inside = EXCLUDED
     share = min(nonmembers // len(owners), len(free))
     n_outside = share if outside is None else min(outside, len(free))
     if n_outside < 1 or not len(members):
@@ -154,26 +163,29 @@ def audit_set(
     equal = rng.choice(free, share, replace=False)
     parts: list[Part] = [(members, MEMBER, owner), (equal[:n_outside], OFL, -1)]
     for k in owners[owners != client].tolist() if share else ():
-        drawn = rng.choice(shards[k], min(share, len(shards[k])), replace=False)
+        size = min(share, len(shards[k]))
+        drawn = rng.choice(shards[k], size, replace=False)
         parts.append((drawn, inside, k))
     mix = _shuffled(Target(kind="client", index=client), parts, rng)
     if n_outside <= share:
         return mix
-    more = rng.choice(np.setdiff1d(free, equal), n_outside - share, replace=False)
+    rest = np.setdiff1d(free, equal)
+    more = rng.choice(rest, n_outside - share, replace=False)
     wide = _inserted(mix, more, rng)
     # without inside non-members there is no mix to keep
     return wide if share and not absent else replace(wide, extra=mix.extra)
 
 
 def _shuffled(target: Target, parts: Sequence[Part], rng: Generator) -> AuditSet:
-    sizes = [len(ids) for ids, _, _ in parts]
+    ids, kinds, owners = zip(*parts, strict=True)
+    sizes = list(map(len, ids))
     order = rng.permutation(sum(sizes))
-    owners = [np.broadcast_to(owner, len(ids)) for ids, _, owner in parts]
+    owner = np.concatenate(list(map(np.broadcast_to, owners, sizes)))
     return AuditSet(
         target,
-        ids=np.concatenate([ids for ids, _, _ in parts])[order].astype(np.int64),
-        kind=np.repeat([kind for _, kind, _ in parts], sizes)[order],
-        owner=np.concatenate(owners)[order].astype(np.int64),
+        ids=np.concatenate(ids)[order].astype(np.int64),
+        kind=np.repeat(kinds, sizes)[order],
+        owner=owner[order].astype(np.int64),
     )
 
 
@@ -184,53 +196,12 @@ def _inserted(mix: AuditSet, ids: ndarray, rng: Generator) -> AuditSet:
     columns: dict[str, Any] = {"ids": ids, "kind": OFL, "owner": -1}
     for name, values in columns.items():
         columns[name] = np.empty(len(extra), np.int64)
-        columns[name][~extra], columns[name][extra] = getattr(mix, name), values
+        columns[name][~extra] = getattr(mix, name)
+        columns[name][extra] = values
     return replace(mix, **columns, extra=extra)
 
 
-def attack_set(
-    shards: Shards,
-    outsiders: Outsiders,
-    malicious: int,
-    members: int,
-    nonmembers: int,
-    seed: int,
-    *,
-    absent: bool = False,
-) -> AuditSet:
-    """``members`` of all honest clients' samples against ``nonmembers`` of the ``outsiders``.
-
-    As in the poisoning papers: was this sample used by any honest client (FedPoisonMIA,
-    docs/methods/protocol.md#audit-sets: 150 and 150)? Samples of the last ``malicious`` clients are
-    left out. Raises ``UserError`` if there are too few.
-    """
-    honest, rng = np.arange(len(shards) - malicious), numpy_rng(seed, "attack set")
-    return _pooled(
-        EVERYBODY, "all honest clients", shards, honest, outsiders, members, nonmembers, rng, absent
-    )
-
-
-def group_set(
-    shards: Shards,
-    outsiders: Outsiders,
-    group: int,
-    name: str,
-    clients: ndarray,
-    members: int,
-    nonmembers: int,
-    seed: int,
-    *,
-    absent: bool = False,
-) -> AuditSet:
-    """Samples of one group's ``clients`` against ``outsiders``, deformed as these clients'
-    images are, so that the deformation does not reveal members.
-    """
-    target, rng = Target(kind="group", index=group), numpy_rng(seed, "group set", client=group)
-    words = f"group '{name}'"
-    return _pooled(target, words, shards, clients, outsiders, members, nonmembers, rng, absent)
-
-
-def _pooled(
+def pooled_set(
     target: Target,
     words: str,
     shards: Shards,
@@ -238,30 +209,57 @@ def _pooled(
     outsiders: Outsiders,
     members: int,
     nonmembers: int,
-    rng: Generator,
-    absent: bool,
+    seed: int,
+    *,
+    absent: bool = False,
 ) -> AuditSet:
+    """``members`` of all samples of ``clients`` [k] against ``nonmembers`` of the ``outsiders``.
+
+    As in the poisoning papers: was this sample used by any honest client (FedPoisonMIA,
+    docs/methods/protocol.md#audit-sets: 150 and 150)? Outsiders of a group are deformed as its
+    clients' images are, so that the deformation does not reveal members.
+
+    Args:
+        target: of many clients.
+        words: its description, in messages.
+
+    Raises:
+        UserError: there are too few samples, or no clients.
+    """
+    purpose = "group set" if target.kind == "group" else "attack set"
+    rng = numpy_rng(seed, purpose, client=target.index)
     if not len(clients):
         raise UserError(
             f"{words}: no client is left to ask about, all of them are malicious; use fewer or "
             "other groups"
         )
-    free, origin, raise_it = outsiders.ids, outsiders.origin, f"raise {outsiders.remedy}"
+    free = outsiders.ids
+    origin = outsiders.origin
+    raise_it = f"raise {outsiders.remedy}"
     ids = np.concatenate([shards[k] for k in clients])
     owner = np.concatenate([np.full(len(shards[k]), k) for k in clients])
     sources = (f"{words} together", "load more data"), (origin, raise_it)
     if absent:
-        ids = rng.choice(free, min(members, len(free)), replace=False)
-        free, owner = np.setdiff1d(free, ids), np.full(len(ids), -1)
+        size = min(members, len(free))
+        ids = rng.choice(free, size, replace=False)
+        free = np.setdiff1d(free, ids)
+        owner = np.full(len(ids), -1)
         sources = (origin, raise_it), (f"{origin} beside the members", raise_it)
     _require("members", members, len(ids), *sources[0])
     _require("nonmembers", nonmembers, len(free), *sources[1])
     inside = rng.choice(len(ids), members, replace=False)
     outside = rng.choice(free, nonmembers, replace=False)
-    return _shuffled(target, [(ids[inside], MEMBER, owner[inside]), (outside, OFL, -1)], rng)
+    parts: list[Part] = [(ids[inside], MEMBER, owner[inside]), (outside, OFL, -1)]
+    return _shuffled(target, parts, rng)
 
 
-def _require(option: str, wanted: int, available: int, origin: str, remedy: str) -> None:
+def _require(
+    option: str,
+    wanted: int,
+    available: int,
+    origin: str,
+    remedy: str,
+) -> None:
     if wanted > available:
         raise UserError(
             f"audit.{option} = {wanted}, but {origin} has {available} samples: lower it, or "
@@ -269,7 +267,12 @@ def _require(option: str, wanted: int, available: int, origin: str, remedy: str)
         )
 
 
-def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> ndarray:
+def mask_set(
+    shards: Shards,
+    malicious: int,
+    size: int,
+    seed: int,
+) -> ndarray:
     """[size] ids of the adversary's own samples, drawn from its clients' data. Raises ``UserError``
     beyond what they hold.
     """
@@ -279,7 +282,8 @@ def mask_set(shards: Shards, malicious: int, size: int, seed: int) -> ndarray:
             f"adversary.mask_set = {size}, but its clients ({malicious}) hold {len(owned)} "
             "samples: lower it, or give the adversary more clients"
         )
-    return np.sort(numpy_rng(seed, "mask set").choice(owned, size, replace=False))
+    rng = numpy_rng(seed, "mask set")
+    return np.sort(rng.choice(owned, size, replace=False))
 
 
 def free_holdout(n_train: int, n_holdout: int, audits: list[AuditSet]) -> ndarray:
@@ -287,7 +291,12 @@ def free_holdout(n_train: int, n_holdout: int, audits: list[AuditSet]) -> ndarra
     return np.setdiff1d(np.arange(n_train, n_train + n_holdout), pool_of(audits))
 
 
-def own_set(free: ndarray, size: int, owner: str, seed: int) -> ndarray:
+def own_set(
+    free: ndarray,
+    size: int,
+    owner: str,
+    seed: int,
+) -> ndarray:
     """[size] ids out of ``free`` for the server's root set or the attacker's shadow models.
 
     ``owner``: in words. Raises ``UserError`` when fewer are left.
@@ -297,7 +306,8 @@ def own_set(free: ndarray, size: int, owner: str, seed: int) -> ndarray:
             f"{owner} wants {size} samples, but only {len(free)} of the hold-out are free: lower "
             "audit.nonmembers or that number, or raise the dataset's hold-out"
         )
-    return np.sort(numpy_rng(seed, owner).choice(free, size, replace=False))
+    rng = numpy_rng(seed, owner)
+    return np.sort(rng.choice(free, size, replace=False))
 
 
 def shuffle_rng(seed: int, target: int) -> Generator:

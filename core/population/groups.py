@@ -45,23 +45,33 @@ def make_groups(spec: Sequence[Mapping[str, Any]], clients: int, seed: int) -> G
     per group.
     """
     names = tuple(str(g["name"]) for g in spec)
-    sizes = _sizes(names, [g.get("fraction") for g in spec], clients)
-    of_client = np.repeat(np.arange(len(names)), sizes)
-    draws = np.stack([numpy_rng(seed, "groups", client=k).random(2) for k in range(clients)])
+    fractions = [g.get("fraction") for g in spec]
+    of_client = np.repeat(np.arange(len(names)), _sizes(names, fractions, clients))
+    generators = [numpy_rng(seed, "groups", client=k) for k in range(clients)]
+    draws = np.stack([rng.random(2) for rng in generators])
     rotation = _within(spec, "rotation", of_client, draws[:, 0])
     brightness = _within(spec, "brightness", of_client, draws[:, 1])
     return Groups(names, of_client, rotation, brightness)
 
 
 def _within(
-    spec: Sequence[Mapping[str, Any]], kind: str, of_client: ndarray, draws: ndarray
+    spec: Sequence[Mapping[str, Any]],
+    kind: str,
+    of_client: ndarray,
+    draws: ndarray,
 ) -> ndarray:
-    ends = np.array([g.get(kind) or (math.nan, math.nan) for g in spec], dtype=np.float64)
+    none = (math.nan, math.nan)
+    ends = np.array([g.get(kind) or none for g in spec], dtype=np.float64)
     low, high = ends[of_client].T
     return low + (high - low) * draws
 
 
-def thresholds(low: float, high: float, clients: int, seed: int) -> ndarray:
+def thresholds(
+    low: float,
+    high: float,
+    clients: int,
+    seed: int,
+) -> ndarray:
     """[K] each client's own bound on the attack's accuracy, uniform in [low, high] (IFCA-MIR,
     section 5.2.2).
     """
@@ -83,11 +93,14 @@ def deform(x: ndarray, client: ndarray, groups: Groups) -> ndarray:
     """
     _require_images(x, groups)
     _require_clients(x, client, len(groups.of_client))
-    out, step = x.copy(), max(1, _CHUNK // max(1, math.prod(x.shape[1:])))
+    out = x.copy()
+    step = max(1, _CHUNK // max(1, math.prod(x.shape[1:])))
     for k in np.unique(client):
         rows = np.flatnonzero(client == k)
+        angle = float(groups.rotation[k])
+        factor = float(groups.brightness[k])
         for chunk in np.split(rows, range(step, len(rows), step)):
-            out[chunk] = _deformed(x[chunk], float(groups.rotation[k]), float(groups.brightness[k]))
+            out[chunk] = _deformed(x[chunk], angle, factor)
     return out
 
 
@@ -114,10 +127,9 @@ def rotate(x: ndarray, degrees: float) -> ndarray:
     from torch.nn.functional import grid_sample
 
     n, c, height, width = x.shape
+    values = np.ascontiguousarray(x, dtype=np.float32)
     # All samples as channels of one image: they share the grid, so its weights are computed once.
-    planes = torch.from_numpy(
-        np.ascontiguousarray(x, dtype=np.float32).reshape(1, n * c, height, width)
-    )
+    planes = torch.from_numpy(values.reshape(1, n * c, height, width))
     grid = torch.from_numpy(_grid(degrees, height, width))
     turned = grid_sample(planes, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     return turned.numpy().reshape(x.shape)
@@ -128,13 +140,15 @@ def _grid(degrees: float, height: int, width: int) -> ndarray:
     -1..1.
     """
     radians = math.radians(degrees % 360)
-    cos, sin = round(math.cos(radians), 15), round(math.sin(radians), 15)  # quarter turns are exact
-    y, x = np.meshgrid(
-        np.arange(height) - (height - 1) / 2, np.arange(width) - (width - 1) / 2, indexing="ij"
-    )
+    cos = round(math.cos(radians), 15)  # quarter turns are exact
+    sin = round(math.sin(radians), 15)
+    rows = np.arange(height) - (height - 1) / 2
+    columns = np.arange(width) - (width - 1) / 2
+    y, x = np.meshgrid(rows, columns, indexing="ij")
     # y grows downwards, hence the signs
-    pair = 2 * (cos * x - sin * y) / width, 2 * (sin * x + cos * y) / height
-    return np.stack(pair, axis=-1)[None].astype(np.float32)
+    right = 2 * (cos * x - sin * y) / width
+    down = 2 * (sin * x + cos * y) / height
+    return np.stack([right, down], axis=-1)[None].astype(np.float32)
 
 
 def _require_clients(x: ndarray, client: ndarray, clients: int) -> None:
@@ -146,22 +160,23 @@ def _require_images(x: ndarray, groups: Groups) -> None:
     if x.ndim != 4 or x.dtype not in (np.uint8, np.float32):
         raise UserError(
             f"groups deform images, and the samples are {list(x.shape[1:])} {x.dtype}: rotation "
-            "and brightness need a data set "
-            "with samples [channels, height, width], uint8 or float32, such as mnist, femnist, "
-            "cifar10 or digits"
+            "and brightness need a data set with samples [channels, height, width], uint8 or "
+            "float32, such as mnist, femnist, cifar10 or digits"
         )
-    lit = (~np.isnan(groups.brightness) & (groups.brightness != 1)).any()
+    factors = groups.brightness
+    lit = (~np.isnan(factors) & (factors != 1)).any()
     if lit and x.dtype == np.float32 and x.size and not 0 <= x.min() <= x.max() <= 1:
         raise UserError(
             "groups: brightness needs intensities, uint8 or floats in 0..1, and the samples reach "
-            f"from {x.min():g} to "
-            f"{x.max():g}; use a data set of uint8 images, or scale them to 0..1"
+            f"from {x.min():g} to {x.max():g}; use a data set of uint8 images, or scale them to "
+            "0..1"
         )
 
 
 def _sizes(names: Sequence[str], fractions: Sequence[float | None], clients: int) -> list[int]:
     rest = fractions.count(None)
-    if problem := _problem(rest, math.fsum(f for f in fractions if f is not None)):
+    total = math.fsum(f for f in fractions if f is not None)
+    if problem := _problem(rest, total):
         raise UserError(f"groups: {problem}")
     exact = [round((f or 0) * clients, 9) for f in fractions]
     if rest:
@@ -170,7 +185,8 @@ def _sizes(names: Sequence[str], fractions: Sequence[float | None], clients: int
     else:
         sizes = largest_remainder(np.array(exact), clients).tolist()
     if min(sizes) < 1:
-        sizes_text = ", ".join(f"{n} {max(s, 0)}" for n, s in zip(names, sizes, strict=True))
+        pairs = zip(names, sizes, strict=True)
+        sizes_text = ", ".join(f"{name} {max(size, 0)}" for name, size in pairs)
         raise UserError(
             f"groups: {clients} clients are divided as {sizes_text}: each group needs one; change "
             "fractions or clients"

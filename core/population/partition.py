@@ -23,10 +23,16 @@ Shards = list[ndarray]
 
 def iid(attribute: ndarray, clients: int, rng: Generator) -> Shards:
     """Equal shares of a random permutation (sizes differ by at most one)."""
-    return [np.sort(part) for part in np.array_split(rng.permutation(len(attribute)), clients)]
+    order = rng.permutation(len(attribute))
+    return [np.sort(part) for part in np.array_split(order, clients)]
 
 
-def dirichlet(attribute: ndarray, clients: int, rng: Generator, beta: float) -> Shards:
+def dirichlet(
+    attribute: ndarray,
+    clients: int,
+    rng: Generator,
+    beta: float,
+) -> Shards:
     """For each class, client shares drawn from Dirichlet(beta * 1_K); beta = inf is an equal split.
 
     Source: Hsu et al., 2019, as FedMIA and CoFedMID use it. Cut points are rounded, so no remainder
@@ -39,13 +45,19 @@ def dirichlet(attribute: ndarray, clients: int, rng: Generator, beta: float) -> 
     return [np.sort(np.concatenate(of_client)) for of_client in zip(*parts, strict=True)]
 
 
-def dirichlet_sizes(attribute: ndarray, clients: int, rng: Generator, beta: float) -> Shards:
+def dirichlet_sizes(
+    attribute: ndarray,
+    clients: int,
+    rng: Generator,
+    beta: float,
+) -> Shards:
     """Client SIZES from one draw from Dirichlet(beta * 1_K); labels stay IID.
 
     Source: "Dirichlet non-IID" in MemberShield's released code (docs/methods/quirks.md#m2).
     """
     shares = _shares(clients, rng, beta)
-    return [np.sort(part) for part in _split(rng.permutation(len(attribute)), shares)]
+    order = rng.permutation(len(attribute))
+    return [np.sort(part) for part in _split(order, shares)]
 
 
 def _shares(clients: int, rng: Generator, beta: float) -> ndarray:
@@ -55,10 +67,16 @@ def _shares(clients: int, rng: Generator, beta: float) -> ndarray:
 
 
 def _split(ids: ndarray, shares: ndarray) -> list[ndarray]:
-    return np.split(ids, np.round(np.cumsum(shares)[:-1] * len(ids)).astype(int))
+    ends = np.cumsum(shares)[:-1] * len(ids)
+    return np.split(ids, np.round(ends).astype(int))
 
 
-def group_bias(attribute: ndarray, clients: int, rng: Generator, bias: float) -> Shards:
+def group_bias(
+    attribute: ndarray,
+    clients: int,
+    rng: Generator,
+    bias: float,
+) -> Shards:
     """Label skew by groups of clients.
 
     A sample goes to its label's group with probability ``bias`` (q), to each other group with
@@ -78,15 +96,23 @@ def group_bias(attribute: ndarray, clients: int, rng: Generator, bias: float) ->
     for g in range(groups):
         serving = range(g, clients, groups)
         members = rng.permutation(np.flatnonzero(group == g))
-        for k, part in zip(serving, np.array_split(members, len(serving)), strict=True):
+        parts = np.array_split(members, len(serving))
+        for k, part in zip(serving, parts, strict=True):
             shards[k] = np.sort(part)
     return shards
 
 
-def _preferred(home: ndarray, groups: int, bias: float, rng: Generator) -> ndarray:
+def _preferred(
+    home: ndarray,
+    groups: int,
+    bias: float,
+    rng: Generator,
+) -> ndarray:
     """[n] group of each sample: its home [n] with probability ``bias``, else another one."""
-    elsewhere = (home + rng.integers(1, max(groups, 2), len(home))) % groups
-    return np.where(rng.random(len(home)) < bias, home, elsewhere)
+    n = len(home)
+    elsewhere = (home + rng.integers(1, max(groups, 2), n)) % groups
+    stays = rng.random(n) < bias
+    return np.where(stays, home, elsewhere)
 
 
 _RULES: dict[str, Callable[..., Shards]] = {
@@ -185,7 +211,8 @@ class Split:
 
     def validated(self) -> ndarray:
         """Ids of validation samples that are in no test part; the audit excludes them."""
-        return np.setdiff1d(np.concatenate(self.validation), np.concatenate(self.test))
+        watched = np.concatenate(self.validation)
+        return np.setdiff1d(watched, np.concatenate(self.test))
 
     def trained_by(self) -> ndarray:
         """[n_train + n_holdout] the client that trains on a sample, -1 for none."""
@@ -217,10 +244,11 @@ class Split:
         their images' deformation.
         """
         if self.has_test:
-            parts = [np.zeros(0, np.int64), *(self.test[k] for k in clients)]
-            ids = np.sort(np.concatenate(parts))
+            parts = [self.test[k] for k in clients]
+            ids = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
             return Outsiders(ids=ids, origin=f"the test part of {words}", remedy="federation.test")
-        free = np.flatnonzero(np.isin(np.arange(self.n_holdout) % len(self.train), clients))
+        owners = np.arange(self.n_holdout) % len(self.train)
+        free = np.flatnonzero(np.isin(owners, clients))
         outsiders = Outsiders(ids=self.n_train + free)
         if len(clients) == len(self.train):
             return outsiders
@@ -267,24 +295,29 @@ def cut_all(
         return split
     cuts = [cut(attribute[s], validation, test, seed, k) for k, s in enumerate(shards)]
     shares = {"training": 1.0 - validation - test, "validation": validation, "test": test}
-    parts: list[Shards] = []
+    parts = []
     for i, (name, share) in enumerate(shares.items()):
-        parts.append([shard[positions[i]] for shard, positions in zip(shards, cuts, strict=True)])
+        pairs = zip(shards, cuts, strict=True)
+        parts.append([shard[positions[i]] for shard, positions in pairs])
         empty = [k for k, ids in enumerate(parts[i]) if not len(ids)]
         if share and empty:
+            k = empty[0]
+            remedy = "a larger share" if i else "smaller shares"
             raise UserError(
-                f"client {empty[0]} {_too_few(attribute[shards[empty[0]]], name, share)}; "
-                f"{len(empty)} of {len(shards)} clients, seed {seed}): use "
-                f"{'a larger share' if i else 'smaller shares'}, {_REMEDIES[rule]}fewer clients or "
-                "more data"
+                f"client {k} {_too_few(attribute[shards[k]], name, share)}; "
+                f"{len(empty)} of {len(shards)} clients, seed {seed}): use {remedy}, "
+                f"{_REMEDIES[rule]}fewer clients or more data"
             )
     train, validated, tested = parts
-    return replace(split, train=train, validation=tested if on_test else validated, test=tested)
+    if on_test:
+        validated = tested
+    return replace(split, train=train, validation=validated, test=tested)
 
 
 def _too_few(attribute: ndarray, name: str, share: float) -> str:
     classes, counts = np.unique(attribute, return_counts=True)
-    single, option = int((counts == 1).sum()), f"federation.{name}: {share:g}"
+    single = int((counts == 1).sum())
+    option = f"federation.{name}: {share:g}"
     remark = f", {single} of them with a single sample, which stays in training" if single else ""
     if name == "training":
         option = "what federation.validation and federation.test leave"
@@ -295,7 +328,11 @@ def _too_few(attribute: ndarray, name: str, share: float) -> str:
 
 
 def cut(
-    attribute: ndarray, validation: float, test: float, seed: int, client: int
+    attribute: ndarray,
+    validation: float,
+    test: float,
+    seed: int,
+    client: int,
 ) -> tuple[ndarray, ndarray, ndarray]:
     """Sorted positions of the (training, validation, test) part of a client's samples.
 
@@ -309,26 +346,34 @@ def cut(
     # decides between equal remainders: else the first classes would have all of them
     tie_order = rng.permutation(len(classes))
     out, tested = _taken_out(counts, validation, test, tie_order)
-    parts: list[list[ndarray]] = [[np.zeros(0, np.int64)] for _ in range(3)]
+    empty = np.zeros(0, np.int64)
+    parts = [empty], [empty], [empty]
     for c, count in enumerate(counts):
         members = rng.permutation(np.flatnonzero(label == c))
-        pieces = np.split(members, [count - out[c], count - tested[c]])
+        ends = [count - out[c], count - tested[c]]
+        pieces = np.split(members, ends)
         for part, piece in zip(parts, pieces, strict=True):
             part.append(piece)
-    train, validated, test_part = (np.sort(np.concatenate(part)) for part in parts)
-    return train, validated, test_part
+    train, validated, test_part = map(np.concatenate, parts)
+    return np.sort(train), np.sort(validated), np.sort(test_part)
 
 
 def _taken_out(
-    counts: ndarray, validation: float, test: float, tie_order: ndarray
+    counts: ndarray,
+    validation: float,
+    test: float,
+    tie_order: ndarray,
 ) -> tuple[ndarray, ndarray]:
     """Samples of each class [C] that leave training, and those of them that are tested on."""
     divisible = np.where(counts > 1, counts, 0)
-    n, exact = int(divisible.sum()), _exact(divisible * (validation + test))
-    exact_validation, exact_test = _exact(divisible * validation), _exact(divisible * test)
+    n = int(divisible.sum())
+    exact = _exact(divisible * (validation + test))
+    exact_validation = _exact(divisible * validation)
+    exact_test = _exact(divisible * test)
     shares = np.array([1.0 - validation - test, test, validation])
     _, n_test, n_validation = largest_remainder(_exact(n * shares), n).tolist()
-    out = _rounded(exact, np.floor(exact), np.ceil(exact), n_validation + n_test, tie_order)
+    n_out = n_validation + n_test
+    out = _rounded(exact, np.floor(exact), np.ceil(exact), n_out, tie_order)
     # the rest is validated on: the bounds leave both within one sample of their shares
     least = np.maximum(np.floor(exact_test), out - np.ceil(exact_validation))
     most = np.minimum(np.ceil(exact_test), out - np.floor(exact_validation))
@@ -343,12 +388,18 @@ def _exact(shares: ndarray) -> ndarray:
 def largest_remainder(exact: ndarray, total: int) -> ndarray:
     """Integers with the sum ``total``: largest remainders are rounded up, the first of equals."""
     sizes = np.floor(exact).astype(int)
-    sizes[np.argsort(sizes - exact, kind="stable")[: total - int(sizes.sum())]] += 1
+    rest = total - int(sizes.sum())
+    largest = np.argsort(sizes - exact, kind="stable")
+    sizes[largest[:rest]] += 1
     return sizes
 
 
 def _rounded(
-    exact: ndarray, least: ndarray, most: ndarray, total: int, tie_order: ndarray
+    exact: ndarray,
+    least: ndarray,
+    most: ndarray,
+    total: int,
+    tie_order: ndarray,
 ) -> ndarray:
     """[C] integers from ``least`` to ``most`` (at most one more) with a sum nearest to ``total``.
 
@@ -357,6 +408,8 @@ def _rounded(
     """
     sizes = least.astype(int)
     raisable = tie_order[(most > least)[tie_order]]
-    first = raisable[np.argsort((least - exact)[raisable], kind="stable")]
-    sizes[first[: max(0, total - int(sizes.sum()))]] += 1
+    excess = (least - exact)[raisable]
+    first = raisable[np.argsort(excess, kind="stable")]
+    rest = max(0, total - int(sizes.sum()))
+    sizes[first[:rest]] += 1
     return sizes

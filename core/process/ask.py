@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 SECONDS = "FEDBENCH_PLUGIN_SECONDS"
 _DEFAULT_S = 60.0
 # factors for loading data and writing reports, which may download and compute
-_LONG_CPU, _LONG_IDLE = 30, 5
+_LONG_CPU = 30
+_LONG_IDLE = 5
 _LONGEST_LINE = 1000  # characters of what is printed there
 
 T = TypeVar("T")

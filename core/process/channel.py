@@ -70,7 +70,7 @@ class Channel:
         and any error of json and numpy for bytes that are not a message.
         """
         kind, value, shapes = json.loads(self.connection.recv_bytes())
-        arrays: dict[str, np.ndarray] = {}
+        arrays = {}
         for name, dtype, shape in shapes:
             import numpy as np  # not imported for messages without arrays
 
@@ -108,7 +108,8 @@ _alive = 0.0
 def set_channel(channel: Channel | None) -> None:
     """Declare this process a fork for plugin code, with ``channel`` to its parent."""
     global _channel, _pid
-    _channel, _pid = channel, os.getpid()
+    _channel = channel
+    _pid = os.getpid()
     del _parties[1:]
 
 

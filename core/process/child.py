@@ -53,8 +53,11 @@ class Child:
         tick: Callable[[], None] = lambda: None,
         printed: Callable[[bytes], None] | None = None,
     ) -> None:
-        self.own_limits, self.tick = limits, tick
-        self.party, self.ending, self.timed_out = "", "", False
+        self.own_limits = limits
+        self.tick = tick
+        self.party = ""
+        self.ending = ""
+        self.timed_out = False
         open_standard_input()
         # sockets: no other process can open one through /proc, as it can a pipe
         receiver, sender = Pipe()
@@ -68,7 +71,8 @@ class Child:
         sender.close()
         if self._output is not None:
             os.close(self._output.writer)
-        self._channel, self._open = Channel(receiver), True
+        self._channel = Channel(receiver)
+        self._open = True
         self._status: int | None = None
         self._usage = _Usage(self.pid)
         self._party_limits: TimeLimits | None = None
@@ -152,7 +156,8 @@ class Child:
         """Notice its end; end it at a limit."""
         self._reap(block=not self._open and self.limits == TimeLimits())
         if self._status is None and (reason := self._usage.over(self.limits)):
-            self.timed_out, self.ending = True, reason
+            self.timed_out = True
+            self.ending = reason
             self._kill()
 
     def _kill(self) -> None:
@@ -179,7 +184,8 @@ def _serve(
     work: Callable[[Channel], None], channel: Channel, parent: int, output: _Output | None
 ) -> None:
     """Run the forked process to its end: no exit handler or ``finally`` of its parent runs."""
-    status, pid = 1, os.getpid()
+    status = 1
+    pid = os.getpid()
     try:
         if output is None:
             os.setpgid(0, 0)
@@ -241,7 +247,8 @@ class _Usage:
         now = time.monotonic()
         if now - self._measured < _MEASURE_EVERY_S:
             return ""
-        self._measured, cpu = now, self.cpu()
+        self._measured = now
+        cpu = self.cpu()
         if self._start is None:
             self._start = cpu
         if limits.cpu_s is not None and cpu - self._start > limits.cpu_s:
@@ -254,7 +261,9 @@ class _Usage:
         self._active_bytes = min(self._active_bytes, written)
         used = cpu - self._active_cpu > _ACTIVE * limits.idle_s
         if used or written - self._active_bytes > _TRAFFIC:
-            self._active, self._active_cpu, self._active_bytes = now, cpu, written
+            self._active = now
+            self._active_cpu = cpu
+            self._active_bytes = written
         if now - self._active > limits.idle_s:
             return f"nothing moved for {limits.idle_s:g} s"
         return ""
@@ -287,7 +296,8 @@ class _Output:
     """
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
-        self.take, self.open = take, True
+        self.take = take
+        self.open = True
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
 
@@ -296,7 +306,8 @@ class _Output:
         no_input()
         for standard in (1, 2):
             os.dup2(self.writer, standard)
-        sys.stdout, sys.stderr = _text(1), _text(2)
+        sys.stdout = _text(1)
+        sys.stderr = _text(2)
 
     def drain(self) -> None:
         """Take one block, so that a process that prints without end is still watched."""
@@ -345,7 +356,8 @@ class Lines:
     """Splits bytes that come in pieces into lines for ``show``."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
-        self.show, self._begun = show, b""
+        self.show = show
+        self._begun = b""
 
     def take(self, block: bytes) -> None:
         """Show the complete lines."""

@@ -27,8 +27,9 @@ ENGINE = (
     "metrics",
     "run/analyse.py",
     "run/job.py",
-    "run/known_half.py",
+    "run/measurements.py",
     "run/needs.py",
+    "run/observations.py",
     "run/process.py",
     "run/scene.py",
     "run/scoring.py",
@@ -145,7 +146,7 @@ def _top_levels(package: str) -> set[str]:
 
 def _located(names: Iterable[str]) -> dict[str, Path]:
     """Return name -> file of all files of these top-level packages and modules."""
-    files: dict[str, Path] = {}
+    files = {}
     for name in names:
         spec = find_spec(name)
         if spec is None:
@@ -185,7 +186,7 @@ def _closure(module_name: str) -> dict[str, Path]:
     prefix = f"{PROJECT}.plugins."
     if not module_name.startswith(prefix):
         prefix = module_name.rpartition(".")[0] + "."
-    files: dict[str, Path] = {}
+    files = {}
     pending = [module_name]
     while pending:
         name = pending.pop()
@@ -203,7 +204,7 @@ def _imports(path: Path, module_name: str, changed_ns: int) -> list[str]:
 
     A name taken from a package may itself be a module.
     """
-    modules: list[str] = []
+    modules = []
     package = module_name.split(".")
     if path.name != "__init__.py":
         package = package[:-1]

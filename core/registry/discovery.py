@@ -47,7 +47,7 @@ class PluginStatus:
 def discover_plugins() -> list[PluginStatus]:
     """Load every entry point of the group, in the order of package and entry point."""
     plugin_limits()  # raises for an invalid time limit, which is not a plugin's fault
-    plugins: dict[str, list[PluginStatus]] = {}
+    plugins = {}
     for dist in distributions():
         entries = list(dict.fromkeys(_entries(dist)))
         if not entries:
@@ -73,10 +73,12 @@ def _entries(dist: Distribution) -> list[EntryPoint | Exception]:
 def _name_and_version(dist: Distribution) -> tuple[str, str]:
     """Return name and version, also of a distribution with damaged metadata."""
     try:
-        name, version = dist.metadata["Name"], dist.metadata["Version"]
+        name = dist.metadata["Name"]
+        version = dist.metadata["Version"]
     # a missing METADATA file gives None or an exception, depending on the version of Python
     except Exception:
-        name, version = "", ""
+        name = ""
+        version = ""
     if not name:
         name = PurePath(str(getattr(dist, "_path", "unknown"))).name.removesuffix(".dist-info")
     return one_line(str(name), 200), one_line(str(version or "?"), 100)
@@ -148,7 +150,7 @@ def announced(plugin: Any) -> tuple[list[tuple[str, Component]], list[str]]:
         return [], [_invalid_hook(error)]
     implemented = [caller.name for caller in manager.get_hookcallers(plugin) or []]
     mistakes = _unknown_hooks(plugin, implemented)
-    components: list[tuple[str, Component]] = []
+    components = []
     for kind, hook in HOOKS.items():
         if hook not in implemented:
             continue
@@ -213,7 +215,8 @@ def _mistake(record: Any) -> str:
     """Say what is wrong with an announcement; empty if nothing is."""
     if not isinstance(record, Component):
         return f"yielded {describe(record)}, expected fedbench.core.Component"
-    name, target = record.name, record.target
+    name = record.name
+    target = record.target
     for field in ("name", "target", "summary", "paper"):
         text = getattr(record, field)
         if not isinstance(text, str) or not text.isprintable():

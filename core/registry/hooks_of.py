@@ -45,8 +45,9 @@ def misfits(cls: type) -> list[tuple[str, str, str]]:
             continue
         if not callable(getattr(cls, name, None)):
             continue
-        expected, signature = _signature(base, name), _signature(cls, name)
-        needed: list[inspect.Parameter] = []
+        expected = _signature(base, name)
+        signature = _signature(cls, name)
+        needed = []
         optional: dict[str, None] = {}
         for p in expected.parameters.values():
             if p.default is not p.empty:

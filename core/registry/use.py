@@ -96,7 +96,8 @@ class UseMaker:
         self, component: RegisteredComponent, params: dict[str, Any], label: str
     ) -> ComponentUse:
         """Return the use of a component with these resolved parameters."""
-        target, package = component.component.target, component.distribution
+        target = component.component.target
+        package = component.distribution
         source = (target.partition(":")[0], package)
         if source not in self._sources:
             self._sources[source] = source_digest(*source), requirements_of(package)

@@ -30,7 +30,8 @@ def require_data(data: Any, name: str) -> Data:
             f"dataset '{name}': n_classes is {data.n_classes!r}, expected an integer >= {least}"
         )
     for split in ("train", "test", "holdout"):
-        x, y = getattr(data, f"{split}_x"), getattr(data, f"{split}_y")
+        x = getattr(data, f"{split}_x")
+        y = getattr(data, f"{split}_y")
         if mistake := _mistake(split, x, y, data.task.y_dtype):
             raise UserError(f"dataset '{name}': {mistake}")
     return check_data(data, name)

@@ -9,7 +9,7 @@ no import of theirs changes a plan or a split.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -33,10 +33,11 @@ from fedbench.core.run.needs import Signals
 from fedbench.core.run.plan import Plan
 from fedbench.core.run.provenance import gather, stored_suite
 from fedbench.core.run.refusals import Refusals
+from fedbench.core.run.rows import Declaration, PlannedRow, planned_rows
 from fedbench.core.run.scene import defense_of, make_scene, targets_of
 from fedbench.core.spec.load import LoadedSuite
 from fedbench.core.spec.resolve import Resolved
-from fedbench.core.spec.setting import Adversary, Setting, groups_of, resolve_coalition
+from fedbench.core.spec.setting import Setting
 from fedbench.core.store.integrity import key_of
 from fedbench.core.store.record import remark_note
 from fedbench.core.store.stems import stem
@@ -44,7 +45,6 @@ from fedbench.core.words import debugging
 
 _DTYPE = "float32"
 
-Declaration = tuple[ComponentUse, Declared]
 _SplitKey = tuple[int, tuple[Target, ...], int, bool]
 
 
@@ -62,42 +62,6 @@ def make_plan(
         UserError: with every mistake of the data and partitions at once.
     """
     return _Expansion(loaded, resolved, registry, results, device).plan(settings)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedRow:
-    """A defense in a coalition of a setting, with its attacks."""
-
-    i: int
-    """position of the setting"""
-    coalition: str
-    members: tuple[int, ...]
-    """of the coalition"""
-    coalitions: tuple[tuple[int, ...], ...]
-    """members of each of several coalitions"""
-    use: ComponentUse
-    defense: Declared
-    attacks: list[Declaration]
-    adversary: Adversary | None
-    observed: tuple[int, ...] = ()
-    """for an undefended row beside a coalition's, the clients of that coalition"""
-
-    def require_members(self) -> None:
-        """Raise ``UserError`` for a coalition, or one of several, of fewer clients than the defense
-        takes.
-        """
-        least = self.defense.least_members
-        for group in self.coalitions or (self.members,):
-            if not 0 < len(group) < least:
-                continue
-            clients = f"clients {', '.join(map(str, group))} are"
-            if len(group) == 1:
-                clients = f"client {group[0]} is"
-            raise UserError(
-                f"'{self.use.label}' takes {least} clients or more, and in the coalition "
-                f"'{self.coalition}' {clients} alone: add clients to it, or choose a mode of the "
-                "defense in which every member defends by itself"
-            )
 
 
 class _Expansion:
@@ -129,13 +93,11 @@ class _Expansion:
         defenses = self._declarations("defense", self.resolved.defenses)
         attacks = self._declarations("attack", self.resolved.attacks)
         self.analyses = self._declarations("analysis", self.resolved.analyses)
-        if self.spec.tuning_seeds and not any(
-            declaration.tuning for _, declaration in self.analyses
-        ):
-            self.notes["tuning_seeds: no analysis of the suite reads their runs; `tuned` does"] = (
-                None
-            )
-        rows = list(self._rows(settings, defenses, attacks))
+        tuning = any(declaration.tuning for _, declaration in self.analyses)
+        if self.spec.tuning_seeds and not tuning:
+            note = "tuning_seeds: no analysis of the suite reads their runs; `tuned` does"
+            self.notes[note] = None
+        rows = list(planned_rows(self.refusals, settings, defenses, attacks))
         jobs = self._in_order(self._jobs_of_rows(rows), len(rows))
         self.refusals.raise_all()
         names = [setting.name for setting in self.spec.settings]
@@ -191,83 +153,6 @@ class _Expansion:
         self.signals.require(f"{kind} {use}", declaration.request.needs)
         self.notes |= dict.fromkeys(self.misspelt.of([use]))
         return declaration
-
-    def _of_setting(
-        self,
-        i: int,
-        kind: str,
-        components: list[Declaration],
-    ) -> list[Declaration]:
-        """Return the ``defenses`` or ``attacks`` that a setting runs: all, or those it names
-        (floors too must be named there).
-        """
-        labels = self.refusals.labels_of_setting(i, kind, [use.label for use, _ in components])
-        return [component for component in components if component[0].label in labels]
-
-    def _rows(
-        self,
-        settings: set[str] | None,
-        defenses: list[Declaration],
-        attacks: list[Declaration],
-    ) -> Iterator[PlannedRow]:
-        """Return every defense of every coalition of every setting, in the order of the file."""
-        for i, setting in enumerate(self.spec.settings):
-            if settings is None or setting.name in settings:
-                yield from self._rows_of_setting(i, setting, defenses, attacks)
-
-    def _rows_of_setting(
-        self,
-        i: int,
-        setting: Setting,
-        defenses: list[Declaration],
-        attacks: list[Declaration],
-    ) -> Iterator[PlannedRow]:
-        clients = setting.federation.clients
-        for coalition in self.resolved.settings[i].coalitions:
-            members = tuple(resolve_coalition(coalition, clients))
-            judges = self._of_setting(i, "attacks", attacks)
-            adversary = setting.adversary
-            if adversary is None and any(attack.active for _, attack in judges):
-                adversary = Adversary()
-            if adversary:
-                first = clients - adversary.malicious(clients)
-                if self.refusals.adversary_misfits(i, coalition, first):
-                    continue
-                members = tuple(k for k in members if k < first)  # who attacks does not defend
-            for use, defense in self._of_setting(i, "defenses", defenses):
-                if not members and use.label in self.resolved.floors:
-                    continue  # a floor stands for a coalition, and there is none
-                row = PlannedRow(
-                    i=i,
-                    coalition=coalition.name,
-                    members=members,
-                    coalitions=groups_of(coalition),
-                    use=use,
-                    defense=defense,
-                    attacks=judges,
-                    adversary=adversary,
-                )
-                if defense.in_coalition:
-                    yield row
-                else:
-                    yield from self._undefended(row)
-
-    def _undefended(self, row: PlannedRow) -> Iterator[PlannedRow]:
-        """Return the rows of a defense that has no members: one for all coalitions and, for attacks
-        on a coalition's mean, one for each coalition, with the mean of the clients that defend in
-        the rows beside it.
-        """
-        clients = self.spec.settings[row.i].federation.clients
-        coalitions = self.resolved.settings[row.i].coalitions
-        defended = any(resolve_coalition(coalition, clients) for coalition in coalitions)
-        on_mean: list[Declaration] = []
-        rest: list[Declaration] = []
-        for use, attack in row.attacks:
-            watches = defended and attack.request.view == "coalition" and not attack.active
-            (on_mean if watches else rest).append((use, attack))
-        yield replace(row, coalition="none", members=(), coalitions=(), attacks=rest)
-        if row.members and on_mean:
-            yield replace(row, members=(), observed=row.members, attacks=on_mean)
 
     # -- jobs --------------------------------------------------------------------------------------
 
@@ -325,28 +210,19 @@ class _Expansion:
         splits: dict[_SplitKey, str | None],
         attacker: ComponentUse | None,
     ) -> Job | None:
-        setting = self.spec.settings[row.i]
+        resolved = self.resolved.settings[row.i]
+        setting = resolved.spec
         adversary = row.adversary
         malicious = adversary.malicious(setting.federation.clients) if adversary else 0
         targets = targets_of(setting, row.members or row.observed, malicious)
         # what a split depends on: many defenses and attacks share one
         key = (row.i, targets, row.defense.root_samples, attacker is not None)
         if key not in splits:
-            digest = partial(
-                _split_digest,
-                row,
-                setting,
-                targets,
-                seed,
-                loaded.data,
-                attacker,
-            )
+            digest = partial(_split_digest, row, setting, targets, seed, loaded.data, key[-1])
             splits[key] = self.refusals.ask(self._place(row), "partition", digest)
         split = splits[key]
         if split is None:
             return None
-        digests = {"data": loaded.digest, "split": split, "engine": self.engine}
-        resolved = self.resolved.settings[row.i]
         job = Job(
             suite=self.spec.name,
             setting=setting,
@@ -364,7 +240,7 @@ class _Expansion:
             adversary=adversary,
             signals=self.signals.uses,
             analyses=(),
-            digests=digests,
+            digests={"data": loaded.digest, "split": split, "engine": self.engine},
             repeated_holdout=loaded.repeated,
             device=self.device,
             results=str(self.results),
@@ -372,15 +248,10 @@ class _Expansion:
             limits=self.spec.limits,
             debug=debugging(),
         )
-        analyses = self._analyses_of(job, self._place(row))
-        return replace(
-            job,
-            analyses=tuple(use for use, _ in analyses),
-            requests={use.label: declaration.request for use, declaration in analyses},
-        )
+        return self._with_analyses(job, self._place(row))
 
-    def _analyses_of(self, job: Job, place: str) -> list[Declaration]:
-        """Return the analyses that compute something and apply to the job's setting."""
+    def _with_analyses(self, job: Job, place: str) -> Job:
+        """Return the job with the analyses that compute something and apply to its setting."""
         described = job.described()
         key = key_of(described)
         analyses: list[Declaration] = []
@@ -395,7 +266,11 @@ class _Expansion:
                 self.applicable[use.label, key] = bool(self.refusals.ask(place, party, applies))
             if self.applicable[use.label, key]:
                 analyses.append((use, declaration))
-        return analyses
+        return replace(
+            job,
+            analyses=tuple(use for use, _ in analyses),
+            requests={use.label: declaration.request for use, declaration in analyses},
+        )
 
     def _with_cells(self, job: Job, attacks: list[Declaration]) -> Job:
         """Return the job with a cell for each attack."""
@@ -507,7 +382,7 @@ def _split_digest(
     targets: tuple[Target, ...],
     seed: int,
     data: Data,
-    attacker: ComponentUse | None,
+    poisoned: bool,
 ) -> str:
     """Return the digest of who trains on what and of the candidates: a plan keeps no data."""
     scene = make_scene(
@@ -516,7 +391,7 @@ def _split_digest(
         targets,
         seed,
         adversary=row.adversary,
-        poisoned=attacker is not None,
+        poisoned=poisoned,
         root=row.defense.root_samples,
     )
     return split_digest(scene.split, scene.audits)

@@ -42,14 +42,15 @@ class LocalProcesses:
 
     def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
         """See :class:`fedbench.core.run.executor.Executor`."""
-        waiting, running = list(jobs), list[_Worker]()
+        waiting = list(jobs)
+        running = list[_Worker]()
         gpus = gpus_for(waiting)
         try:
             while waiting or running:
                 while waiting and len(running) < self.workers:
                     job = placed(waiting.pop(0), [worker.job for worker in running], gpus)
                     running.append(_Worker(job, watcher))
-                sources: list[Any] = []
+                sources = []
                 for worker in running:
                     sources += worker.sources()
                 connection.wait(sources, timeout=_TICK_S)
@@ -68,7 +69,8 @@ class _Worker:
     """The process of one run, as the command sees it."""
 
     def __init__(self, job: Job, watcher: Watcher) -> None:
-        self.job, self.watcher = job, watcher
+        self.job = job
+        self.watcher = watcher
         receiver, sender = Pipe()
         self._process: Any = context().Process(
             target=_work, args=(job_json(job), sender), daemon=True
@@ -83,8 +85,10 @@ class _Worker:
             ) from error
         sender.close()
         self._channel = Channel(receiver)
-        self._complete, self._reason = False, ""
-        self._heard, self._cpu = time.monotonic(), 0.0
+        self._complete = False
+        self._reason = ""
+        self._heard = time.monotonic()
+        self._cpu = 0.0
         watcher.started(job)
 
     def sources(self) -> list[Any]:
@@ -106,13 +110,15 @@ class _Worker:
                 self.kill()
                 break
             self._take(message)
-            self._heard, self._cpu = time.monotonic(), _cpu_of(self._process.pid)
+            self._heard = time.monotonic()
+            self._cpu = _cpu_of(self._process.pid)
         if time.monotonic() - self._heard > SILENCE_S and self._process.is_alive():
             used = _cpu_of(self._process.pid)
             if used <= self._cpu:
                 self._reason = f"the worker gave no sign of life for {SILENCE_S:g} s"
                 self.kill()
-            self._heard, self._cpu = time.monotonic(), used
+            self._heard = time.monotonic()
+            self._cpu = used
 
     def _take(self, message: Message) -> None:
         if message.kind == "cell":

@@ -44,7 +44,7 @@ class Signals:
         """Raise ``UserError`` for a signal that is not installed, or that cannot be made with its
         parameters.
         """
-        problems: list[str] = []
+        problems = []
         for name in sorted({*names} - self._checked):
             try:
                 self._check(name)
@@ -81,8 +81,8 @@ def _require_vector(use: ComponentUse) -> None:
 
 def make_signals(job: Job, names: Iterable[str]) -> tuple[dict[str, Signal], dict[str, str]]:
     """Return (signals to ask of each model, by name; why each other one cannot be made)."""
-    signals: dict[str, Signal] = {}
-    failed: dict[str, str] = {}
+    signals = {}
+    failed = {}
     for name in sorted(names):
         use = job.signals.get(name.removesuffix(PRE_DEFENSE))
         if use is None:

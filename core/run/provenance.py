@@ -121,7 +121,7 @@ def needs_of(job: Job) -> dict[str, Any]:
     """Return what a node must have, as JSON values: versions and digests of the code, and versions
     of what it requires.
     """
-    uses: dict[tuple[str, str], list[Any]] = {}
+    uses = {}
     for use in _uses(job):
         module = use.target.partition(":")[0]
         uses[use.distribution, module] = [use.name, use.digest, use.requires]
@@ -136,7 +136,7 @@ def lacking(needs: dict[str, Any]) -> list[str]:
     """Return what this machine lacks of the needs: every package with another version or other
     code.
     """
-    lines: list[str] = []
+    lines = []
     if core_digest() != needs["core"]:
         lines.append(f"the package '{DISTRIBUTION}': {_versions(DISTRIBUTION, needs['fedbench'])}")
     for use in needs["uses"]:

@@ -148,7 +148,9 @@ class RayRuns:
     def __init__(
         self, ray: Any, jobs: Sequence[Job], tell: Callable[[str, list[Any]], None]
     ) -> None:
-        self.ray, self.jobs, self.tell = ray, jobs, tell
+        self.ray = ray
+        self.jobs = jobs
+        self.tell = tell
         self.task = ray.remote(_task())
         self.refusals: dict[str, str] = {}  # node id -> why it is not used
         self.running: dict[Any, int] = {}

@@ -94,7 +94,7 @@ class Refusals:
         attack takes part.
         """
         targets = self.loaded.spec.settings[i].audit.targets
-        problems: list[str] = []
+        problems = []
         if first < 1:
             problems.append(
                 "an active attack controls a client, which leaves no honest one: raise "

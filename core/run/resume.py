@@ -59,7 +59,7 @@ def recorded(jobs: Sequence[Job], store: Results) -> list[CellState]:
     every record that cannot be used: it is never silently replaced.
     """
     wanted = {cell.key for job in jobs for cell in job.cells}
-    states: list[CellState] = []
+    states = []
     problems: list[str] = []
     for stem in dict.fromkeys(job.stem for job in jobs):
         try:

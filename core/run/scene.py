@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,21 +12,19 @@ from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.compose import allied, composed
-from fedbench.core.federation.turn import UNKNOWN, Usage
 from fedbench.core.population.audit import (
     EVERYBODY,
     AuditSet,
     Target,
-    attack_set,
     audit_set,
     client,
     free_holdout,
     group,
-    group_set,
     mask_set,
     opaque_names,
     own_set,
     pool_of,
+    pooled_set,
 )
 from fedbench.core.population.groups import Groups, deform, make_groups, thresholds
 from fedbench.core.population.partition import Shards, Split, cut_all, partition
@@ -179,17 +176,7 @@ def make_scene(
     split = _cut(data, setting, seed)
     groups = _grouped(data, setting, seed)
     malicious = adversary.malicious(clients) if adversary else 0
-    audits = [
-        candidates_of(
-            t,
-            split,
-            setting.audit,
-            seed,
-            malicious,
-            groups,
-        )
-        for t in targets
-    ]
+    audits = [candidates_of(t, split, setting.audit, seed, malicious, groups) for t in targets]
     mask = np.zeros(0, np.int64)
     if adversary and poisoned:
         mask = mask_set(split.train, malicious, adversary.mask_set, seed)
@@ -199,7 +186,8 @@ def make_scene(
     roots = own_set(np.setdiff1d(free, shadow), root, "the rule's root set", seed)
     tolerated = None
     if setting.thresholds:
-        tolerated = thresholds(setting.thresholds[0], setting.thresholds[1], clients, seed)
+        low, high = setting.thresholds
+        tolerated = thresholds(low, high, clients, seed)
     return Scene(
         data=data,
         split=split,
@@ -265,7 +253,8 @@ def _deformed(data: Data, split: Split, groups: Groups) -> Data:
 def _take(first: np.ndarray, second: np.ndarray, ids: np.ndarray) -> np.ndarray:
     inside = ids < len(first)
     values = np.empty((len(ids), *first.shape[1:]), first.dtype)
-    values[inside], values[~inside] = first[ids[inside]], second[ids[~inside] - len(first)]
+    values[inside] = first[ids[inside]]
+    values[~inside] = second[ids[~inside] - len(first)]
     return values
 
 
@@ -309,26 +298,24 @@ def candidates_of(
     if target.client is not None:
         return _of_client(target.client, split, audit, seed, groups)
     assert audit.members is not None  # checked by the suite's types
-    absent = audit.members_from == "holdout"
-    shards = split.train
-    everybody = np.arange(len(shards))
-    honest = everybody[: len(shards) - malicious]
-    counts = audit.members, audit.nonmembers, seed
+    clients = outside_of = np.arange(len(split.train) - malicious)
+    words = target.words()
     if target.kind == "group" and groups is not None:
-        clients = honest[groups.of_client[honest] == target.index]
-        name = groups.names[target.index]
-        outsiders = split.outsiders(clients, f"group '{name}'")
-        return group_set(
-            shards,
-            outsiders,
-            target.index,
-            name,
-            clients,
-            *counts,
-            absent=absent,
-        )
-    outsiders = split.outsiders(honest if split.has_test else everybody, "all honest clients")
-    return attack_set(shards, outsiders, malicious, *counts, absent=absent)
+        words = target.words(groups.names)
+        clients = outside_of = clients[groups.of_client[clients] == target.index]
+    elif not split.has_test:
+        outside_of = np.arange(len(split.train))
+    return pooled_set(
+        target,
+        words,
+        split.train,
+        clients,
+        split.outsiders(outside_of, words),
+        audit.members,
+        audit.nonmembers,
+        seed,
+        absent=audit.members_from == "holdout",
+    )
 
 
 def _of_client(
@@ -378,57 +365,6 @@ def client_data(scene: Scene, k: int, device: torch.device) -> MemberData:
     if len(validation):
         mask = torch.from_numpy(np.isin(ids, validation)).to(device)
     return MemberData(x.to(device), y.to(device), held_out=mask)
-
-
-def held_out(scene: Scene, clients: Sequence[MemberData]) -> np.ndarray:
-    """Return the sorted ids of what clients keep out of training, and so out of the audit: not
-    their test parts, which are non-members even where the released code's clients validate on them.
-    """
-    ids = [np.zeros(0, np.int64)]
-    for k, data in enumerate(clients):
-        if data.held_out is not None:
-            ids.append(scene.split.own(k)[data.held_out.cpu().numpy()])
-    return np.setdiff1d(np.concatenate(ids), np.concatenate(scene.split.test))
-
-
-@dataclass(frozen=True)
-class UsedSamples:
-    """Counts of what was trained on, int32: 0 for non-members and absent clients, -1 where it is
-    not known.
-    """
-
-    used: np.ndarray
-    """[N] in how many rounds each sample of the pool was used, by its owner"""
-    flagged: np.ndarray
-    """[N] in how many of them with a true flag"""
-    used_in_round: np.ndarray
-    """[T, K] how many samples each client used"""
-    flagged_in_round: np.ndarray
-    """[T, K] how many of them with a true flag"""
-
-
-def used_samples(
-    scene: Scene,
-    usage: Usage,
-    malicious: Collection[int],
-) -> UsedSamples:
-    """Return the counts over the scene's pool. What ``malicious`` clients train on is not known:
-    they send what an adversary makes.
-    """
-    pool = scene.pool
-    in_rounds = usage.of_rounds()
-    counts = np.zeros((2, len(pool)), np.int32)
-    for k in range(len(scene.shards)):
-        ids = scene.split.own(k)
-        positions = np.flatnonzero(np.isin(pool, ids))
-        if k in malicious:
-            counts[:, positions] = UNKNOWN
-        else:
-            in_data = np.searchsorted(ids, pool[positions])
-            counts[:, positions] = [values[in_data] for values in usage.of_client(k)]
-    for values in in_rounds:
-        values[:, sorted(malicious)] = UNKNOWN
-    return UsedSamples(counts[0], counts[1], *in_rounds)
 
 
 # --- components -----------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,23 +17,30 @@ from fedbench.core.contract.attack import (
     Audit,
     Colluder,
     Observations,
-    ShadowModels,
-    View,
 )
 from fedbench.core.contract.errors import SkipCell, UserError
 from fedbench.core.contract.task import unserved
 from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.population.audit import AuditSet, Target
-from fedbench.core.process.channel import Message
+from fedbench.core.process.channel import Message, pass_on_interrupt
 from fedbench.core.run.job import Job
-from fedbench.core.run.known_half import NOTE, fresh, in_second_half, part_of, ranks
-from fedbench.core.run.needs import colluders_first, compared, shared_view
+from fedbench.core.run.needs import colluders_first, shared_view
+from fedbench.core.run.observations import (
+    frozen,
+    observations_of,
+    observations_of_colluder,
+    part_of,
+    read_only,
+)
 from fedbench.core.run.scene import Scene
 from fedbench.core.run.train import Run, kinds_of
-from fedbench.core.signals.measure import observe, seen_from
+from fedbench.core.words import describe_error
 
 Scores = tuple[np.ndarray, np.ndarray | None]
 """([n] scores, [R, n] those of every round for a single-round attack)"""
+
+
+NOTE = "knows the membership of half of the candidates"
 
 
 class BadScores(UserError):
@@ -86,8 +93,8 @@ def ask(run: Run, attack: Attack) -> Answers:
     signals = {name: a for name, a in trained.signals.items() if name in attack.needs}
     run = replace(run, trained=replace(trained, signals=signals))
     began = time.process_time()
-    answers: dict[Target, Scores] = {}
-    notes: list[str] = []
+    answers = {}
+    notes = []
     for colluders, audits in by_colluders(run.job, attack, run.scene.audits).items():
         if colluders:
             notes.append(_collude(run, attack, colluders))
@@ -111,7 +118,7 @@ def ask(run: Run, attack: Attack) -> Answers:
 
 def _scores_of(run: Run, attack: Attack, audit: AuditSet) -> Scores:
     question = _audit(run, audit.ids, audit.target.code)
-    return _answer(attack, _observations(run, attack, audit), question)
+    return _answer(attack, observations_of(run, attack, audit), question)
 
 
 def _scores_by_halves(run: Run, attack: Attack, audit: AuditSet) -> Scores:
@@ -131,7 +138,7 @@ def _scores_by_halves(run: Run, attack: Attack, audit: AuditSet) -> Scores:
     kind = kinds_of(audit, run.trained)
     names = run.scene.names[audit.ids]
     second = in_second_half(kind, names, run.job.seed, audit.target)
-    observed = _observations(run, attack, audit)
+    observed = observations_of(run, attack, audit)
     scores = np.empty(len(kind))
     by_round = None
     for half in (~second, second):
@@ -172,28 +179,40 @@ def _scores_of_half(
     """
     copy = fresh(attack)
     code = audit.target.code
-    n = len(judged)
-    n_rounds = len(observed.rounds)
     taught_ids = audit.ids[taught]
     lesson = _lesson(run, code, part_of(observed, taught), taught_ids, member)
     _fit(copy, [lesson], _audit(run, taught_ids, code))
     question = _audit(run, audit.ids[judged], code)
     scores, by_round = _answer(copy, part_of(observed, judged), question)
-    if scores.shape != (n,):
-        raise BadScores(
-            f"score returned shape {list(scores.shape)} for half of the candidates of "
-            f"{audit.target.words()}; expected [{n}]"
-        )
-    if by_round is not None and by_round.shape != (n_rounds, n):
-        raise BadScores(
-            f"score_rounds returned shape {list(by_round.shape)} for half of the candidates; "
-            f"expected [{n_rounds}, {n}]"
-        )
+    words = f"half of the candidates of {audit.target.words()}"
+    require_shapes(scores, by_round, len(judged), len(observed.rounds), words)
     return scores, by_round
 
 
+def require_shapes(
+    scores: np.ndarray,
+    by_round: np.ndarray | None,
+    n: int,
+    n_rounds: int,
+    words: str,
+) -> None:
+    """Raise :class:`BadScores` unless scores are [n] and those of every round [n_rounds, n].
+
+    Args:
+        words: the candidates, in words.
+    """
+    expected = {"score": (scores, [n])}
+    if by_round is not None:
+        expected["score_rounds"] = (by_round, [n_rounds, n])
+    for method, (answer, shape) in expected.items():
+        if list(answer.shape) != shape:
+            raise BadScores(
+                f"{method} returned shape {list(answer.shape)} for {words}; expected {shape}"
+            )
+
+
 def _answer(attack: Attack, observed: Observations, question: Audit) -> Scores:
-    observed = _frozen(observed)
+    observed = frozen(observed)
     scores = _real(attack.score(observed, question), "score")
     by_round = attack.score_rounds(observed, question)
     return scores, None if by_round is None else _real(by_round, "score_rounds")
@@ -219,130 +238,14 @@ def _threshold(attack: Attack) -> float | None:
     return float(value)
 
 
-# --- what an attack sees --------------------------------------------------------------------------
-
-
-def _observations(run: Run, attack: Attack, audit: AuditSet) -> Observations:
-    """Return the observations of one target's candidates through the attack's view."""
-    job = run.job
-    scene = run.scene
-    trained = run.trained
-    client = audit.target.client
-    view = attack.view
-    if attack.needs_shadow_models and not scene.aligned:
-        raise SkipCell(
-            "shadow models answer for fixed candidates, and align_nonmembers: false redraws them "
-            "in every round"
-        )
-    clients = compared(job, client, view)
-    pick = _positions(run, audit, _drawn_rows(job, view, clients))
-    served = trained.assignment[:, scene.client_of(audit)]
-    observed = _seen(run, view, client, pick, served, clients)
-    if attack.needs_shadow_models:
-        return replace(observed, shadow_models=_shadow_models(run, pick, served[-1]))
-    if not len(observed.clients):
-        raise SkipCell(f"the view '{view}' is empty in this run (coalition: {job.coalition})")
-    if attack.needs and not observed.signals:
-        raise SkipCell(
-            f"the view '{view}' holds none of the signals that it needs "
-            f"({', '.join(sorted(attack.needs))})"
-        )
-    return observed
-
-
-def _seen(
-    run: Run,
-    view: View,
-    client: int | None,
-    pick: np.ndarray,
-    served: np.ndarray,
-    clients: list[int],
-) -> Observations:
-    """Return the observations of the candidates at positions ``pick`` of the pool."""
-    trained = run.trained
-    rows = trained.rows
-    if view == "coalition":
-        rows = seen_from(client, rows, run.job.coalitions)
-    return observe(view, client, rows, trained.rounds, trained.signals, pick, served, clients)
-
-
-def _positions(run: Run, audit: AuditSet, rows: Sequence[int]) -> np.ndarray:
-    """Return [n] positions of the candidates in the pool; [R, M, n] where the suite asks for the
-    released code's redrawing.
-    """
-    scene = run.scene
-    pick = np.searchsorted(scene.pool, audit.ids)
-    if scene.aligned:
-        return pick
-    owners = scene.redrawn_from(audit)[scene.pool]
-    n_rounds = len(run.trained.rounds)
-    return redrawn(
-        pick,
-        audit.owner,
-        owners,
-        n_rounds,
-        rows,
-        run.job.seed,
-        audit.target.code,
-    )
-
-
-def _shadow_models(
-    run: Run,
-    pick: np.ndarray,
-    model_of: np.ndarray,
-) -> ShadowModels | None:
-    """Return the answers of the shadow models and the target models for the candidates at positions
-    ``pick`` [n] of the pool; None where the setting has no shadow models.
-    """
-    shadows = run.shadows
-    logits = run.trained.logits
-    scene = run.scene
-    if shadows is None:
-        return None
-    assert logits is not None
-    pool = len(scene.pool)
-    return ShadowModels(
-        logits=shadows.logits[:, pick],
-        shadow_logits=shadows.logits[:, pool:],
-        shadow_y=scene.y_of(scene.shadow),
-        shadow_member=shadows.member,
-        target_logits=logits[model_of, pick],
-        model_of=model_of,
-        target_shadow_logits=logits[:, pool:],
-    )
-
-
 def _audit(run: Run, ids: np.ndarray, target: int) -> Audit:
     return Audit(
         key=key_for(run.job.seed, "attack", client=target),
         device=torch.device(run.job.device),
-        ids=_read_only(run.scene.names[ids]),
-        y=_read_only(run.scene.y_of(ids)),
+        ids=read_only(run.scene.names[ids]),
+        y=read_only(run.scene.y_of(ids)),
         n_classes=run.scene.data.n_classes,
         target_client=target,
-    )
-
-
-def _read_only(a: np.ndarray) -> np.ndarray:
-    """Return a view that an attack cannot write to: views of one array go to several targets."""
-    view = a.view()
-    view.flags.writeable = False
-    return view
-
-
-def _frozen(observed: Observations) -> Observations:
-    """Return observations that an attack cannot write to."""
-    models = observed.shadow_models
-    if models is not None:
-        arrays = {field.name: getattr(models, field.name) for field in fields(models)}
-        models = ShadowModels(**{name: _read_only(a) for name, a in arrays.items()})
-    return replace(
-        observed,
-        signals={name: _read_only(a) for name, a in observed.signals.items()},
-        shadow_models=models,
-        rounds=_read_only(observed.rounds),
-        clients=_read_only(observed.clients),
     )
 
 
@@ -375,20 +278,14 @@ def by_colluders(
 def _collude(run: Run, attack: Attack, colluders: tuple[int, ...]) -> str:
     """Fit the attack to what the colluders share. Returns a note that names them."""
     scene = run.scene
-    trained = run.trained
     order = scene.presented
     view = shared_view(attack.view)
     ids = scene.pool[order]
-    lessons: list[Colluder] = []
+    lessons = []
     for j in colluders:
-        member = np.isin(ids, scene.shards[j]) & ~np.isin(ids, trained.held_out)
-        clients = compared(run.job, j, view)
+        member = np.isin(ids, scene.shards[j]) & ~np.isin(ids, run.trained.held_out)
         taught = _taught_with(j, member, ids, scene)
-        pick = order
-        if not scene.aligned:
-            pick = _redrawn_pool(run, member, j, _drawn_rows(run.job, view, clients))
-        served = trained.assignment[:, np.full(len(taught), j)]
-        observed = _seen(run, view, j, pick[..., taught], served, clients)
+        observed = observations_of_colluder(run, view, j, order, member, taught)
         lessons.append(_lesson(run, j, observed, ids[taught], member[taught]))
     _fit(attack, lessons, _audit(run, ids, -1))
     names = [f"{c.client}{' (defended)' * c.defended}" for c in lessons]
@@ -420,10 +317,10 @@ def _lesson(
 ) -> Colluder:
     return Colluder(
         client=client,
-        observations=_frozen(observed),
-        ids=_read_only(run.scene.names[ids]),
-        y=_read_only(run.scene.y_of(ids)),
-        member=_read_only(member),
+        observations=frozen(observed),
+        ids=read_only(run.scene.names[ids]),
+        y=read_only(run.scene.y_of(ids)),
+        member=read_only(member),
         defended=client in run.job.members,
     )
 
@@ -437,66 +334,65 @@ def _fit(attack: Attack, lessons: list[Colluder], question: Audit) -> None:
         )
 
 
-# --- FedMIA's released code redraws the non-members in every round and for every client -----------
+# --- halves of the candidates ---------------------------------------------------------------------
 
 
-def _drawn_rows(job: Job, view: View, clients: list[int]) -> Sequence[int]:
-    """Return the keys of the draws of the rows that a view shows: of the server's, the clients'
-    ids.
-    """
-    return clients if view == "server" else range(job.clients)
-
-
-def _redrawn_pool(
-    run: Run,
-    member: np.ndarray,
-    j: int,
-    rows: Sequence[int],
-) -> np.ndarray:
-    """Return [R, M, N] the pool as the released code would show it to a colluder: its own samples
-    in place, the rest redrawn.
-    """
-    order = run.scene.presented
-    owner = np.where(member, j, -2)
-    owners_of_pool = np.empty_like(owner)
-    owners_of_pool[order] = owner
-    return redrawn(
-        order,
-        owner,
-        owners_of_pool,
-        len(run.trained.rounds),
-        rows,
-        run.job.seed,
-        j,
-    )
-
-
-def redrawn(
-    pick: np.ndarray,
-    owner: np.ndarray,
-    owners_of_pool: np.ndarray,
-    rounds: int,
-    rows: Sequence[int],
+def in_second_half(
+    kind: np.ndarray,
+    names: np.ndarray,
     seed: int,
-    target: int,
+    target: Target,
 ) -> np.ndarray:
-    """Return [R, M, n] pool positions: those of members as in ``pick`` [n], the rest drawn anew per
-    round and row. A redrawn candidate has the owner of the one it replaces, as the released code
-    keeps the mix.
+    """Return [n] bool: which half each candidate is in, the same for every attack.
 
     Args:
-        owner: [n] the training client of each candidate, -1 outside.
-        owners_of_pool: [N] the training client of each sample of the pool.
-        rounds: R.
-        rows: [M] the key of each row's draws.
+        kind: [n] MEMBER, OFL, IFL or EXCLUDED; each is cut in two, keyed by seed and target.
+        names: [n] the candidates' names: the cut does not depend on their order.
+
+    Raises:
+        SkipCell: where a half has not two members and two non-members.
     """
-    positions = np.broadcast_to(pick, (rounds, len(rows), len(pick))).copy()
-    for r in range(rounds):
-        for m, key in enumerate(rows):
-            rng = numpy_rng(seed, f"misaligned:{target}", r, key)
-            for k in np.unique(owner[owner != target]):
-                replaced = np.flatnonzero(owner == k)
-                positions[r, m, replaced] = rng.choice(
-                    np.flatnonzero(owners_of_pool == k), len(replaced), replace=False
-                )
-    return positions
+    rng = numpy_rng(seed, "halves", client=target.code)
+    second = np.zeros(len(kind), bool)
+    for value in np.unique(kind):
+        positions = np.flatnonzero(kind == value)
+        positions = positions[np.argsort(names[positions])]
+        second[rng.permutation(positions)[: len(positions) // 2]] = True
+    counted = kind != EXCLUDED
+    for half in (second & counted, ~second & counted):
+        members = int((kind[half] == MEMBER).sum())
+        nonmembers = int(half.sum()) - members
+        if min(members, nonmembers) < 2:
+            raise SkipCell(
+                f"half of the candidates of {target.words()} has {members} members and "
+                f"{nonmembers} non-members; an attack that knows half of them needs two of each"
+            )
+    return second
+
+
+def fresh(attack: Attack) -> Attack:
+    """Return a copy that has learnt nothing: what it keeps of one half never reaches the candidates
+    of that half.
+    """
+    try:
+        return deepcopy(attack)
+    except Exception as error:
+        pass_on_interrupt(error)
+        raise UserError(
+            "it knows half of the candidates, and so is copied before each fit, but cannot be "
+            f"({describe_error(error)}); keep plain values on self before fit"
+        ) from error
+
+
+def ranks(scores: np.ndarray, counted: np.ndarray) -> np.ndarray:
+    """Return [..., n] each score's mid-rank among those that count, over their number plus one;
+    what is not finite stays so. A candidate that does not count gets a rank and changes none.
+    """
+    result = np.array(scores, dtype=np.float64)
+    for row in result.reshape(-1, result.shape[-1]):
+        finite = np.isfinite(row)
+        reference = np.sort(row[finite & counted])
+        below = np.searchsorted(reference, row[finite])
+        upto = np.searchsorted(reference, row[finite], side="right")
+        row[finite] = (below + upto + 1) / 2 / (len(reference) + 1)
+    return result

@@ -95,7 +95,7 @@ def train_shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
     )
     fresh = flat.state.clone()
     members = [_half(job, m, len(y)) for m in range(spec.models)]
-    logits: list[np.ndarray] = []
+    logits = []
     for m, member in enumerate(members):
         half = torch.from_numpy(np.flatnonzero(member)).to(device)
         shuffle = _keyed(job, m)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,7 @@ from fedbench.core.contract.samples import MemberData
 from fedbench.core.contract.task import Task, unserved
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.federation.loop import Training, answered, answers
-from fedbench.core.federation.setup import Insider, RoundResult, Setup
+from fedbench.core.federation.setup import Insider, Setup
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.numerics.rng import key_for
@@ -28,6 +27,14 @@ from fedbench.core.numerics.wrappers import in_training_form, wrap
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.process.channel import at_work
 from fedbench.core.run.job import Job
+from fedbench.core.run.measurements import (
+    Audits,
+    UsedSamples,
+    final_logits,
+    held_out,
+    now,
+    used_samples,
+)
 from fedbench.core.run.needs import (
     Requests,
     make_signals,
@@ -39,12 +46,9 @@ from fedbench.core.run.process import log_failure
 from fedbench.core.run.scene import (
     Parts,
     Scene,
-    UsedSamples,
     client_data,
     defense_of,
-    held_out,
     samples_of,
-    used_samples,
 )
 from fedbench.core.signals.measure import GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
 from fedbench.core.store.record import Utility
@@ -54,7 +58,6 @@ if TYPE_CHECKING:
     from fedbench.core.run.shadow_models import ShadowLogits
 
 _DRAWS = 100  # of initial models, until each is picked by enough clients
-_MOST_LOSSES = 200  # samples of a client that the training loss is averaged over
 _SAW_NONMEMBERS = (
     "validation saw the non-members: each client validates on its test part, which the attacks are "
     "asked about"
@@ -337,16 +340,16 @@ def _run_rounds(
     on_round: Callable[[int], None],
     shadow_models: bool,
 ) -> Trained:
-    audits = _Audits(scene, training, recorder)
-    rejected: list[tuple[int, int]] = []
-    began = _now()
+    audits = Audits(scene, training, recorder)
+    rejected = []
+    began = now()
     for result in training.rounds():
         t = result.uploads.round
         rejected += [(t, k) for k in result.rejected]
         if t in job.audited_rounds:
             audits.add(result)
         on_round(t)
-    cpu, wall = _now() - began - audits.seconds
+    cpu, wall = now() - began - audits.seconds
     logits = None
     if shadow_models:
         everything = np.concatenate([scene.pool, scene.shadow])
@@ -385,69 +388,6 @@ def _measure(task: Task) -> dict[str, Any]:
     return {name: getattr(utility, name) for name in ("name", "unit", "low", "high", "direction")}
 
 
-class _Audits:
-    """The audited rounds of a training so far."""
-
-    def __init__(
-        self,
-        scene: Scene,
-        training: Training,
-        recorder: Recorder,
-    ) -> None:
-        self._scene = scene
-        self._training = training
-        self._recorder = recorder
-        device = training.setup.device
-        self._test_x = torch.from_numpy(scene.data.test_x).to(device)
-        self._test_y = torch.from_numpy(scene.data.test_y).to(device)
-        self.history: list[dict[str, Any]] = []
-        self.assignments: list[tuple[int, ...]] = []
-        self.values = np.zeros(0, bool)
-        self.predicted = np.zeros(0, np.int64)
-        self.seconds = np.zeros(2)  # as of :func:`_now`
-
-    def add(self, result: RoundResult) -> None:
-        """Measure the signals of a round, and the utility of its global models."""
-        began = _now()
-        self._recorder.record(result)
-        self.values, self.predicted = evaluated(self._training, self._test_x, self._test_y)
-        row = {"round": result.uploads.round, **self._utility(), **self._clusters(result)}
-        self.history.append(row)
-        self.assignments.append(result.assignment)
-        self.seconds += _now() - began
-
-    def _utility(self) -> dict[str, Any]:
-        scene = self._scene
-        values = self.values
-        row: dict[str, Any] = {
-            "accuracy": float(values.mean()),
-            "train_loss": train_loss(self._training),
-        }
-        if scene.groups is not None:
-            groups = range(len(scene.groups.names))
-            row["group_accuracy"] = [float(values[scene.test_group == g].mean()) for g in groups]
-        return row
-
-    def _clusters(self, result: RoundResult) -> dict[str, Any]:
-        """Return the sizes of the clusters, and how many clients moved since the last audited
-        round; nothing with one model, or one a client.
-        """
-        n_models = len(self._training.models)
-        assignment = result.assignment
-        if n_models in (1, len(assignment)):
-            return {}
-        moved = 0
-        if self.assignments:
-            pairs = zip(assignment, self.assignments[-1], strict=True)
-            moved = sum(now != before for now, before in pairs)
-        return {"clusters": np.bincount(assignment, minlength=n_models).tolist(), "moved": moved}
-
-
-def _now() -> np.ndarray:
-    """Return [2] seconds of this process's CPU, and of the clock."""
-    return np.array([time.process_time(), time.perf_counter()])
-
-
 def _facts(training: Training) -> tuple[dict[str, FactValue], list[str]]:
     """Return (the facts that the defense reports, why they could not be recorded)."""
     try:
@@ -475,77 +415,3 @@ def _notes(training: Training) -> list[str]:
 def kinds_of(audit: AuditSet, trained: Trained) -> np.ndarray:
     """Return [n] MEMBER, OFL, IFL, or EXCLUDED where a defense kept the sample out of training."""
     return np.where(np.isin(audit.ids, trained.held_out), EXCLUDED, audit.kind)
-
-
-# --- evaluation of the global models --------------------------------------------------------------
-
-
-def final_logits(training: Training, x: torch.Tensor) -> np.ndarray:
-    """Return [s, n, C] answers of each of the global models."""
-    logits = [_answers(training, j, x) for j in range(len(training.models))]
-    return np.stack([answer.float().cpu().numpy() for answer in logits])
-
-
-def evaluated(
-    training: Training, x: torch.Tensor, y: torch.Tensor
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return (utility, prediction), each [n_test], of the global models on the test samples.
-
-    With several global models, sample i is put to the model of client i mod K: the mean is then the
-    clients' mean utility, and a sample still has one answer, which paired tests need. The
-    prediction is empty where the task's is not one number a sample.
-    """
-    flat = training.setup.flat
-    clients = torch.arange(len(x), device=x.device) % len(training.assignment)
-    positions: list[torch.Tensor] = []
-    values: list[torch.Tensor] = []
-    predicted: list[torch.Tensor] = []
-    for j, served in _clients_of_models(training):
-        of_model = torch.isin(clients, torch.tensor(served, device=x.device)).nonzero()[:, 0]
-        if len(of_model):
-            labels = y[of_model]
-            rows, target = flat.rows(x[of_model], labels, "test")
-            outputs = _answers(training, j, rows)
-            positions.append(of_model)
-            values.append(flat.task.utilities[0].values(outputs, target, labels))
-            prediction = flat.task.predict(outputs)
-            predicted.append(prediction if prediction.shape == labels.shape else labels[:0])
-    order = torch.cat(positions).argsort()
-    utility, classes = torch.cat(values), torch.cat(predicted)
-    if utility.is_floating_point():
-        utility = utility.double()
-    if len(classes):
-        classes = classes[order]
-    return utility[order].cpu().numpy(), classes.cpu().numpy()
-
-
-def train_loss(training: Training) -> float:
-    """Return the mean loss of each client's global model on (up to 200 of) its training samples."""
-    clients = training.setup.clients
-    flat = training.setup.flat
-    losses = torch.zeros(len(clients))
-    for j, served in _clients_of_models(training):
-        picks = [clients[k].trainable[:_MOST_LOSSES] for k in served]
-        x = torch.cat([clients[k].x[pick] for k, pick in zip(served, picks, strict=True)])
-        y = torch.cat([clients[k].y[pick] for k, pick in zip(served, picks, strict=True)])
-        rows, target = flat.rows(x, y, "audit")
-        values = flat.task.sample_losses(_logits(training, j, rows), target)
-        means = [part.mean() for part in values.split([len(pick) for pick in picks])]
-        losses[served] = torch.stack(means).float().cpu()
-    return float(losses.mean())
-
-
-def _clients_of_models(training: Training) -> list[tuple[int, list[int]]]:
-    """Return (global model, the clients that it serves) of each model that serves any."""
-    served: dict[int, list[int]] = {}
-    for k, j in training.assignment.items():
-        served.setdefault(j, []).append(k)
-    return sorted(served.items())
-
-
-def _answers(training: Training, j: int, x: torch.Tensor) -> torch.Tensor:
-    return answered(training, j, _logits(training, j, x))
-
-
-def _logits(training: Training, j: int, x: torch.Tensor) -> torch.Tensor:
-    return training.setup.flat.logits(training.state[j], x)

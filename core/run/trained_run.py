@@ -14,9 +14,10 @@ from fedbench.core.population.audit import split_digest
 from fedbench.core.population.labels import data_of_labels, labels_of
 from fedbench.core.process.channel import Channel, Message, at_work
 from fedbench.core.run.job import Job
+from fedbench.core.run.measurements import UsedSamples
 from fedbench.core.run.needs import measured_signals, needed_rows
 from fedbench.core.run.process import settle
-from fedbench.core.run.scene import Scene, UsedSamples, build, make_scene, set_scene
+from fedbench.core.run.scene import Scene, build, make_scene, set_scene
 from fedbench.core.run.scoring import ask
 from fedbench.core.run.shadow_models import ShadowLogits, load_shadow_models, train_shadow_models
 from fedbench.core.run.train import Run, Trained, train

@@ -14,7 +14,7 @@ from fedbench.core.metrics.rounds import Maximum, decision_report, maximum, roun
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.audit import AuditSet, shuffle_rng
 from fedbench.core.run.job import Cell
-from fedbench.core.run.scoring import Answers, BadScores, Scores
+from fedbench.core.run.scoring import Answers, BadScores, Scores, require_shapes
 from fedbench.core.run.train import Run, Trained, kinds_of
 from fedbench.core.store.scores import DecisionScores, MaximumScores, RoundScores, TargetScores
 
@@ -188,14 +188,9 @@ def _checked(
     by_round = answers.by_round[i]
     target = audit.target.words()
     n = len(audit.ids)
-    if scores.shape != (n,):
-        raise BadScores(f"score returned shape {list(scores.shape)} for {target}; expected [{n}]")
+    require_shapes(scores, by_round, n, n_rounds, target)
     if infinite := int((~np.isfinite(scores)).sum()):
         raise BadScores(f"{infinite} of {n} scores of {target} are not finite")
-    if by_round is not None and by_round.shape != (n_rounds, n):
-        raise BadScores(
-            f"score_rounds returned shape {list(by_round.shape)}; expected [{n_rounds}, {n}]"
-        )
     return scores, by_round
 
 

@@ -73,7 +73,9 @@ class Failed(Exception):
 
     def __init__(self, outcome: Outcome, reason: str, by_adversary: bool = False) -> None:
         super().__init__(reason)
-        self.outcome, self.reason, self.by_adversary = outcome, reason, by_adversary
+        self.outcome = outcome
+        self.reason = reason
+        self.by_adversary = by_adversary
 
 
 def worker_main(text: str, channel: Channel) -> None:
@@ -124,7 +126,8 @@ def _judge(
     """Record the scores of one cell, or why it has none, and the findings of the analyses."""
     training = run.trained
     ask_attack = active_answers or partial(answers_of, cell, run, recorder.report)
-    scored, failure = None, None
+    scored = None
+    failure = None
     try:
         scored = verdict(run, cell, ask_attack(), recorder.draws)
     except Exception as error:
@@ -132,11 +135,13 @@ def _judge(
     judgement = scored.judgement if scored else None
     findings, vectors, complaints = analysed(run, judgement, recorder.report)
     if scored is None:  # vectors are kept with scores alone
-        attack_cpu, arrays = 0.0, {}
+        attack_cpu = 0.0
+        arrays = {}
         findings = {name: RecordedFindings(numbers=f.numbers) for name, f in findings.items()}
         fields: dict[str, Any] = {"notes": training.notes}
     else:
-        attack_cpu, arrays = scored.cpu_s, {**scored.arrays, **vectors, **training.arrays}
+        attack_cpu = scored.cpu_s
+        arrays = {**scored.arrays, **vectors, **training.arrays}
         fields = {
             "notes": scored.notes,
             "targets": scored.targets,
@@ -164,8 +169,10 @@ class Recorder:
     """The records of a run's cells, which are written and reported together."""
 
     def __init__(self, job: Job, report: Report) -> None:
-        self.job, self.report = job, report
-        self.clock, self.draws = Clock(), SharedDraws()
+        self.job = job
+        self.report = report
+        self.clock = Clock()
+        self.draws = SharedDraws()
         self._identity = identity(job)
         self._of_run = {
             "suite": job.suite,
@@ -244,7 +251,9 @@ class _Fork(Child):
     """Plugin code of a run in a process of its own, under the suite's limits."""
 
     def __init__(self, job: Job, work: Callable[[Channel], None], report: Report) -> None:
-        self._job, self._report, self._alive = job, report, 0.0
+        self._job = job
+        self._report = report
+        self._alive = 0.0
         self._log_size = _log_size(job)
         limits = TimeLimits(cpu_s=job.limits.run_seconds, idle_s=job.limits.idle_seconds)
         super().__init__(partial(_guarded, job, work), limits, self._tick)
@@ -368,7 +377,7 @@ def analysed(
     """Return (the findings of each analysis, their vectors, complaints about those that failed)."""
     findings: dict[str, RecordedFindings] = {}
     arrays: dict[str, np.ndarray] = {}
-    complaints: list[str] = []
+    complaints = []
 
     def work(use: ComponentUse, out: Channel) -> None:
         analyse(run, use, judgement, out)

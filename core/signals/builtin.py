@@ -40,7 +40,8 @@ class LogitConfidence(Signal):
     """
 
     def measure(self, probe: Probe) -> Tensor:
-        logits, label = probe.logits.double(), probe.y[:, None]
+        logits = probe.logits.double()
+        label = probe.y[:, None]
         rest = logits.scatter(1, label, -torch.inf).logsumexp(1)
         return (logits.gather(1, label).squeeze(1) - rest).float()
 
@@ -95,7 +96,8 @@ class Margin(Signal):
     """
 
     def measure(self, probe: Probe) -> Tensor:
-        logits, label = probe.logits.float(), probe.y[:, None]
+        logits = probe.logits.float()
+        label = probe.y[:, None]
         return logits.gather(1, label).squeeze(1) - logits.scatter(1, label, -torch.inf).amax(1)
 
 
@@ -225,7 +227,12 @@ class Robustness(Signal):
                 share[rows] = self._share(probe, probe.y[rows], perturbed(x[rows]))
         return share
 
-    def _share(self, probe: Probe, y: Tensor, copies: Iterator[Tensor]) -> Tensor:
+    def _share(
+        self,
+        probe: Probe,
+        y: Tensor,
+        copies: Iterator[Tensor],
+    ) -> Tensor:
         right = [probe.model(copy).argmax(1) == y for copy in copies]
         return torch.stack(right).float().mean(0)
 

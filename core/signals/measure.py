@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -13,7 +13,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from fedbench.core.contract.attack import Observations, View
+from fedbench.core.contract.attack import View
 from fedbench.core.contract.components import Signal
 from fedbench.core.contract.errors import SkipCell
 from fedbench.core.contract.samples import evaluating
@@ -36,8 +36,10 @@ MOST_BYTES = 4 * 2**30  # of one vector signal in a run
 # A row is a client's id, or negative: global models are -1, -1001, -1002, ..., and the means of
 # coalitions -2, -1000001, -1000002, ...
 
-GLOBAL, COALITION = -1, -2
-_MORE_MODELS, _MORE_COALITIONS = -1_000, -1_000_000
+GLOBAL = -1
+COALITION = -2
+_MORE_MODELS = -1_000
+_MORE_COALITIONS = -1_000_000
 
 
 def global_row(model: int) -> int:
@@ -65,7 +67,11 @@ def coalition_of_row(row: int) -> int | None:
 
 
 def rows_of(
-    views: set[View], clients: int, members: tuple[int, ...], n_models: int = 1, coalitions: int = 0
+    views: set[View],
+    clients: int,
+    members: tuple[int, ...],
+    n_models: int = 1,
+    coalitions: int = 0,
 ) -> list[int]:
     """Ids of the rows that these views see: clients' uploads, global models, means of coalitions.
 
@@ -112,7 +118,8 @@ def seen_from(
 _TRIED = 16  # samples that a vector signal is called with before training
 # Input bytes a chunk on the CPU: larger chunks miss the caches (measured on a small CNN with 32x32
 # images: forward 2x, gradient features 1.9x slower at 2,048 and 512 samples than at 128 and 64).
-_FORWARD_BYTES, GRADIENT_BYTES = 1_500_000, 800_000
+_FORWARD_BYTES = 1_500_000
+GRADIENT_BYTES = 800_000
 
 
 def chunk_of(x: Tensor, bytes_: int) -> int:
@@ -194,7 +201,8 @@ class Recorder:
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each signal in one round."""
-        m, n = len(self.rows), len(self.y)
+        m = len(self.rows)
+        n = len(self.y)
         shapes = {name: (m, n, *call.width) for name, call in self.calls.items()}
         if self.gradients:
             shapes |= {"grad-dot": (m, n), "update-sq": (m, 1)}
@@ -230,16 +238,15 @@ class Recorder:
         ``updates``: [n, P] of the clients, as uploaded or before protection.
         """
         uploads = result.uploads
-        models: dict[int, RowModel] = {}
+        models = {}
         index_of = {client: i for i, client in enumerate(uploads.participants)}
         for position, row in enumerate(self.rows):
-            j, g = model_of_row(row), coalition_of_row(row)
+            j = model_of_row(row)
+            g = coalition_of_row(row)
             if j is not None:
-                step, buffers, counts = (
-                    result.steps[j],
-                    result.state.buffers[j],
-                    result.state.counts[j],
-                )
+                step = result.steps[j]
+                buffers = result.state.buffers[j]
+                counts = result.state.counts[j]
                 models[position] = RowModel(j, step, buffers, counts, model=j)
             elif g is not None:
                 present = [k for k in self.coalitions[g] if k in index_of]
@@ -254,11 +261,16 @@ class Recorder:
         return models
 
     def _mean(
-        self, clients: list[int], indices: list[int], uploads: Uploads, updates: Tensor
+        self,
+        clients: list[int],
+        indices: list[int],
+        uploads: Uploads,
+        updates: Tensor,
     ) -> RowModel:
         """Weighted mean A_t = sum n_k L_k / sum n_k (docs/methods/signals.md#rows)."""
         n = torch.tensor([float(self.sizes[k]) for k in clients], device=self.x.device)
-        share, starts = n / n.sum(), [uploads.start_of[i] for i in indices]
+        share = n / n.sum()
+        starts = [uploads.start_of[i] for i in indices]
         update = share @ updates[indices]
         if len(set(starts)) > 1:  # trained on different models: the mean is of where they ended
             starting = uploads.starts.params
@@ -266,13 +278,20 @@ class Recorder:
         counts = mean_counts(share, uploads.counts[indices])
         return RowModel(starts[0], update, share @ uploads.buffers[indices], counts)
 
-    def _put(self, name: str, positions: int | list[int], values: Tensor) -> None:
+    def _put(
+        self,
+        name: str,
+        positions: int | list[int],
+        values: Tensor,
+    ) -> None:
         self._values[name][len(self.rounds), positions] = values.to(torch.float32).cpu().numpy()
 
     @torch.no_grad()
     def _try_out(self, name: str) -> None:
         """Call a vector signal with a few samples: how long it is, and whether there is room."""
-        x, y, call = self.x[:_TRIED], self.y[:_TRIED], self.calls[name]
+        x = self.x[:_TRIED]
+        y = self.y[:_TRIED]
+        call = self.calls[name]
         try:
             with evaluating(self.flat.module):
                 with kept():
@@ -368,93 +387,11 @@ class Recorder:
 def _no_room(shape: Sequence[int]) -> str:
     """Message for a vector signal of too many rounds, rows, samples and components."""
     rounds, rows, samples, width = shape
-    size, most = 4 * prod(shape) / 2**20, MOST_BYTES / 2**20
+    size = 4 * prod(shape) / 2**20
+    most = MOST_BYTES / 2**20
     return (
         f"{rounds:,} audited rounds x {rows:,} rows x {samples:,} samples x {width} components of "
         f"4 bytes are {size:,.1f} MiB, at most {most:,.1f} MiB are kept of one signal: raise "
         "audit.every, lower audit.nonmembers or audit.references, name fewer clients in "
         "audit.targets, or ask with a view of fewer rows"
     )
-
-
-# --- selecting what a view sees -------------------------------------------------------------------
-
-
-def observe(
-    view: View,
-    target: int | None,
-    rows: list[int],
-    rounds: ndarray,
-    arrays: Mapping[str, ndarray],
-    pick: ndarray,
-    served: ndarray | None = None,
-    visible: Collection[int] | None = None,
-) -> Observations:
-    """Select what ``view`` sees of the candidates; signals that it does not contain are left out.
-
-    Args:
-        target: a client's id; None for a view without client rows.
-        pick: [n] positions of the candidates in the pool, or [R, M, n] where every round and row
-            has candidates of its own (the released code's quirk).
-        served: [R, n] index of the global model that serves each candidate's client; the global
-            views see a candidate through it.
-        visible: the clients with rows that the view shows, by default all.
-    """
-    chosen = _rows_in_view(view, rows, visible)
-    last: slice = slice(None)
-    hidden: frozenset[str] = frozenset()
-    if view == "external":  # the final model, not the update that led to it
-        last, hidden = slice(-1, None), GRADIENT_SIGNALS
-    clients, position = np.array([rows[i] for i in chosen], dtype=np.int64), 0
-    through: ndarray | None = None
-    if served is not None and view in ("client", "external") and len(chosen) > 1:
-        clients, through = clients[:1], served[last]
-    if view == "server":
-        targets = np.flatnonzero(clients == target)
-        if not len(targets):
-            raise SkipCell("it follows one client's rows, but the target is many clients together")
-        position = int(targets[0])
-    if pick.ndim > 1:
-        pick = pick[last][:, : len(chosen)]
-    signals: dict[str, ndarray] = {}
-    for name in arrays if chosen else ():
-        if name not in hidden:
-            values = arrays[name][last]
-            if values.shape[1] > 1 or len(rows) == 1:
-                values = values[:, chosen]
-            signals[name] = _candidates(values, pick, through)
-    return Observations(
-        view=view,
-        rounds=rounds[last],
-        clients=clients,
-        target=position,
-        signals=signals,
-        hidden=frozenset(arrays.keys() - signals.keys()),
-    )
-
-
-def _rows_in_view(view: View, rows: Sequence[int], visible: Collection[int] | None) -> list[int]:
-    """Positions of the rows that a view shows; the coalition's mean stands before the clients."""
-    if view in ("client", "external"):
-        return [i for i, row in enumerate(rows) if model_of_row(row) is not None]
-    clients = [i for i, row in enumerate(rows) if row >= 0 and (visible is None or row in visible)]
-    if view == "server":
-        return clients
-    return [rows.index(COALITION), *clients] if COALITION in rows else []
-
-
-def _candidates(values: ndarray, pick: ndarray, through: ndarray | None) -> ndarray:
-    """Values [R, M, n, ...] of the candidates, out of those of the pool [R, M, N, ...]."""
-    if values.shape[2] > 1 and pick.ndim == 1:
-        values = values[:, :, pick]
-    elif values.shape[2] > 1:
-        values = _take(values, pick, axis=2)
-    if through is not None and values.shape[1] > 1:
-        values = _take(values, through[:, None], axis=1)
-    return values
-
-
-def _take(values: ndarray, index: ndarray, axis: int) -> ndarray:
-    """Elements of ``values`` [R, M, N, ...] at ``index`` [R, M, n] along an axis."""
-    trailing = (1,) * (values.ndim - index.ndim)
-    return np.take_along_axis(values, index.reshape(index.shape + trailing), axis=axis)

@@ -32,7 +32,11 @@ class CopiedProbe(Probe):
     """A probe that copies each field on first access: most signals read two of the five."""
 
     def __init__(
-        self, module: nn.Module, task: Task, target: Tensor, **copies: Callable[[], Any]
+        self,
+        module: nn.Module,
+        task: Task,
+        target: Tensor,
+        **copies: Callable[[], Any],
     ) -> None:
         fields = {"task": task, "target": target.clone()}
         self.__dict__ |= {"_module": module, "_copies": copies} | fields
@@ -99,7 +103,13 @@ class SignalCall:
                 f"{bad} of its {len(values)} {kind} are not finite, though the logits are"
             )
 
-    def _chunk(self, update: Tensor, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
+    def _chunk(
+        self,
+        update: Tensor,
+        x: Tensor,
+        y: Tensor,
+        logits: Tensor,
+    ) -> Tensor:
         probe = CopiedProbe(
             self._flat.module,
             self._flat.task,
@@ -122,7 +132,8 @@ class SignalCall:
 
     def _checked(self, values: Any, y: Tensor) -> Tensor:
         """A plain tensor of the engine: no subclass, and no buffer that the signal reuses."""
-        width, is_tensor = self.width, isinstance(values, Tensor)
+        width = self.width
+        is_tensor = isinstance(values, Tensor)
         if self.vector and not width and is_tensor and values.dim() == 2:
             width = tuple(values.shape[1:])
         expected = y.new_empty((len(y), *width), dtype=torch.float32)
@@ -150,7 +161,8 @@ class SignalCall:
         return self._answer(logits)
 
     def _wanted(self, y: Tensor) -> str:
-        n, device = len(y), y.device
+        n = len(y)
+        device = y.device
         if not self.vector:
             return f"float32 [{n}] on {device}"
         if self.width:

@@ -45,7 +45,8 @@ class Document:
 
     def position(self, loc: Sequence[str | int], at_key: bool = False) -> tuple[int, int]:
         """Return line and column, from 1, of a value, or of its nearest ancestor in the file."""
-        key, node = None, self.root
+        key = None
+        node = self.root
         for step in loc:
             inner = _step(node, step)
             if inner is None:
@@ -165,14 +166,16 @@ def _place(before: str) -> tuple[int, int]:
 
 def _syntax_words(error: Exception, text: str, name: str) -> str:
     """Return a parser's error on one line: place, problem, context."""
-    line, column = 1, 1
+    line = 1
+    column = 1
     problem = " ".join(str(error).split())
     if isinstance(error, ReaderError):
         line, column = _place(text[: error.position])
         problem = f"the character U+{error.character:04X} is not allowed"
     elif isinstance(error, MarkedYAMLError):
         if mark := error.problem_mark or error.context_mark:
-            line, column = mark.line + 1, mark.column + 1
+            line = mark.line + 1
+            column = mark.column + 1
         problem = ", ".join(filter(None, (error.problem, error.context)))
         if "'\\t'" in problem:
             problem += " (indent with spaces, not tabs)"
@@ -191,7 +194,7 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
     Raises:
         UserError: with every bad option.
     """
-    mistakes: list[str] = []
+    mistakes = []
     for text in overrides:
         try:
             document = _override(document, text)

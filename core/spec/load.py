@@ -88,7 +88,8 @@ def _repeated(
 
 
 def _audit(place: Loc, setting: Setting) -> Iterator[Problem]:
-    audit, federation = setting.audit, setting.federation
+    audit = setting.audit
+    federation = setting.federation
     if audit.every > federation.rounds:
         yield _too_late((*place, "audit", "every"), audit.every, setting)
     if isinstance(audit.targets, str):
@@ -104,7 +105,8 @@ def _audit(place: Loc, setting: Setting) -> Iterator[Problem]:
 
 
 def _adversary(place: Loc, setting: Setting) -> Iterator[Problem]:
-    adversary, n_clients = setting.adversary, setting.federation.clients
+    adversary = setting.adversary
+    n_clients = setting.federation.clients
     if adversary is None:
         return
     n_malicious = adversary.malicious(n_clients)

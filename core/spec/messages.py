@@ -56,7 +56,9 @@ def _problem(loc: Loc, item: Mapping[str, Any], model: type[BaseModel]) -> Probl
 
 
 def _text(item: Mapping[str, Any], node: dict[str, Any]) -> str:
-    kind, ctx, value = item["type"], item.get("ctx", {}), item["input"]
+    kind = item["type"]
+    ctx = item.get("ctx", {})
+    value = item["input"]
     if kind == "missing":
         return "required field is missing"
     if kind == "invalid_key":

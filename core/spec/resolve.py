@@ -117,8 +117,10 @@ class _Resolver:
         self.positions: dict[tuple[str, str], tuple[int, int]] = {}
         """kind, label -> line, column"""
         self.problems: list[Problem] = []
-        self._document, self._data = document, document.data
-        self._registry, self._make_use = registry, UseMaker()
+        self._document = document
+        self._data = document.data
+        self._registry = registry
+        self._make_use = UseMaker()
 
     def rows(self, key: str) -> list[ComponentUse]:
         """Return the uses of every row of a list of the suite."""
@@ -168,7 +170,7 @@ class _Resolver:
             text = "only defenses can be applied one after the other"
             self.problems.append(Problem((*loc, "then"), text))
             return
-        parts: list[ComponentUse] = []
+        parts = []
         for j, part in enumerate(use.then):
             place = (*loc, "then", j)
             self._add(kind, place, part)

@@ -122,7 +122,8 @@ def _words(arm: Schema) -> str:
 
 def interval(arm: Schema) -> str:
     """Return ``in (0, 1]`` or ``>= 1``; empty without bounds."""
-    low, high = _bound(arm, _LOW), _bound(arm, _HIGH)
+    low = _bound(arm, _LOW)
+    high = _bound(arm, _HIGH)
     if low and high:
         return f"in {low[0]}{low[2]}, {high[2]}{high[0]}"
     return " ".join((low or high)[1:])

@@ -44,7 +44,8 @@ class RunArrays:
     """
 
     def __init__(self, path: Path, remedy: str) -> None:
-        self._path, self._remedy = path, remedy
+        self._path = path
+        self._remedy = remedy
         self._unpacked: dict[str, np.ndarray] = {}
         with self._defects():
             content = _content(path)

@@ -64,7 +64,7 @@ def _refuse_extremes(content: Any) -> None:
     """
     level = [content]
     for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
+        inner = []
         for item in level:
             kind = type(item)
             if kind is dict:

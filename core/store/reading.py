@@ -168,7 +168,7 @@ def load_records(folder: Path | str, arrays: bool = True) -> list[LoadedRecord]:
             f"{Path(folder) / 'records'}: no records found; `fedbench run SUITE` writes them"
         )
     read = read_run if arrays else read_bare
-    loaded: list[LoadedRecord] = []
+    loaded = []
     problems: list[str] = []
     for path in paths:
         try:

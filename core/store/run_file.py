@@ -67,7 +67,7 @@ def member(key: str, name: str) -> str:
 
 def _packed(cells: Sequence[CellResult]) -> dict[str, np.ndarray]:
     """Return the arrays of all cells by their names in the ``.npz``."""
-    packed: dict[str, np.ndarray] = {}
+    packed = {}
     for name in sorted(set().union(*(cell.arrays for cell in cells))):
         of_cells = {c.record.key: c.arrays[name] for c in cells if name in c.arrays}
         first, *rest = of_cells.values()

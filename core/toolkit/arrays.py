@@ -63,14 +63,16 @@ def _label_problem(y: np.ndarray, n_classes: int) -> str:
 
 
 def _split_problems(data: Data, split: str) -> Iterator[str]:
-    x, y = getattr(data, f"{split}_x"), getattr(data, f"{split}_y")
+    x = getattr(data, f"{split}_x")
+    y = getattr(data, f"{split}_y")
     if len(x) == 0:
         yield f"{split} is empty"
         return
     if len(x) != len(y):
         yield f"{split} has {len(x):,} samples but {len(y):,} labels"
         return
-    shape, dtype = data.train_x.shape[1:], data.train_x.dtype
+    shape = data.train_x.shape[1:]
+    dtype = data.train_x.dtype
     if (x.shape[1:], x.dtype) != (shape, dtype):
         yield (
             f"{split} samples are {list(x.shape[1:])} {x.dtype}, train samples {list(shape)} "

@@ -95,7 +95,8 @@ def command(
         _show(again)
         return
     if again.jobs:
-        from fedbench.core.cli.run import LOCAL, executor_of
+        from fedbench.core.cli.machine import executor_of
+        from fedbench.core.cli.options import LOCAL
 
         _run(folder, again, executor_of(LOCAL, workers, None), "failed")
     status = _report(folder, again)

@@ -26,7 +26,7 @@ Identity = dict[str, Any]
 """``run``, ``attack`` and ``signals`` of a record's identity, as JSON values; of a run ``run``
 alone
 """
-_MADE = (
+_PROVENANCE = (
     "fedbench",
     "python",
     "torch",
@@ -107,7 +107,7 @@ def snapshot_of(records: Sequence[LoadedRecord]) -> Snapshot:
     cells += [run_cell(key, seeds) for key, seeds in runs.items()]
     return Snapshot(
         suite=records[0].record.suite,
-        made={name: _versions(records, name) for name in _MADE},
+        made={name: _versions(records, name) for name in _PROVENANCE},
         cells={cell.key: cell for cell in cells},
         unscored=unscored,
     )
@@ -126,9 +126,10 @@ def failures(snapshot: Snapshot) -> list[str]:
     those that diverged.
     """
     lines = []
-    for key, seeds in snapshot.unscored.items():
-        failed = (item for item in seeds.items() if item[1].startswith(("failed", "timeout")))
-        lines += [f"{key} seed {seed} {reason}" for seed, reason in failed]
+    for key, reasons in snapshot.unscored.items():
+        for seed, reason in reasons.items():
+            if reason.startswith(("failed", "timeout")):
+                lines.append(f"{key} seed {seed} {reason}")
     return lines
 
 

@@ -137,7 +137,8 @@ def _order(row: ComparedRow) -> tuple[int, Key, str]:
 def _machines(new: Snapshot, old: Snapshot) -> tuple[str, ...]:
     lines = []
     for name in sorted(old.made.keys() | new.made.keys()):
-        before, now = (", ".join(s.made.get(name, ["none"])) for s in (old, new))
+        before = ", ".join(old.made.get(name, ["none"]))
+        now = ", ".join(new.made.get(name, ["none"]))
         if before != now:
             lines.append(f"{name} {before} -> {now}")
     return tuple(lines)
@@ -193,7 +194,8 @@ def _of_cell(before: Cell, now: Cell) -> Iterator[ComparedRow]:
 
 def _of_measure(before: Cell, now: Cell, row: ComparedRow) -> ComparedRow:
     assert row.measure is not None
-    old, new = (cell.values.get(row.measure.name, {}) for cell in (before, now))
+    old = before.values.get(row.measure.name, {})
+    new = now.values.get(row.measure.name, {})
     seeds = [seed for seed in old if seed in new]
     if not seeds:
         return replace(row, reasons=(f"{row.measure.title} is not defined on both sides",))

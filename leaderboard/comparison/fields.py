@@ -36,14 +36,16 @@ def differing(a: LoadedRecord, b: LoadedRecord, besides: Sequence[str] = ()) -> 
     machine and time and ``besides``.
     """
     exclude = {*_MAY_DIFFER, *besides}
-    before, now = (
-        dict(leaves(loaded.record.model_dump(mode="json", exclude=exclude))) for loaded in (a, b)
-    )
+    before = dict(leaves(a.record.model_dump(mode="json", exclude=exclude)))
+    now = dict(leaves(b.record.model_dump(mode="json", exclude=exclude)))
     for path in sorted(before.keys() | now.keys()):
         x, y = before.get(path), now.get(path)
         if x != y:
-            values = f"{one_line(canonical(x), 40)} and {one_line(canonical(y), 40)}"
-            yield f"{one_line(path, 80)} ({values})"
+            yield _values_of(path, canonical(x), canonical(y))
+
+
+def _values_of(path: str, x: str, y: str) -> str:
+    return f"{one_line(path, 80)} ({one_line(x, 40)} and {one_line(y, 40)})"
 
 
 def far(a: LoadedRecord, b: LoadedRecord) -> Iterator[str]:
@@ -58,7 +60,7 @@ def far(a: LoadedRecord, b: LoadedRecord) -> Iterator[str]:
     for path in sorted(before.keys() | now.keys()):
         x, y = before.get(path, []), now.get(path, [])
         if not _near(path, x, y):
-            yield f"{one_line(path, 80)} ({one_line(repr(x), 40)} and {one_line(repr(y), 40)})"
+            yield _values_of(path, repr(x), repr(y))
 
 
 def _columns(loaded: LoadedRecord) -> dict[str, list[Any]]:
@@ -87,11 +89,11 @@ def _near(path: str, old: list[Any], new: list[Any]) -> bool:
     if not types <= {int, float}:
         return _texts(old) == _texts(new)
     a, b = np.array(old, float), np.array(new, float)  # NaN where there is none
-    difference = np.nansum(abs(a - b))
+    if (np.isnan(a) != np.isnan(b)).any():
+        return False
     largest = max(np.nansum(abs(a)), np.nansum(abs(b)))
-    same_gaps = (np.isnan(a) == np.isnan(b)).all()
     slack = _slack(path, len(old), types == {int})
-    return bool(same_gaps and difference <= _SHARE * largest + slack)
+    return bool(np.nansum(abs(a - b)) <= _SHARE * largest + slack)
 
 
 def _slack(path: str, n: int, counts: bool) -> float:
@@ -103,4 +105,8 @@ def _slack(path: str, n: int, counts: bool) -> float:
 
 
 def _texts(values: list[Any]) -> list[Any]:
-    return [re.sub(r"\d+", "0", value) if isinstance(value, str) else value for value in values]
+    """Return the values, the numbers in texts as 0."""
+    texts = []
+    for value in values:
+        texts.append(re.sub(r"\d+", "0", value) if isinstance(value, str) else value)
+    return texts

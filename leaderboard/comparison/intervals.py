@@ -35,7 +35,9 @@ class Pairing:
     @property
     def means(self) -> tuple[float, float]:
         """Return (old, new) over the seeds."""
-        return float(np.mean(_means(self.old))), float(np.mean(_means(self.new)))
+        old = np.mean(_means(self.old))
+        new = np.mean(_means(self.new))
+        return float(old), float(new)
 
     @property
     def change(self) -> float:
@@ -79,7 +81,8 @@ def _paired(p: Pairing, level: float) -> float:
     """Return the half-width of the mean difference, Student's."""
     differences = _means(p.new) - _means(p.old)
     n = len(differences)
-    return float(stdtrit(n - 1, 1 - level / 2) * np.std(differences, ddof=1) / np.sqrt(n))
+    t = stdtrit(n - 1, 1 - level / 2)
+    return float(t * np.std(differences, ddof=1) / np.sqrt(n))
 
 
 def _unpaired(family: Sequence[Pairing], level: float) -> list[float]:
@@ -88,12 +91,14 @@ def _unpaired(family: Sequence[Pairing], level: float) -> list[float]:
     """
     n = len(family[0].old)
     sides = np.array([[_means(p.old), _means(p.new)] for p in family])
-    table = (sides - sides.mean(axis=2, keepdims=True)).reshape(len(family), 2 * n).T
+    residuals = sides - sides.mean(axis=2, keepdims=True)
+    table = residuals.reshape(len(family), 2 * n).T
     free = 2 * n - 2
     variances = (table**2).sum(axis=0) / free
+    variances_used = np.maximum(variances, variances.mean())
     t = stdtrit(free * _dimensions(table), 1 - level / 2)
-    widths = t * np.sqrt(np.maximum(variances, variances.mean()) * 2 / n)
-    return [float(width) for width in widths]
+    widths = t * np.sqrt(variances_used * 2 / n)
+    return list(map(float, widths))
 
 
 def _dimensions(table: np.ndarray) -> float:
@@ -102,4 +107,6 @@ def _dimensions(table: np.ndarray) -> float:
     """
     covariance = table.T @ table
     squares = float((covariance**2).sum())
-    return float(np.trace(covariance)) ** 2 / squares if squares > 0 else 1.0
+    if squares == 0:
+        return 1.0
+    return float(np.trace(covariance)) ** 2 / squares

@@ -126,9 +126,11 @@ def values_of(seeds: Mapping[int, Sequence[Candidates]], measures: Iterable[str]
         if group is None:
             continue
         in_group = {}
+        sizes = []
         for seed, targets in sorted(seeds.items()):
             in_group[seed] = [_in_group(c, group) for c in targets]
-        if min((len(c.ids) for c in chain(*in_group.values())), default=0) == 0:
+            sizes += [len(c.ids) for c in in_group[seed]]
+        if min(sizes, default=0) == 0:
             continue
         if MEASURES[name].metric == "auc":
             values[name] = {seed: _auc(seed, targets) for seed, targets in in_group.items()}
@@ -154,12 +156,13 @@ def _auc(seed: int, targets: Sequence[Candidates]) -> Value:
     for i, c in enumerate(targets):
         member = c.kind == MEMBER
         aucs, below, above = placements(c.scores, member)
-        of_members, of_others = _pulls(below[0]), _pulls(above[0])
-        pulls.append(np.concatenate([of_members, of_others]))
+        of_members = _pulls(below[0])
+        of_nonmembers = _pulls(above[0])
+        pulls.append(np.concatenate([of_members, of_nonmembers]))
         error = float("nan")
-        if min(len(of_members), len(of_others)) > 1:
+        if min(len(of_members), len(of_nonmembers)) > 1:
             error = float(np.linalg.norm(pulls[i]))
-        units[seed, i] = UnitValue(float(aucs[0]), error, of_others, c.ids[~member])
+        units[seed, i] = UnitValue(float(aucs[0]), error, of_nonmembers, c.ids[~member])
     return _value([m.value for m in units.values()], Estimate(units).error, pulls)
 
 

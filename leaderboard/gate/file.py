@@ -133,10 +133,12 @@ def _content(snapshot: Snapshot) -> dict[str, Any]:
 
 def _cell(cell: Cell, shared: _Shared) -> dict[str, Any]:
     seeds = {str(s): shared.names_of(i) for s, i in sorted(cell.identities.items())}
+    digests = {str(s): digest for s, digest in sorted(cell.digests.items())}
     values: dict[str, dict[str, Any]] = {}
     for measure, by_seed in cell.values.items():
-        values[measure] = {str(s): [list(v.parts), v.error] for s, v in sorted(by_seed.items())}
-    digests = {str(seed): digest for seed, digest in sorted(cell.digests.items())}
+        values[measure] = {}
+        for seed, value in sorted(by_seed.items()):
+            values[measure][str(seed)] = [list(value.parts), value.error]
     return {**cell.key._asdict(), "seeds": seeds, "digests": digests, "values": values}
 
 

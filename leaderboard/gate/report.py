@@ -71,7 +71,9 @@ def as_json(gate: Gate) -> str:
 
 
 def _fields(row: ComparedRow) -> dict[str, Any]:
-    old, new = row.pairing.means if row.pairing else (None, None)
+    old = new = None
+    if row.pairing is not None:
+        old, new = row.pairing.means
     return {
         "verdict": row.verdict,
         **row.key._asdict(),
@@ -93,12 +95,12 @@ def markdown(gate: Gate) -> str:
     failing = [row for row in c.rows if row.verdict in gate.fail_on]
     passing = [row for row in c.rows if row.verdict not in gate.fail_on]
     folded = [row for row in passing if row.verdict in _FOLDED]
-    shown = [row for row in passing if row.verdict not in _FOLDED]
+    unfolded = [row for row in passing if row.verdict not in _FOLDED]
     blocks: list[Block] = [
         Heading(3, (Words("Regression gate: "), c.suite)),
         Note(_summary(gate)),
     ]
-    for title, rows in (("These fail the gate", failing), ("These do not", shown)):
+    for title, rows in (("These fail the gate", failing), ("These do not", unfolded)):
         if rows:
             blocks.append(_table(title, rows))
     if folded:
@@ -155,20 +157,22 @@ def _amount(m: Measure, value: float, signed: bool = False) -> str:
 
 
 def _method(c: Comparison) -> Block:
-    floors = {
-        m.metric: f"{m.metric} {c.floors[m.metric] * m.scale:g} {m.unit}".strip()
-        for m in MEASURES.values()
-    }
-    seeds = sorted({row.seeds for row in c.rows if row.pairing})
+    floors: dict[str, None] = {}
+    for m in MEASURES.values():
+        floor = f"{m.metric} {c.floors[m.metric] * m.scale:g} {m.unit}"
+        floors[floor.strip()] = None
+    numbers_of_seeds = map(str, sorted({row.seeds for row in c.rows if row.pairing}))
     lines: list[Text] = [
         Words(
-            f"{c.compared} numbers compared on {' or '.join(map(str, seeds)) or 'no'} paired "
+            f"{c.compared} numbers compared on {' or '.join(numbers_of_seeds) or 'no'} paired "
             "seeds. Tolerance: the larger of the floor "
-            f"({', '.join(floors.values())}) and the half-width of the interval of the change, at "
+            f"({', '.join(floors)}) and the half-width of the interval of the change, at "
             f"a level of {FALSE_ALARMS:.0%} for all of them together (Bonferroni)."
         )
     ]
-    code = dict.fromkeys(name for row in c.rows for name in row.changed)
+    code: dict[str, None] = {}
+    for row in c.rows:
+        code |= dict.fromkeys(row.changed)
     for start, texts in (
         ("Code that changed: ", code),
         ("Other machine or versions: ", c.machines),

@@ -5,56 +5,47 @@ runs behind them as columns.
 from __future__ import annotations
 
 import json
-import math
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fedbench.core import MEMBER
-from fedbench.core.cli.options import parse_only
-from fedbench.core.contract.board import (
-    Block,
-    Bullets,
-    Fold,
-    Heading,
-    Note,
-    Quote,
-    Table,
-    Text,
-    Value,
-    Words,
-    opened,
-)
+from fedbench.core.contract.board import Block, Fold, Heading, Note, Table, Value, opened
 from fedbench.core.contract.defense import REMARKS, FactValue
-from fedbench.core.metrics import Group, Interval, Score
-from fedbench.core.metrics.registry import group_masks
+from fedbench.core.metrics import Group, Score
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.core.words import one_line, printable
 from fedbench.leaderboard.columns import COLUMNS
 from fedbench.leaderboard.document import Source, board_id, document, uncounted
 from fedbench.leaderboard.markdown import places
 from fedbench.leaderboard.site import schema
+from fedbench.leaderboard.site.values import (
+    DECADES,
+    histogram,
+    interval,
+    lines,
+    number,
+    only_of,
+    packed_numbers,
+    packed_rates,
+    plain,
+    text,
+)
+from fedbench.leaderboard.statistics.grouping import of_tuning
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
 from fedbench.leaderboard.statistics.rows import DefenseRow, adversary_of, outcome_of
-from fedbench.leaderboard.statistics.sections import BoardSection, of_tuning
+from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.answer import answer, caveats, sentences
+from fedbench.leaderboard.tables.differential_privacy import claimed
 from fedbench.leaderboard.tables.provenance import mixed_note, origin
-from fedbench.leaderboard.tables.ranking import Trust, claimed, references
+from fedbench.leaderboard.tables.ranking import Trust, references
 from fedbench.leaderboard.tables.tradeoffs import trade_off
 
-BINS = 20
-BEYOND = 0.005  # share of the scores at either end that the outer bins take in
-DECADES = 4  # of the rates that a curve holds: 1e-4 to 1
 FPR = np.geomspace(10.0**-DECADES, 1, 8 * DECADES + 1)  # 0.1 % among them
-LONGEST, PARAGRAPH = 200, 2_000  # characters of a name or a value, of a sentence
 _KEY = 12  # hex digits of a key or a digest
 _MOST_FACTS, _MOST_PARAMS, _MOST_VALUES, _MOST_REMARKS = 40, 60, 4, 4
 _NO_SCORE = Score({}, 0, 0)
-_DIGITS = np.array(list("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"))
 
 
 def board_of(source: Source, name: str, command: str) -> schema.Board:
@@ -65,7 +56,8 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
 
     Raises UserError if two records of one target have different candidates.
     """
-    (current, old), folds = source.newest, _folds(source)
+    current, superseded = source.newest
+    folds = _folds(source)
     settings = list(dict.fromkeys((s.suite, s.setting) for s in source.sections))
     cells = Cells({setting: i for i, setting in enumerate(settings)})
     sections: list[dict[str, Any]] = []
@@ -80,7 +72,7 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
         "name": name,
         "title": text(source.title, 300),
         "records": len(current),
-        "left_out": source.superseded + len(old),
+        "left_out": source.superseded + len(superseded),
         "tuning": sum(map(of_tuning, current)),
         "notes": _notes(source),
         "command": command,
@@ -117,8 +109,8 @@ def _folds(source: Source) -> list[dict[str, Any]]:
     place: list[str] = []
     folds: list[dict[str, Any]] = []
     for block in document(source, plots=False):
-        if isinstance(block, Heading):
-            place = [*place[: block.level - 2], plain(block.text)] if block.level > 1 else []
+        if isinstance(block, Heading) and block.level > 1:
+            place = [*place[: block.level - 2], plain(block.text)]
         elif isinstance(block, Fold):
             blocks = list(map(_block, opened(block.blocks)))
             folds.append({"place": place, "summary": plain(block.summary), "blocks": blocks})
@@ -132,9 +124,11 @@ def _block(block: Block) -> str | list[str] | dict[str, Any]:
     if not isinstance(block, Table):
         return lines([block])
     headers, *rows = places(block, plain)
-    best: list[list[int]] = []
+    best = []
     for i, row in enumerate(block.rows):
-        best += [[i, j] for j, cell in enumerate(row) if isinstance(cell, Value) and cell.best]
+        for j, content in enumerate(row):
+            if isinstance(content, Value) and content.best:
+                best.append([i, j])
     return {
         "title": block.title,
         "caption": plain(block.caption),
@@ -173,41 +167,50 @@ def _first_rate(section: BoardSection) -> int:
 
 
 def _rows(
-    section: BoardSection, at: int, first_row: int, cells: Cells, trust: Trust
+    section: BoardSection, position: int, first_row: int, cells: Cells, trust: Trust
 ) -> list[dict[str, Any]]:
-    """Return the rows of the section at position ``at``, in the board's order, numbered from
+    """Return the rows of the section at that position, in the board's order, numbered from
     ``first_row``.
     """
-    front, best = trade_off(section), answer(section)
-    winner = best.defense.label if best.outcome == "found" and best.defense else None
+    front = trade_off(section)
+    best = answer(section)
     place = {row.label: first_row + i for i, row in enumerate(section.rows)}
     better: dict[str, list[int]] = {label: [] for label in place}
     for lower, higher in sorted(section.comparison.pairwise.better):
         better[lower].append(place[higher])
     rows = []
     for row in section.rows:
-        use = row.records[0].record.defense
-        outcomes = [(outcome, n) for outcome, n in sorted(row.outcomes.items()) if n]
+        described = _described(row, cells)
         fields = {
-            "section": at,
-            "label": text(row.label),
-            "floor": row.floor,
-            "undefended": row.undefended,
-            "complete": row.complete,
-            "remarks": [text(remark, 400) for remark in row.remarks[:_MOST_REMARKS]],
-            "claims": text(plain(claimed(row))),
-            "trust": trust(row).text if trust else "",
+            "section": position,
             "front": front.on_front.get(row.label) if front else None,
             "within": row.label in best.within,
-            "winner": row.label == winner,
-            "defense": cells.use(use),
-            "packages": packages(use),
-            "outcomes": [[cells.at("outcomes", outcome), n] for outcome, n in outcomes],
+            "winner": best.outcome == "found" and best.defense is section.summaries[row.label],
+            "trust": trust(row).text if trust else "",
             "better": better[row.label],
             "entries": [_entry(section, row, attack, cells) for attack in section.attacks],
         }
-        rows.append(fields | _numbers(section, row))
+        rows.append(described | fields | _numbers(section, row))
     return rows
+
+
+def _described(row: DefenseRow, cells: Cells) -> dict[str, Any]:
+    use = row.records[0].record.defense
+    outcomes = []
+    for outcome, n in sorted(row.outcomes.items()):
+        if n:
+            outcomes.append([cells.position("outcomes", outcome), n])
+    return {
+        "label": text(row.label),
+        "floor": row.floor,
+        "undefended": row.undefended,
+        "complete": row.complete,
+        "remarks": [text(remark, 400) for remark in row.remarks[:_MOST_REMARKS]],
+        "claims": text(plain(claimed(row))),
+        "defense": cells.use(use),
+        "packages": packages(use),
+        "outcomes": outcomes,
+    }
 
 
 def _numbers(section: BoardSection, row: DefenseRow) -> dict[str, Any]:
@@ -224,15 +227,16 @@ def _numbers(section: BoardSection, row: DefenseRow) -> dict[str, Any]:
 
 
 def _entry(section: BoardSection, row: DefenseRow, attack: str, cells: Cells) -> dict[str, Any]:
-    cell, records = section.comparison.cells.of(row.label, attack), row.entries[attack].records
+    leak = section.comparison.leaks.of(row.label, attack)
+    records = row.entries[attack].records
     band = roc_band(section, row.label, attack, FPR[_first_rate(section) :])
     curve = ""
     if band is not None:
         curve = packed_rates(np.concatenate([band.mean, band.low, band.high]))
     return {
-        "auc": interval(bounded(cell.auc)),
-        "tf01": interval(cell.tf01),
-        "turned": cell.turned,
+        "auc": interval(bounded(leak.auc)),
+        "tf01": interval(leak.tf01),
+        "turned": leak.turned,
         "roc": curve,
         "cells": [cells.cell(records.get(seed)) for seed in section.seeds],
     }
@@ -263,21 +267,21 @@ class Cells:
         self.settings = settings
         self.shared: dict[str, dict[str, int]] = {name: {} for name in SHARED}
         """values that many places share: each once as JSON with its position"""
-        self.at("reasons", "")
-        self.at("outcomes", "ok")
+        self.position("reasons", "")
+        self.position("outcomes", "ok")
         self.runs: dict[str, list[Any]] = {name: [] for name in schema.Runs.model_fields}
         self.cells: dict[str, list[Any]] = {name: [] for name in schema.Cells.model_fields}
-        self._run_at: dict[str, int] = {}
-        self._cell_at: dict[int, int] = {}
+        self._run_positions: dict[str, int] = {}
+        self._cell_positions: dict[int, int] = {}
 
-    def at(self, table: str, value: Any) -> int:
+    def position(self, table: str, value: Any) -> int:
         """Return the position of a value in a shared table."""
         positions = self.shared[table]
         return positions.setdefault(json.dumps(value), len(positions))
 
-    def list_at(self, table: str, values: list[int]) -> int:
+    def list_position(self, table: str, values: list[int]) -> int:
         """Return the position of a list in a shared table; -1 of an empty one."""
-        return self.at(table, values) if values else -1
+        return self.position(table, values) if values else -1
 
     def use(self, use: ComponentUse) -> int:
         """Return the position of a component with its parameters; of several defenses in one,
@@ -286,9 +290,8 @@ class Cells:
         params = []
         for part in use.chain:
             lead = f"{part.name}: " if len(use.chain) > 1 else ""
-            params += [
-                [text(lead + name, 80), text(value, 120)] for name, value in part.params.items()
-            ]
+            for name, value in part.params.items():
+                params.append([text(lead + name, 80), text(value, 120)])
         fields = {
             "label": text(use.label),
             "name": text(use.full_name),
@@ -297,37 +300,38 @@ class Cells:
             "params": params[:_MOST_PARAMS],
             "only": only_of({"attack": use.label}),
         }
-        return self.at("uses", fields)
+        return self.position("uses", fields)
 
     def cell(self, loaded: LoadedRecord | None) -> int:
         """Return the position of a record's cell, which is added on first access; -1 of none."""
         if loaded is None:
             return -1
-        if id(loaded) not in self._cell_at:
-            self._cell_at[id(loaded)] = len(self.cells["key"])
+        if id(loaded) not in self._cell_positions:
+            self._cell_positions[id(loaded)] = len(self.cells["key"])
             for name, value in self._fields(loaded).items():
                 self.cells[name].append(value)
-        return self._cell_at[id(loaded)]
+        return self._cell_positions[id(loaded)]
 
     def _fields(self, loaded: LoadedRecord) -> dict[str, Any]:
         r = loaded.record
-        codes = [t.target for t in r.targets]
+        targets = [t.target for t in r.targets]
         group: Group = "ofl" if all("ofl" in t.groups for t in r.targets) else "mix"
         scores = [t.groups.get(group, _NO_SCORE) for t in r.targets]
+        members = sum(s.n_members for s in scores)
+        nonmembers = sum(s.n_nonmembers for s in scores)
         rates = [number(s.value("tf01"), 2) for s in scores]
-        sizes = [sum(s.n_members for s in scores), sum(s.n_nonmembers for s in scores)]
         candidates: dict[int, Candidates] = {}
         if r.outcome == "ok":
-            candidates = loaded.candidates_of(codes)
+            candidates = loaded.candidates_of(targets)
         ends, counts = histogram(candidates.values(), group)
         return {
             "key": text(r.key[:_KEY]),
             "run": self._run(loaded),
             "attack": self.use(r.attack),
-            "outcome": self.at("outcomes", outcome_of(loaded)),
-            "reason": self.at("reasons", text(r.reason, 400)),
-            "sample": self.at("samples", [group, *sizes]),
-            "targets": self.list_at("targets", codes),
+            "outcome": self.position("outcomes", outcome_of(loaded)),
+            "reason": self.position("reasons", text(r.reason, 400)),
+            "sample": self.position("samples", [group, members, nonmembers]),
+            "targets": self.list_position("targets", targets),
             "auc": packed_numbers([s.value("auc") for s in scores], 100_000, width=3),
             "error": packed_numbers([s.error("auc") for s in scores], 10_000, width=2),
             "tf01": rates if any(rate is not None for rate in rates) else [],
@@ -341,19 +345,21 @@ class Cells:
         the same.
         """
         r = loaded.record
-        at = self._run_at.setdefault(r.run_key, len(self.runs["key"]))
-        if at == len(self.runs["key"]):
+        position = self._run_positions.setdefault(r.run_key, len(self.runs["key"]))
+        if position == len(self.runs["key"]):
             for column in self.runs.values():
                 column.append(None)
-        elif self.runs["accuracy"][at] is not None or r.utility is None:
-            return at
-        for name, value in self._described(loaded).items():
-            self.runs[name][at] = value
-        return at
+        elif self.runs["accuracy"][position] is not None or r.utility is None:
+            return position
+        for name, value in self._run_fields(loaded).items():
+            self.runs[name][position] = value
+        return position
 
-    def _described(self, loaded: LoadedRecord) -> dict[str, Any]:
-        r, m = loaded.record, loaded.record.measured
+    def _run_fields(self, loaded: LoadedRecord) -> dict[str, Any]:
+        r = loaded.record
+        m = r.measured
         facts = [[text(n, 80), _fact(value)] for n, value in r.facts.items() if n != REMARKS]
+        machine = [[name, text(value)] for name, value in origin(loaded)]
         part = {"setting": r.setting, "coalition": r.coalition, "defense": r.defense.label}
         times = m.train_cpu_s, m.train_wall_s, m.wall_s, m.signals_cpu_s, m.peak_memory_mb
         return {
@@ -364,17 +370,17 @@ class Cells:
             "defense": self.use(r.defense),
             "adversary": text(adversary_of(loaded) or ""),
             "seed": r.seed,
-            "only": self.at("onlys", only_of(part)),
-            "machine": self.at("machines", [[name, text(value)] for name, value in origin(loaded)]),
+            "only": self.position("onlys", only_of(part)),
+            "machine": self.position("machines", machine),
             "started": text(m.started, 40),
             "times": [number(seconds, 2) for seconds in times],
             "accuracy": r.utility and number(r.accuracy),
-            "rounds": self.list_at("rounds", [row.round for row in r.history]),
+            "rounds": self.list_position("rounds", [row.round for row in r.history]),
             "history": [
                 [number(row.accuracy) for row in r.history],
                 [number(row.train_loss) for row in r.history],
             ],
-            "facts": [self.at("facts", fact) for fact in facts[:_MOST_FACTS]],
+            "facts": [self.position("facts", fact) for fact in facts[:_MOST_FACTS]],
         }
 
 
@@ -389,126 +395,3 @@ def _fact(value: FactValue) -> str:
         more = f", … ({len(value)} values)" if len(value) > _MOST_VALUES else ""
         return text(few + more)
     return f"{value:.4g}" if isinstance(value, float) else text(value)
-
-
-def histogram(
-    targets: Iterable[Candidates], group: Group
-) -> tuple[list[float | int | None] | None, str]:
-    """Return ([low, high], packed counts of members, then of non-members) of all targets together,
-    those of ``group``; (None, "") of nothing. Inner bins are of one width; the outer ones take in
-    what lies beyond.
-    """
-    members, others = [np.empty(0)], [np.empty(0)]
-    for c in targets:
-        mask = group_masks(c.kind, c.canary, c.in_mix).get(group, np.zeros(len(c.kind), bool))
-        members.append(c.scores[mask & (c.kind == MEMBER)])
-        others.append(c.scores[mask & (c.kind != MEMBER)])
-    classes = np.concatenate(members), np.concatenate(others)
-    scores = np.concatenate(classes)
-    if not scores.size:
-        return None, ""
-    low, high = np.quantile(scores, [BEYOND, 1 - BEYOND])
-    counts = np.concatenate([_counts(part, low, high) for part in classes])
-    return [number(float(f"{end:.4g}")) for end in (low, high)], packed(counts)
-
-
-def _counts(scores: np.ndarray, low: float, high: float) -> np.ndarray:
-    bins = np.zeros(len(scores))
-    if high > low:
-        bins = np.clip(np.floor(BINS * ((scores - low) / (high - low))), 0, BINS - 1)
-    return np.asarray(np.bincount(bins.astype(np.int64), minlength=BINS))
-
-
-def only_of(names: Mapping[str, str]) -> str:
-    """Return ``setting=digits,coalition=pair``, quoted for a shell; "" where the command line would
-    read something else.
-    """
-    option = ",".join(f"{kind}={name}" for kind, name in names.items())
-    if parse_only((option,)) != {kind: {name} for kind, name in names.items()}:
-        return ""
-    return safe(shlex.quote(option))
-
-
-def safe(quoted: str) -> str:
-    """Return the command; "" where it holds what a terminal acts on or hides."""
-    good = printable(quoted) == quoted and "\n" not in quoted and len(quoted) <= 2_000
-    return quoted if good else ""
-
-
-# -- texts and numbers, rounded and bounded --------------------------------------------------------
-
-
-def text(value: object, limit: int = LONGEST) -> str:
-    """Return text of any origin on one line of printable characters."""
-    return one_line(str(value), limit)
-
-
-def plain(content: Text) -> str:
-    """Return a board's text on one line, with the blanks between its parts: pages escape it."""
-    return "".join(map(_part, content if isinstance(content, tuple) else (content,)))
-
-
-def _part(part: str | Words | Quote) -> str:
-    if isinstance(part, str):
-        part = Quote(part, LONGEST)
-    raw, limit = part.text, getattr(part, "limit", PARAGRAPH)
-    before, after = " " * raw[:1].isspace(), " " * (len(raw) > 1 and raw[-1:].isspace())
-    return before + text(raw, limit) + after
-
-
-def lines(blocks: Iterable[Block]) -> list[str]:
-    """Return every paragraph and every item of a list."""
-    texts: list[Text] = []
-    for block in blocks:
-        if isinstance(block, Note):
-            texts.append(block.text)
-        elif isinstance(block, Bullets):
-            texts += block.items
-    return list(map(plain, texts))
-
-
-def number(value: float | None, digits: int = 4) -> float | int | None:
-    """Return the number rounded behind the point, or to so many significant digits where it is
-    small; None for what is not finite.
-    """
-    if value is None or not math.isfinite(value):
-        return None
-    rounded = round(float(value), digits) or float(f"{value:.{digits - 1}e}")
-    is_whole = rounded == int(rounded) and abs(rounded) < 1e15
-    return int(rounded) if is_whole else rounded
-
-
-def interval(estimate: Interval | None) -> list[float | int | None] | None:
-    """Return [mean, low, high]; the ends are None where the width is not known, or leaves out the
-    variance of training.
-    """
-    if estimate is None:
-        return None
-    ends = (estimate.low, estimate.high) if estimate.between else (None, None)
-    return [number(estimate.mean), *map(number, ends)]
-
-
-def packed(values: np.ndarray, width: int = 2) -> str:
-    """Return [n] whole numbers in ``width`` characters each; larger ones as the largest."""
-    numbers = np.clip(values, 0, 64**width - 1).astype(np.int64)
-    return "".join(_DIGITS[(numbers[:, None] >> 6 * np.arange(width)[::-1]) & 63].ravel())
-
-
-def packed_numbers(values: Sequence[float | None], scale: int, width: int) -> str:
-    """Return each as ``scale`` times the number, rounded, in ``width`` characters; the largest they
-    hold where there is none.
-    """
-    none = 64**width - 1
-    numbers = np.array([math.nan if v is None else v for v in values], float)
-    scaled = np.minimum(np.round(numbers * scale), none - 1)
-    return packed(np.where(np.isfinite(numbers), scaled, none), width)
-
-
-def packed_rates(rates: np.ndarray) -> str:
-    """Return [n] rates on a logarithmic scale from 1e-4 to 1; 0 is what is below half of its first
-    step.
-    """
-    largest = 64**2 - 1
-    with np.errstate(divide="ignore"):
-        steps = np.round((np.log10(rates) / DECADES + 1) * largest)
-    return packed(np.where(rates > 0, np.clip(steps, 1, largest), 0))

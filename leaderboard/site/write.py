@@ -15,9 +15,10 @@ from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.stored_suites import ID, read_suite
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.figures import slug
-from fedbench.leaderboard.site.data import board_of, safe
+from fedbench.leaderboard.site.data import board_of
 from fedbench.leaderboard.site.pages import pages
 from fedbench.leaderboard.site.schema import Board, document_file, read_board
+from fedbench.leaderboard.site.values import safe
 from fedbench.suites import shipped_suites
 
 MARKER, VERSION = "site.json", 1

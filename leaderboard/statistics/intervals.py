@@ -60,8 +60,9 @@ class Estimate:
     @cached_property
     def over_seeds(self) -> tuple[int, float, float]:
         """Number of seeds, the mean over them, and the standard error of that mean."""
-        seeds = np.array([seed for seed, _ in self.by_unit])
-        return _moments(np.array([self.values[seeds == seed].mean() for seed in np.unique(seeds)]))
+        seed_of = np.array([seed for seed, _ in self.by_unit])
+        means = [self.values[seed_of == seed].mean() for seed in np.unique(seed_of)]
+        return _moments(np.array(means))
 
     @cached_property
     def error(self) -> float:
@@ -71,8 +72,8 @@ class Estimate:
         by_seed: dict[int, list[UnitValue]] = {}
         for (seed, _), unit in self.by_unit.items():
             by_seed.setdefault(seed, []).append(unit)
-        variance = np.sum(np.array([unit.error for unit in self.by_unit.values()]) ** 2)
-        variance += sum(map(_shared_variance, by_seed.values()))
+        errors = np.array([unit.error for unit in self.by_unit.values()])
+        variance = np.sum(errors**2) + sum(map(_shared_variance, by_seed.values()))
         return float(np.sqrt(np.maximum(variance, 0.0)) / len(self.values))
 
     def p_candidates(self, margin: float = 0.0) -> float:
@@ -80,9 +81,11 @@ class Estimate:
         in these trainings; NaN where no error is known.
         """
         distance = abs(self.over_seeds[1] - margin)
-        if distance == 0 and self.error == self.error:
+        if distance == 0 and not np.isnan(self.error):
             return 1.0
-        return 0.0 if self.error == 0 else 2 * float(ndtr(-distance / self.error))
+        if self.error == 0:
+            return 0.0
+        return 2 * float(ndtr(-distance / self.error))
 
     def p_value(self, margin: float = 0.0) -> float:
         """P-value, two-sided, of a mean of ``margin``: the larger of Student's t over seeds and of
@@ -92,7 +95,9 @@ class Estimate:
         seeds, mean, error = self.over_seeds
         if seeds < 2 or mean == margin:
             return 1.0
-        between = 0.0 if error == 0 else 2 * stdtr(seeds - 1, -abs(mean - margin) / error)
+        between = 0.0
+        if error != 0:
+            between = 2 * stdtr(seeds - 1, -abs(mean - margin) / error)
         return float(np.fmax(between, self.p_candidates(margin)))
 
     @property
@@ -101,7 +106,7 @@ class Estimate:
         is known, by the seeds.
         """
         p = self.p_candidates(0.5)
-        return p if p == p else self.p_value(0.5)
+        return self.p_value(0.5) if np.isnan(p) else p
 
     @property
     def interval(self) -> Interval:
@@ -119,14 +124,15 @@ class Estimate:
             widths.append(float(stdtrit(n - 1, _TAIL) * error))
         if seeds > 1:
             widths.append(float(stdtrit(seeds - 1, _TAIL) * seed_error))
-        half = max((w for w in widths if w == w), default=float("nan"))
-        return Interval(mean, half, n, between=seeds > 1)
+        return Interval(mean, float(np.fmax.reduce(widths)), n, between=seeds > 1)
 
 
 def _moments(values: ndarray) -> tuple[int, float, float]:
     """Number of values, their mean, and its standard error, NaN of a single one."""
     n = len(values)
-    error = values.std(ddof=1) / np.sqrt(n) if n > 1 else np.nan
+    error = np.nan
+    if n > 1:
+        error = values.std(ddof=1) / np.sqrt(n)
     return n, float(values.mean()), float(error)
 
 
@@ -136,26 +142,28 @@ def _shared_variance(targets: Sequence[UnitValue]) -> float:
         return 0.0
     pulls = np.concatenate([target.pulls for target in targets])
     ids = np.concatenate([target.ids for target in targets])
-    sample = np.unique(ids, return_inverse=True)[1]
-    return float(np.sum(np.bincount(sample, pulls) ** 2) - np.sum(pulls**2))
+    _, sample = np.unique(ids, return_inverse=True)
+    together = np.bincount(sample, pulls)
+    return float(np.sum(together**2) - np.sum(pulls**2))
 
 
 def estimate(parts: Iterable[tuple[Unit, UnitValue]]) -> Estimate | None:
     """Estimate from the parts of units, with the error of independent parts; None without any."""
-    of_units: dict[Unit, list[UnitValue]] = {}
+    parts_of: dict[Unit, list[UnitValue]] = {}
     for unit, part in parts:
-        of_units.setdefault(unit, []).append(part)
-    by_unit = {unit: _mean_of_parts(own) for unit, own in of_units.items()}
+        parts_of.setdefault(unit, []).append(part)
+    by_unit = {unit: _mean_of_parts(unit_parts) for unit, unit_parts in parts_of.items()}
     return Estimate(by_unit) if by_unit else None
 
 
 def _mean_of_parts(parts: Sequence[UnitValue]) -> UnitValue:
     if len(parts) == 1:
         return parts[0]
+    mean = float(np.mean([part.value for part in parts]))
     error = np.sqrt(np.sum([part.error**2 for part in parts])) / len(parts)
     pulls = np.concatenate([part.pulls for part in parts]) / len(parts)
     ids = np.concatenate([part.ids for part in parts])
-    return UnitValue(float(np.mean([part.value for part in parts])), float(error), pulls, ids)
+    return UnitValue(mean, float(error), pulls, ids)
 
 
 def over_units(by_unit: Mapping[Unit, UnitValue]) -> Interval | None:
@@ -172,9 +180,9 @@ def extend_to(interval: Interval, maximum: float) -> Interval:
 
 def widen_for_sign(interval: Interval, low: float, high: float) -> Interval:
     """Widen the interval around two readings of its mean, which the data do not tell apart."""
-    half = interval.half_width
     if high <= low:
         return interval
+    half = interval.half_width
     return replace(interval, half_width=half + (high - low) / 2, ends=(low - half, high + half))
 
 
@@ -182,16 +190,19 @@ def at_least(interval: Interval, other: Interval | None) -> Interval:
     """Take the mean of the other interval where that is higher, and ends that hold both."""
     if other is None or other.mean <= interval.mean:
         return interval
-    low, high = min(interval.low, other.low), max(interval.high, other.high)
-    return replace(interval, mean=other.mean, half_width=(high - low) / 2, ends=(low, high))
+    interval = _spanning(interval, min(interval.low, other.low), max(interval.high, other.high))
+    return replace(interval, mean=other.mean)
 
 
 def bounded(interval: Interval | None, low: float = 0.0, high: float = 1.0) -> Interval | None:
     """Cut the interval to what the quantity can be, for tables; tests use all of it."""
     if interval is None or not (interval.low < low or interval.high > high):
         return interval
-    ends = max(interval.low, low), min(interval.high, high)
-    return replace(interval, half_width=(ends[1] - ends[0]) / 2, ends=ends)
+    return _spanning(interval, max(interval.low, low), min(interval.high, high))
+
+
+def _spanning(interval: Interval, low: float, high: float) -> Interval:
+    return replace(interval, half_width=(high - low) / 2, ends=(low, high))
 
 
 def smallest_shown(deviations: Sequence[float], seeds: int, tests: int = 1) -> float | None:
@@ -212,16 +223,18 @@ def interval_of(values: Sequence[float], errors: Sequence[float | None]) -> Inte
     """``combined_interval``, or a NaN half-width where a value has no standard error; None without
     values.
     """
-    known = [e for e in errors if e is not None]
-    if values and len(known) < len(values):
+    if not values:
+        return None
+    known_errors = [error for error in errors if error is not None]
+    if len(known_errors) < len(values):
         return Interval(float(np.mean(values)), float("nan"), len(values), between=False)
-    return combined_interval(values, known) if values else None
+    return combined_interval(values, known_errors)
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
     """Mean of the values that are not None; None without any."""
-    known = [v for v in values if v is not None]
-    return float(np.mean(known)) if known else None
+    numbers = [value for value in values if value is not None]
+    return float(np.mean(numbers)) if numbers else None
 
 
 def share_error(share: float, n: int) -> float:
@@ -237,7 +250,8 @@ def accuracy_error(accuracy: float, recall: float, members: int, nonmembers: int
     of two proportions, here TPR - FPR).
     """
     variance = 0.0
-    for rate, n in ((recall, members), (2 * accuracy - recall, nonmembers)):
+    specificity = 2 * accuracy - recall
+    for rate, n in ((recall, members), (specificity, nonmembers)):
         p = (min(max(rate, 0.0), 1.0) * n + 1) / (n + 2)
         variance += p * (1 - p) / (n + 2)
     return float(np.sqrt(variance) / 2)
@@ -249,7 +263,8 @@ def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
     """
     adjusted: dict[Name, float] = {}
     largest = 0.0
-    for i, (name, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
-        largest = max(largest, min(1.0, (len(p_values) - i) * p))
+    for i, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        hypotheses_left = len(p_values) - i
+        largest = max(largest, min(1.0, hypotheses_left * p_values[name]))
         adjusted[name] = largest
     return adjusted

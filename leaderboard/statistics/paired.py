@@ -36,10 +36,11 @@ def difference(parts: Sequence[Part], first: Weights, second: Weights) -> Estima
     """Weighted sum of AUCs minus another one, over the units that have both; None without any."""
     values = []
     for part in parts:
-        if part.fold in first and part.fold in second:
-            value = _difference(part, first[part.fold], second[part.fold])
-            if value is not None:
-                values.append((part.unit, value))
+        if part.fold not in first or part.fold not in second:
+            continue
+        value = _difference(part, first[part.fold], second[part.fold])
+        if value is not None:
+            values.append((part.unit, value))
     return estimate(values)
 
 
@@ -50,22 +51,25 @@ def _difference(
     weights = dict(first)
     for key, weight in second.items():
         weights[key] = weights.get(key, 0.0) - weight
-    if not weights.keys() <= part.at.keys():
+    if not weights.keys() <= part.position.keys():
         return None
     # equal rows differ by exactly 0
     value = _sum(part, first) - _sum(part, second)
     if np.isnan(value):
         return None
-    at = [part.at[key] for key in weights]
+    positions = [part.position[key] for key in weights]
     w = np.array(list(weights.values()))
-    variance = w @ part.covariance[np.ix_(at, at)] @ w
+    variance = w @ part.covariance[np.ix_(positions, positions)] @ w
     error = float(np.sqrt(np.maximum(variance, 0.0)))
-    return UnitValue(value, error, w @ part.pulls[at], part.ids)
+    pulls = w @ part.pulls[positions]
+    return UnitValue(value, error, pulls, part.ids)
 
 
 def _sum(part: Part, weights: Mapping[Key, float]) -> float:
-    terms = [weight * (part.aucs[part.at[key]] - 0.5) for key, weight in weights.items()]
-    return float(sum(terms))
+    total = 0.0
+    for key, weight in weights.items():
+        total += weight * (part.aucs[part.position[key]] - 0.5)
+    return float(total)
 
 
 class PairTests:
@@ -82,14 +86,17 @@ class PairTests:
     def __init__(
         self, parts: Sequence[Part], rivals: Mapping[str, Rival], margin: float = 0.0
     ) -> None:
-        self._parts, self._rivals, self._margin = parts, rivals, margin
+        self._parts = parts
+        self._rivals = rivals
+        self._margin = margin
         self._differences: dict[Pair, Estimate | None] = {}
         self._tests: dict[Pair, tuple[float, float]] = {}
 
     def difference(self, pair: Pair) -> Estimate | None:
         """Return the first minus the second; None where no unit has both."""
         if pair not in self._differences:
-            first, second = (self._rivals[label].picked for label in pair)
+            first = self._rivals[pair[0]].picked
+            second = self._rivals[pair[1]].picked
             self._differences[pair] = difference(self._parts, first, second)
         return self._differences[pair]
 
@@ -106,12 +113,16 @@ class PairTests:
         if picked is None:
             return 0.0, 1.0
         mean = picked.mean - self._margin
-        first, second = (self._rivals[label] for label in pair)
-        sides = (first.plain, second.picked) if mean < 0 else (first.picked, second.plain)
-        guard = difference(self._parts, *sides)
+        first = self._rivals[pair[0]]
+        second = self._rivals[pair[1]]
+        if mean < 0:
+            guard = difference(self._parts, first.plain, second.picked)
+        else:
+            guard = difference(self._parts, first.picked, second.plain)
         if guard is None or (guard.mean - self._margin) * np.sign(mean) <= 0:
             return mean, 1.0
-        return mean, max(picked.p_value(self._margin), guard.p_value(self._margin))
+        p_value = max(picked.p_value(self._margin), guard.p_value(self._margin))
+        return mean, p_value
 
     def among(self, labels: Sequence[str]) -> Tests:
         """Return the tests of all pairs of these rows."""

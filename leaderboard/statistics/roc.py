@@ -13,12 +13,14 @@ from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.statistics.tf01 import Sample
 
 LOWEST = 1e-4
+_TAIL = (1 + LEVEL) / 2
 
 
 def fpr_grid(section: BoardSection) -> np.ndarray:
     """FPRs from one outside non-member in the largest audit set to 1, with 0.1 % among them."""
-    low = max(LOWEST, 1 / max((s.n_nonmembers for s in section.scores("ofl")), default=1))
-    return np.union1d(np.geomspace(low, 1, 200), [0.001] if low <= 0.001 else [])
+    sizes = [score.n_nonmembers for score in section.scores("ofl")]
+    low = max(LOWEST, 1 / max(sizes, default=1))
+    return np.union1d(np.geomspace(low, 1, 200), [max(low, 0.001)])
 
 
 @dataclass(frozen=True)
@@ -46,33 +48,35 @@ def roc_band(section: BoardSection, label: str, attack: str, grid: np.ndarray) -
     it is too narrow (it covers 75 to 90 %) where fewer than five non-members lie above the
     threshold.
     """
-    signs = section.comparison.cells.of(label, attack).signs
+    leaks = section.comparison.leaks
+    signs = leaks.of(label, attack).signs
     samples = []
-    for part in section.comparison.cells.parts:
-        scores = part.own.get((label, attack))
+    for part in leaks.parts:
+        scores = part.entries.get((label, attack))
         if scores is not None:
             samples.append(scores.sample.signed(signs[part.fold]))
     if not samples:
         return None
     tpr = np.array([_curve(sample, grid) for sample in samples])
-    seeds = np.array([sample.seed for sample in samples])
     members = np.array([[len(sample.member)] for sample in samples])
-    others = np.array([[len(sample.nonmember)] for sample in samples])
+    nonmembers = np.array([[len(sample.nonmember)] for sample in samples])
     mean = tpr.mean(axis=0)
+    # one hit and one miss more
     hit_rate = (tpr * members + 1) / (members + 2)
-    rate = (grid * others + 1) / (others + 2)
-    of_thresholds = _slope(mean, grid) * np.sqrt(rate * (1 - rate) / others)
-    by_seed = []
-    shared = np.zeros(len(grid))
-    for seed in np.unique(seeds):
-        shared += of_thresholds[seeds == seed].sum(axis=0) ** 2
-        by_seed.append(tpr[seeds == seed].mean(axis=0))
-    variance = np.sum(hit_rate * (1 - hit_rate) / members, axis=0) + shared
-    half = ndtri((1 + LEVEL) / 2) * np.sqrt(variance) / len(tpr)
-    n = len(by_seed)
+    false_rate = (grid * nonmembers + 1) / (nonmembers + 2)
+    of_members = np.sum(hit_rate * (1 - hit_rate) / members, axis=0)
+    threshold_errors = _slope(mean, grid) * np.sqrt(false_rate * (1 - false_rate) / nonmembers)
+    of_thresholds = np.zeros(len(grid))
+    seed_means = []
+    seed_of = np.array([sample.seed for sample in samples])
+    for seed in np.unique(seed_of):
+        of_thresholds += threshold_errors[seed_of == seed].sum(axis=0) ** 2
+        seed_means.append(tpr[seed_of == seed].mean(axis=0))
+    half = ndtri(_TAIL) * np.sqrt(of_members + of_thresholds) / len(tpr)
+    n = len(seed_means)
     if n > 1:
-        quantile = stdtrit(n - 1, (1 + LEVEL) / 2)
-        half = np.maximum(half, quantile * np.std(by_seed, axis=0, ddof=1) / np.sqrt(n))
+        error = np.std(seed_means, axis=0, ddof=1)
+        half = np.maximum(half, stdtrit(n - 1, _TAIL) * error / np.sqrt(n))
     return Band(mean, np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1))
 
 
@@ -80,14 +84,18 @@ def _slope(tpr: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """Return d TPR / d FPR [g] by the chord over two points to either side, over log f: there a
     curve bends less.
     """
-    at = np.arange(len(grid))
-    below, above = np.maximum(at - 2, 0), np.minimum(at + 2, len(grid) - 1)
+    positions = np.arange(len(grid))
+    below = np.maximum(positions - 2, 0)
+    above = np.minimum(positions + 2, len(grid) - 1)
     run = np.maximum(np.log(grid[above]) - np.log(grid[below]), 1e-12)
-    return np.asarray((tpr[above] - tpr[below]) / run / grid)
+    rise = tpr[above] - tpr[below]
+    return np.asarray(rise / run / grid)
 
 
 def _curve(sample: Sample, grid: np.ndarray) -> np.ndarray:
     """TPR [g] of the step curve at each FPR."""
     scores = np.concatenate([sample.member, sample.nonmember])
-    fpr, tpr, _ = roc_curve(scores, np.arange(len(scores)) < len(sample.member))
-    return np.asarray(tpr[np.searchsorted(fpr, grid, side="right") - 1])
+    member = np.arange(len(scores)) < len(sample.member)
+    fpr, tpr, _ = roc_curve(scores, member)
+    steps = np.searchsorted(fpr, grid, side="right") - 1
+    return np.asarray(tpr[steps])

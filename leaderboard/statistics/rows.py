@@ -36,9 +36,6 @@ FREE_RIDER, PLACEBO = "free-rider", "placebo"
 FLOORS = (FREE_RIDER, PLACEBO)  # rows for comparison, without a rank
 MISSING = "missing"  # no record at all: not run yet
 BY_ADVERSARY = "by the adversary"
-_NUMBERS = ("epsilon", "delta", "epsilon if replaced")
-_TERMS = ("neighbours", "sampling", "accountant")
-_ON_EVERY_SEED = ("epsilon", "delta", "neighbours")
 
 
 def outcome_of(loaded: LoadedRecord | None) -> str:
@@ -123,8 +120,10 @@ class AttackEntry:
         by_unit = {}
         for unit, score in self.units(group).items():
             value, error = score.value(metric), score.error(metric)
+            if error is None:
+                error = float("nan")
             if value is not None:
-                by_unit[unit] = UnitValue(value, float("nan") if error is None else error)
+                by_unit[unit] = UnitValue(value, error)
         return over_units(by_unit)
 
     def pooled_tf01(self) -> Interval | None:
@@ -135,15 +134,20 @@ class AttackEntry:
         for seed, target in self.units("mix"):
             c = self.records[seed].candidates(target)
             counted = c.in_mix & (c.kind >= 0)
-            member, other = counted & (c.kind == MEMBER), counted & (c.kind != MEMBER)
-            samples.append(Sample(seed, c.scores[member], c.scores[other], c.ids[other]))
+            member = counted & (c.kind == MEMBER)
+            nonmember = counted & (c.kind != MEMBER)
+            scores = c.scores[member], c.scores[nonmember]
+            samples.append(Sample(seed, *scores, c.ids[nonmember]))
         return tf01_of(samples)
 
     @property
     def decisions(self) -> dict[Unit, tuple[DecisionScores, Score]]:
         """Decisions of the attack for each seed x target, with the numbers of candidates."""
-        decided = ((unit, t, t.decision) for unit, t in self._judged if "mix" in t.groups)
-        return {unit: (d, t.groups["mix"]) for unit, t, d in decided if d is not None}
+        decisions: dict[Unit, tuple[DecisionScores, Score]] = {}
+        for unit, target in self._judged:
+            if "mix" in target.groups and target.decision is not None:
+                decisions[unit] = target.decision, target.groups["mix"]
+        return decisions
 
     def decision_mean(self, field: str) -> float | None:
         """Return the mean of one field of ``DecisionScores``; None where no seed has it."""
@@ -195,7 +199,9 @@ class AttackEntry:
             target = Target.of(code)
             return target.index == g if target.kind == "group" else code in clients
 
-        targets = {seed: tuple(filter(in_group, of_seed)) for seed, of_seed in self.targets.items()}
+        targets = {}
+        for seed, of_seed in self.targets.items():
+            targets[seed] = tuple(filter(in_group, of_seed))
         return replace(self, targets=targets)
 
     def findings(self, label: str, seed: int) -> Findings | None:
@@ -238,13 +244,20 @@ class DefenseRow:
         """Whether every attack that counts and applies has all its scores, and none is refuted;
         only such a row has a rank.
         """
-        counted = [e for a, e in self.entries.items() if a not in self.left_out and not e.skipped]
+        counted = [
+            entry
+            for attack, entry in self.entries.items()
+            if attack not in self.left_out and not entry.skipped
+        ]
         return not self.refuted and bool(counted) and all(e.complete for e in counted)
 
     @property
     def outcomes(self) -> Counter[str]:
         """Number of (attack, seed) cells by outcome."""
-        return sum((e.outcomes for e in self.entries.values()), start=Counter())
+        outcomes: Counter[str] = Counter()
+        for entry in self.entries.values():
+            outcomes += entry.outcomes
+        return outcomes
 
     @property
     def records(self) -> list[LoadedRecord]:
@@ -256,7 +269,8 @@ class DefenseRow:
         means = []
         for attack, entry in self.entries.items():
             if attack in attacks:
-                means.append(mean_of([s.value(metric) for s in entry.units(group).values()]))
+                scores = entry.units(group).values()
+                means.append(mean_of([score.value(metric) for score in scores]))
         return mean_of(means)
 
     # -- the run of each seed that accuracy, time, facts and findings are taken from ---------------
@@ -331,8 +345,10 @@ class DefenseRow:
         """
         sentences: dict[str, None] = {}
         for seed in self.seeds:
-            cells = [e.records[seed] for e in self.entries.values() if seed in e.records]
-            for loaded in (self.utility_run(seed) or cells)[:1]:
+            records = self.utility_run(seed)
+            if not records:
+                records = [e.records[seed] for e in self.entries.values() if seed in e.records]
+            for loaded in records[:1]:
                 sentences |= dict.fromkeys(remarks_in(loaded.record))
         return list(sentences)
 
@@ -370,69 +386,16 @@ class _Arrays(Mapping[str, np.ndarray]):
 
 
 def groups_in(loaded: LoadedRecord) -> tuple[ClientGroup, ...]:
-    """Return the setting's groups with the sizes that an analysis counted as ``clients:NAME``; none
-    where none counted them.
+    """Return the setting's groups with the sizes that an analysis counted as ``clients:NAME``, in
+    the order of the targets -10, -11, ...; none where none counted them.
     """
-    names = group_names([loaded])
-    for findings in loaded.record.analyses.values() if names else ():
+    groups: Any = loaded.record.described.get("groups")
+    if not isinstance(groups, list) or not all(isinstance(g, dict) and "name" in g for g in groups):
+        return ()
+    names = [str(group["name"]) for group in groups]
+    for findings in loaded.record.analyses.values():
         sizes = [findings.numbers.get(f"clients:{name}") for name in names]
         if None not in sizes:
             counts = [int((size and size.value) or 0) for size in sizes]
             return tuple(map(ClientGroup, names, counts))
     return ()
-
-
-def group_names(records: Sequence[LoadedRecord]) -> list[str]:
-    """Return the names of the setting's groups, in the order of the targets -10, -11, ...; none
-    where it has none.
-    """
-    for loaded in records:
-        groups: Any = loaded.record.described.get("groups")
-        if isinstance(groups, list) and all(isinstance(g, dict) and "name" in g for g in groups):
-            return [str(group["name"]) for group in groups]
-    return []
-
-
-@dataclass(frozen=True)
-class PrivacyClaim:
-    """Differential privacy that a row claims, the largest over seeds and members."""
-
-    epsilon: float
-    delta: float
-    replaced: float | None
-    """epsilon if an example is replaced"""
-    terms: tuple[str, ...]
-    """neighbouring relation, sampling and accountant"""
-
-
-def privacy_claims(row: DefenseRow) -> list[PrivacyClaim]:
-    """Return the claims of a row with the facts ``epsilon``, ``delta`` (numbers, or lists of them)
-    and ``neighbours`` on every seed; of several defenses in one (their facts have a prefix), one
-    claim each.
-    """
-    names = [name for name in row.facts if name == "epsilon" or name.endswith(": epsilon")]
-    claims = [_claim(row, name.removesuffix("epsilon")) for name in names]
-    return [claim for claim in claims if claim is not None]
-
-
-def _claim(row: DefenseRow, prefix: str) -> PrivacyClaim | None:
-    facts: dict[str, list[FactValue]] = {}
-    for name in (*_NUMBERS, *_TERMS):
-        # what all groups of a coalition report alike has no prefix
-        by_seed = row.facts.get(prefix + name) or row.facts.get(name, [])
-        if name in _ON_EVERY_SEED and len(by_seed) < len(row.utility_records):
-            return None
-        facts[name] = []
-        for value in by_seed:
-            facts[name] += value if isinstance(value, list) else [value]
-    largest: list[float | None] = []
-    for name in _NUMBERS:
-        numbers = [float(x) for x in facts[name] if type(x) in (int, float)]  # type: ignore[arg-type]
-        if len(numbers) < len(facts[name]):
-            return None
-        largest.append(max(numbers, default=None))
-    epsilon, delta, replaced = largest
-    if epsilon is None or delta is None:
-        return None
-    terms = dict.fromkeys(str(value) for name in _TERMS for value in facts[name])
-    return PrivacyClaim(epsilon, delta, replaced, tuple(terms))

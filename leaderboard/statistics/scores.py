@@ -36,7 +36,7 @@ CandidateFilter = Literal["all", "clean", "canary"]
 
 
 @dataclass(frozen=True)
-class CellScores:
+class EntryScores:
     """Row and attack on all candidates that count for it."""
 
     auc: float
@@ -55,10 +55,10 @@ class Part:
 
     fold: int
     unit: Unit
-    own: Mapping[Key, CellScores]
+    entries: Mapping[Key, EntryScores]
     """each row and attack on the candidates that count for it"""
-    at: Mapping[Key, int]
-    """position of each row and attack in the arrays"""
+    position: Mapping[Key, int]
+    """of each row and attack in the arrays"""
     aucs: ndarray
     """[V]"""
     covariance: ndarray
@@ -78,7 +78,9 @@ class SectionScores:
     def __init__(
         self, rows: Sequence[DefenseRow], units: Sequence[Unit], population: Population = "outside"
     ) -> None:
-        self.rows, self.units, self.population = tuple(rows), tuple(units), population
+        self.rows = tuple(rows)
+        self.units = tuple(units)
+        self.population = population
         self._parts: dict[CandidateFilter, list[Part]] | None = None
 
     def parts(self, kind: CandidateFilter = "all") -> list[Part]:
@@ -99,20 +101,24 @@ class SectionScores:
 
     def _read(self, seed: int, units: list[Unit], parts: dict[CandidateFilter, list[Part]]) -> None:
         """Add the parts of a seed, for which every file is opened once."""
-        judged: dict[Key, tuple[LoadedRecord, dict[int, Candidates]]] = {}
+        records: dict[Key, LoadedRecord] = {}
+        by_target: dict[int, dict[Key, Candidates]] = {target: {} for _, target in units}
         for row in self.rows:
             for attack, entry in row.entries.items():
-                if (loaded := entry.ok(seed)) is not None:
-                    targets = [t.target for t in loaded.record.targets if (seed, t.target) in units]
-                    judged[row.label, attack] = loaded, loaded.candidates_of(targets)
-        halves = len({seed for seed, _ in self.units}) == 1
-        for unit in units:
-            records = {key: loaded for key, (loaded, of) in judged.items() if unit[1] in of}
-            candidates = {key: judged[key][1][unit[1]] for key in records}
+                loaded = entry.ok(seed)
+                if loaded is None:
+                    continue
+                key = row.label, attack
+                records[key] = loaded
+                targets = [t.target for t in loaded.record.targets if t.target in by_target]
+                for target, c in loaded.candidates_of(targets).items():
+                    by_target[target][key] = c
+        halves = len({s for s, _ in self.units}) == 1
+        for target, candidates in by_target.items():
             if candidates:
                 _require_same(candidates, records)
-                counted = {key: of_population(c, self.population) for key, c in candidates.items()}
-                _add_parts(unit, counted, halves, parts)
+                counted = {k: of_population(c, self.population) for k, c in candidates.items()}
+                _add_parts((seed, target), counted, halves, parts)
 
 
 def of_population(c: Candidates, population: Population) -> Candidates:
@@ -156,14 +162,14 @@ def _add_parts(
         half = _first_half(first.kind, unit)
         folds = {0: half, 1: ~half}
     for fold, mask in folds.items():
-        every = part_of(fold, unit, candidates, mask)
-        clean, mislabelled = every, None
+        part = part_of(fold, unit, candidates, mask)
+        by_kind = {"all": part, "clean": part, "canary": None}
         if canary.any():
-            clean = part_of(fold, unit, candidates, mask & ~canary)
-            mislabelled = part_of(fold, unit, candidates, mask & canary)
-        parts["all"] += [every] if every else []
-        parts["clean"] += [clean] if clean else []
-        parts["canary"] += [mislabelled] if mislabelled else []
+            by_kind["clean"] = part_of(fold, unit, candidates, mask & ~canary)
+            by_kind["canary"] = part_of(fold, unit, candidates, mask & canary)
+        for kind, kind_parts in parts.items():
+            if (part := by_kind[kind]) is not None:
+                kind_parts.append(part)
 
 
 def _first_half(kind: ndarray, unit: Unit) -> ndarray:
@@ -183,26 +189,27 @@ def part_of(
     outside non-members.
     """
     kinds: dict[Key, ndarray] = {}
-    alike: dict[bytes, list[Key]] = {}
+    keys_by_kind: dict[bytes, list[Key]] = {}
     for key, c in candidates.items():
         counted = mask & ((c.kind == MEMBER) | (c.kind == OFL))
         kind = np.where(counted, c.kind, EXCLUDED)
         if (kind == MEMBER).any() and (kind == OFL).any():
             kinds[key] = kind
-            alike.setdefault(kind.tobytes(), []).append(key)
-    parts = [
-        _measured(fold, unit, {key: candidates[key] for key in keys}, kinds[keys[0]])
-        for keys in alike.values()
-    ]
-    if len(parts) > 1:
-        every = np.stack(list(kinds.values()))
-        of_all = np.where((every == every[0]).all(axis=0), every[0], EXCLUDED)
-        common = _measured(fold, unit, {key: candidates[key] for key in kinds}, of_all)
-        own: dict[Key, CellScores] = {}
-        for part in parts:
-            own |= part.own
-        return replace(common, own=own)
-    return parts[0] if parts else None
+            keys_by_kind.setdefault(kind.tobytes(), []).append(key)
+    parts = []
+    for keys in keys_by_kind.values():
+        same = {key: candidates[key] for key in keys}
+        parts.append(_measured(fold, unit, same, kinds[keys[0]]))
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    stacked = np.stack(list(kinds.values()))
+    agreed = (stacked == stacked[0]).all(axis=0)
+    common = {key: candidates[key] for key in kinds}
+    entries: dict[Key, EntryScores] = {}
+    for part in parts:
+        entries |= part.entries
+    common_kind = np.where(agreed, stacked[0], EXCLUDED)
+    return replace(_measured(fold, unit, common, common_kind), entries=entries)
 
 
 def _measured(fold: int, unit: Unit, candidates: Mapping[Key, Candidates], kind: ndarray) -> Part:
@@ -217,31 +224,35 @@ def _measured(fold: int, unit: Unit, candidates: Mapping[Key, Candidates], kind:
     aucs = np.full(rows, np.nan)
     covariance = np.full((rows, rows), np.nan)
     pulls = np.full((rows, len(ids)), np.nan)
-    at = {key: i for i, key in enumerate(candidates)}
-    own: dict[Key, CellScores] = {}
+    position = {key: i for i, key in enumerate(candidates)}
+    entries: dict[Key, EntryScores] = {}
     if member.any() and len(ids):
         means, of_members, of_nonmembers = placements(scores, member)
         pulls = _pulls(of_nonmembers)
         if min(member.sum(), len(ids)) > 1:
-            aucs, covariance = means, covariance_of(of_members, of_nonmembers)
+            aucs = means
+            covariance = covariance_of(of_members, of_nonmembers)
         errors = np.sqrt(np.diag(covariance))
-        for key, i in at.items():
+        for key, i in position.items():
             sample = Sample(unit[0], scores[i, member], scores[i, ~member], ids)
-            own[key] = CellScores(float(means[i]), float(errors[i]), sample, pulls[i])
+            entries[key] = EntryScores(float(means[i]), float(errors[i]), sample, pulls[i])
     return Part(
-        fold=fold, unit=unit, own=own, at=at, aucs=aucs, covariance=covariance, pulls=pulls, ids=ids
+        fold=fold,
+        unit=unit,
+        entries=entries,
+        position=position,
+        aucs=aucs,
+        covariance=covariance,
+        pulls=pulls,
+        ids=ids,
     )
 
 
-def pulls_of(member: ndarray, nonmember: ndarray) -> ndarray:
-    """[n] share of members above each non-member less the mean; their squares add up to DeLong's
-    variance of these.
-    """
-    scores = np.concatenate([member, nonmember])
-    return _pulls(placements(scores, np.arange(len(scores)) < len(member))[2][0])
-
-
 def _pulls(below: ndarray) -> ndarray:
-    """[..., n] of the shares [..., n] of members below each non-member."""
+    """Return pulls [..., n], given the shares [..., n] of members below each non-member.
+
+    Their squares add up to DeLong's variance from the non-members.
+    """
     n = below.shape[-1]
-    return np.asarray((below.mean(axis=-1, keepdims=True) - below) / np.sqrt(n * max(n - 1, 1)))
+    deviations = below.mean(axis=-1, keepdims=True) - below
+    return np.asarray(deviations / np.sqrt(n * max(n - 1, 1)))

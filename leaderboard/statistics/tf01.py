@@ -69,11 +69,13 @@ class Sample:
         largest = np.abs(self.nonmember).max() or 1.0  # squares must not overflow
         member = np.asarray(self.member, np.float64) / largest
         x = np.asarray(self.nonmember, np.float64) / largest
-        n, mean = len(x), x.mean()
+        n = len(x)
+        mean = x.mean()
         centred = x - mean
         squares = (centred**2).sum()
         # variance without each one, as the mean
-        variance = np.maximum((squares - centred**2 * n / (n - 1)) / (n - 2), 0.0)
+        without_each = squares - centred**2 * n / (n - 1)
+        variance = np.maximum(without_each / (n - 2), 0.0)
         rounding = max(1e-20 * (x**2).sum(), 1e-14 * squares) / n
         members = _standardised(member - mean, np.array(squares / (n - 1)), rounding)
         nonmembers = _standardised(centred + centred / (n - 1), variance, rounding)
@@ -85,7 +87,9 @@ def _standardised(distance: ndarray, variance: ndarray, rounding: float) -> ndar
     flat = np.broadcast_to(variance <= rounding, distance.shape)
     farthest = np.sign(distance) * _FARTHEST
     scaled = np.divide(distance, np.sqrt(variance), out=farthest, where=~flat)
-    return np.where(flat & (distance**2 <= rounding), 0.0, np.clip(scaled, -_FARTHEST, _FARTHEST))
+    scaled = np.clip(scaled, -_FARTHEST, _FARTHEST)
+    no_distance = flat & (distance**2 <= rounding)
+    return np.where(no_distance, 0.0, scaled)
 
 
 # -- rates as a board shows them -------------------------------------------------------------------
@@ -100,7 +104,8 @@ def tf01_of(samples: Sequence[Sample], n: int | None = None) -> Interval | None:
         return None
     low, high = (100 * limit for limit in ranks.limits)
     several = len({s.seed for s in samples}) > 1
-    n = len(samples) if n is None else n
+    if n is None:
+        n = len(samples)
     return Interval(100 * ranks.value, (high - low) / 2, n, between=several, ends=(low, high))
 
 
@@ -120,9 +125,11 @@ def enough(sizes: Sequence[int]) -> bool:
     """Tell whether units of so many non-members can have thresholds of their own: 999 each and
     1,999 together.
     """
-    return (
-        bool(sizes) and TF01_FPR * (sum(sizes) + 1) >= FEWEST and TF01_FPR * (min(sizes) + 1) >= 1
-    )
+    if not sizes:
+        return False
+    together = TF01_FPR * (sum(sizes) + 1)
+    smallest = TF01_FPR * (min(sizes) + 1)
+    return together >= FEWEST and smallest >= 1
 
 
 def alignable(sizes: Sequence[int], seeds: int) -> bool:
@@ -150,9 +157,9 @@ def aligned_rate(units: Sequence[Sample]) -> float:
     if not usable:
         return 0.0
     members = np.concatenate([unit.member for unit in usable])
-    others = np.sort(np.concatenate([unit.nonmember for unit in usable]))[::-1]
-    one = np.zeros(1, int)  # one threshold for all: what only the interval needs is not computed
-    return Ranks([members], [others], one, one, TF01_FPR).value
+    nonmembers = np.concatenate([unit.nonmember for unit in usable])
+    unit = np.zeros(1, int)  # one threshold for all: what only the interval needs is not computed
+    return Ranks([members], [_falling(nonmembers)], unit, unit, TF01_FPR).value
 
 
 # -- estimates -------------------------------------------------------------------------------------
@@ -163,12 +170,13 @@ def _own_thresholds(units: Sequence[Sample], fpr: float) -> Ranks:
     seeds = _numbered([unit.seed for unit in units])
     blocks = np.arange(len(units))
     for seed in range(seeds.max() + 1):
-        ids = np.concatenate([u.ids for u, s in zip(units, seeds, strict=True) if s == seed])
+        of_seed = np.flatnonzero(seeds == seed).tolist()
+        ids = np.concatenate([units[i].ids for i in of_seed])
         if len(np.unique(ids)) < len(ids):
-            blocks[seeds == seed] = len(units) + seed
+            blocks[of_seed] = len(units) + seed
     members = [unit.member for unit in units]
-    others = [np.sort(unit.nonmember)[::-1] for unit in units]
-    return Ranks(members, others, seeds, _numbered(blocks), fpr)
+    nonmembers = [_falling(unit.nonmember) for unit in units]
+    return Ranks(members, nonmembers, seeds, _numbered(blocks), fpr)
 
 
 def _common_threshold(units: Sequence[Sample]) -> Ranks:
@@ -176,15 +184,16 @@ def _common_threshold(units: Sequence[Sample]) -> Ranks:
     unit_of = np.repeat(np.arange(len(units)), [len(unit.nonmember) for unit in units])
     seeds = _numbered([unit.seed for unit in units])
     ids = np.concatenate([unit.ids for unit in units])
-    others = np.concatenate([unit.aligned.nonmember for unit in units])
-    falling = np.argsort(-others, kind="stable")
-    top = falling[: max(2, round(4 * TF01_FPR * (len(others) + 1)))]
-    same = _numbered(seeds[unit_of] * (1 + np.ptp(ids)) + ids - ids.min())
-    clustered = max(_dispersion(groups, top) for groups in (same, unit_of, seeds[unit_of]))
+    nonmembers = np.concatenate([unit.aligned.nonmember for unit in units])
+    falling = np.argsort(-nonmembers, kind="stable")
+    top = falling[: max(2, round(4 * TF01_FPR * (len(nonmembers) + 1)))]
+    sample_of = _numbered(seeds[unit_of] * (1 + np.ptp(ids)) + ids - ids.min())
+    groupings = sample_of, unit_of, seeds[unit_of]
+    clustered = max(1.0, *(_dispersion(groups, top) for groups in groupings))
     members = [unit.aligned.member for unit in units]
-    ordered = [others[falling]] * len(units)
-    block = np.zeros(len(units), int)
-    return Ranks(members, ordered, seeds, block, TF01_FPR, max(1.0, clustered))
+    ordered = [nonmembers[falling]] * len(units)
+    blocks = np.zeros(len(units), int)
+    return Ranks(members, ordered, seeds, blocks, TF01_FPR, clustered)
 
 
 def _numbered(values: Sequence[int] | ndarray) -> ndarray:
@@ -192,12 +201,18 @@ def _numbered(values: Sequence[int] | ndarray) -> ndarray:
     return np.unique(values, return_inverse=True)[1]
 
 
+def _falling(values: ndarray) -> ndarray:
+    return np.sort(values)[::-1]
+
+
 def _dispersion(groups: ndarray, top: ndarray) -> float:
     """Variance over mean of how many of the ``top`` each group has: 1 where they fall
     independently.
     """
-    times = np.bincount(groups[top], minlength=groups.max() + 1)
-    return float(times.var(ddof=1) / times.mean()) if len(times) > 1 else 1.0
+    counts = np.bincount(groups[top], minlength=groups.max() + 1)
+    if len(counts) < 2:
+        return 1.0
+    return float(counts.var(ddof=1) / counts.mean())
 
 
 @dataclass(frozen=True)
@@ -206,7 +221,7 @@ class Ranks:
 
     members: Sequence[ndarray]
     """scores of each unit's members"""
-    others: Sequence[ndarray]
+    nonmembers: Sequence[ndarray]
     """scores of each unit's non-members, falling"""
     seeds: ndarray
     """[U]"""
@@ -225,11 +240,11 @@ class Ranks:
     def hits(self) -> ndarray:
         """[U] members above rank ``fpr`` (N + 1), at least 1, interpolated between whole ranks."""
         hits = []
-        for unit, others in enumerate(self.others):
-            rank = max(1.0, self.fpr * (len(others) + 1))
-            whole = int(rank + 1e-9)  # 1 / 49 * 49 is less than 1
-            above, above_next = self._above(unit, np.array([whole, whole + 1]))
-            hits.append(above + max(rank - whole, 0.0) * (above_next - above))
+        for unit, nonmembers in enumerate(self.nonmembers):
+            rank = max(1.0, self.fpr * (len(nonmembers) + 1))
+            rank_below = int(rank + 1e-9)  # 1 / 49 * 49 is less than 1
+            above, above_next = self._above(unit, np.array([rank_below, rank_below + 1]))
+            hits.append(above + max(rank - rank_below, 0.0) * (above_next - above))
         return np.array(hits)
 
     @property
@@ -242,8 +257,8 @@ class Ranks:
         rank 0 none, above N + 1 all.
         """
         member = np.sort(self.members[unit])
-        others = self.others[unit][: ranks.max()]
-        above = len(member) - np.searchsorted(member, others, "right")
+        thresholds = self.nonmembers[unit][: ranks.max()]
+        above = len(member) - np.searchsorted(member, thresholds, "right")
         counts = np.array([0, *above, len(member)])
         return np.asarray(counts[np.minimum(ranks, len(counts) - 1)])
 
@@ -263,8 +278,8 @@ class Ranks:
         of_hits = rng.permutation(levels)
         spread = np.exp(np.sqrt(self._excess()) * rng.standard_normal(DRAWS))
         drawn = np.stack(of_blocks, axis=1)
-        shares = np.bincount(self.blocks, self.hits) / np.bincount(self.blocks, self.sizes)
-        falling = np.argsort(np.argsort(-shares, kind="stable"))
+        hit_rates = np.bincount(self.blocks, self.hits) / np.bincount(self.blocks, self.sizes)
+        falling = np.argsort(np.argsort(-hit_rates, kind="stable"))
         opposed = np.sort(drawn, axis=1)[:, falling]
         low, high = np.zeros((2, DRAWS), int)
         for unit, block in enumerate(self.blocks):
@@ -281,20 +296,24 @@ class Ranks:
         """[DRAWS] members of a unit above ranks J + ``more``, J at these levels of its
         distribution.
         """
-        mean = self.fpr * len(self.others[unit]) / self.clustered
-        number = np.searchsorted(pdtr(np.arange(mean + 9 * np.sqrt(mean) + 9), mean), levels)
-        return self._above(unit, (self.clustered * (number + more)).astype(int))
+        mean = self.fpr * len(self.nonmembers[unit]) / self.clustered
+        counts = np.arange(mean + 9 * np.sqrt(mean) + 9)
+        number = np.searchsorted(pdtr(counts, mean), levels)
+        ranks = self.clustered * (number + more)
+        return self._above(unit, ranks.astype(int))
 
     def _excess(self) -> float:
         """Relative variance of the mean TPR that comes from differences between seeds, or between
         units where that is more, beyond binomial hits; 0 below 3 of them.
         """
+        if not 0 < self.value < 1:
+            return 0.0
         largest = 0.0
-        if 0 < self.value < 1:
-            for groups in (self.seeds, np.arange(len(self.sizes))):
-                n, hits = np.bincount(groups, self.sizes), np.bincount(groups, self.hits)
-                if len(n) > 2:
-                    binomial = np.mean(self.value * (1 - self.value) / n)
-                    excess = (hits / n).var(ddof=1) - binomial
-                    largest = max(largest, float(excess / len(n) / self.value**2))
+        for groups in (self.seeds, np.arange(len(self.sizes))):
+            members = np.bincount(groups, self.sizes)
+            hits = np.bincount(groups, self.hits)
+            if len(members) > 2:
+                binomial = np.mean(self.value * (1 - self.value) / members)
+                excess = (hits / members).var(ddof=1) - binomial
+                largest = max(largest, float(excess / len(members) / self.value**2))
         return largest

@@ -1,4 +1,4 @@
-"""All statistics of a section's rows against attacks: cells, worst cases, tests of pairs."""
+"""All statistics of a section's rows against attacks: leaks, worst cases, tests of pairs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.cells import Cells
 from fedbench.leaderboard.statistics.intervals import holm, smallest_shown
+from fedbench.leaderboard.statistics.leaks import Leaks
 from fedbench.leaderboard.statistics.paired import Pair, PairTests, ordered, rank_ranges
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.scores import CandidateFilter, Population, SectionScores
@@ -23,7 +23,7 @@ from fedbench.leaderboard.statistics.worst_case import WorstCases, base_of
 class Difference:
     """Two rows' worst cases, the first minus the second, paired on the same candidates."""
 
-    found: Interval
+    interval: Interval
     p: float
     """adjusted for the number of rows compared (Holm)"""
 
@@ -36,20 +36,22 @@ class Difference:
 class Pairwise:
     """Tests of all pairs of rows' worst cases, and the ranks that follow."""
 
-    def __init__(self, cells: Cells, worst_cases: WorstCases, rows: Sequence[DefenseRow]) -> None:
-        self._cells, self._worst_cases, self._rows = cells, worst_cases, rows
+    def __init__(self, leaks: Leaks, worst_cases: WorstCases, rows: Sequence[DefenseRow]) -> None:
+        self._leaks = leaks
+        self._worst_cases = worst_cases
+        self._rows = rows
 
     @cached_property
     def tests(self) -> PairTests:
         """Tests of the rows' worst cases."""
         rivals = {row.label: self._worst_cases.of(row.label).rival for row in self._rows}
-        return PairTests(self._cells.parts, rivals)
+        return PairTests(self._leaks.parts, rivals)
 
     @cached_property
     def ranked(self) -> tuple[str, ...]:
         """Labels of the rows with a rank: complete, no floor, judged by some eligible attack."""
-        whole = [row.label for row in self._rows if row.complete and not row.floor]
-        return tuple(label for label in whole if self._worst_cases.of(label).worst is not None)
+        labels = [row.label for row in self._rows if row.complete and not row.floor]
+        return tuple(label for label in labels if self._worst_cases.of(label).worst is not None)
 
     @cached_property
     def ranks(self) -> dict[str, tuple[int, int]]:
@@ -69,8 +71,11 @@ class Pairwise:
         """Return the other ranked rows that the tests do not distinguish from a ranked row."""
         if label not in self.ranked:
             return ()
-        distinguished = {label}.union(*(pair for pair in self.better if label in pair))
-        return tuple(other for other in self.ranked if other not in distinguished)
+        distinguished = {label}
+        for pair in self.better:
+            if label in pair:
+                distinguished.update(pair)
+        return tuple(name for name in self.ranked if name not in distinguished)
 
     def ranks_among(self, labels: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return the ranks of those of ``labels`` that have one, as if there were no other rows."""
@@ -88,7 +93,7 @@ class Pairwise:
             seeds, _, error = difference.over_seeds
             if seeds > 1:
                 deviations.append(error * np.sqrt(seeds))
-        seeds = len({seed for seed, _ in self._cells.scores.units})
+        seeds = len({seed for seed, _ in self._leaks.scores.units})
         return smallest_shown(deviations, seeds, len(pairs))
 
     def leader(self, attack: str) -> str | None:
@@ -98,19 +103,20 @@ class Pairwise:
         rivals = {}
         for row in self._rows:
             if not (row.floor or row.refuted) and row.entries[attack].complete:
-                rivals[row.label] = self._worst_cases.of(row.label).cell_rival(attack)
+                rivals[row.label] = self._worst_cases.of(row.label).attack_rival(attack)
         if len(rivals) < 2:
             return None
         labels = list(rivals)
-        tests = PairTests(self._cells.parts, rivals)
+        tests = PairTests(self._leaks.parts, rivals)
         lowest = labels[0]
         for label in labels[1:]:
             if tests.test((label, lowest))[0] < 0:
                 lowest = label
         # an adjusted p-value is no lower: most attacks have no leader, and few pairs show it
-        if any(tests.test((lowest, label))[1] > 1 - LEVEL for label in labels if label != lowest):
-            return None
-        worst_rank = rank_ranges(labels, tests.among(labels))[lowest][1]
+        for label in labels:
+            if label != lowest and tests.test((lowest, label))[1] > 1 - LEVEL:
+                return None
+        _, worst_rank = rank_ranges(labels, tests.among(labels))[lowest]
         return lowest if worst_rank == 1 else None
 
     def against(self, reference: str) -> dict[str, Difference]:
@@ -118,7 +124,8 @@ class Pairwise:
         that has both.
         """
         pairs = [(row.label, reference) for row in self._rows if row.label != reference]
-        return {label: difference for (label, _), difference in self.between(pairs).items()}
+        differences = self.between(pairs)
+        return {label: difference for (label, _), difference in differences.items()}
 
     def between(self, pairs: Sequence[Pair]) -> dict[Pair, Difference]:
         """Return the worst case of the first minus that of the second, of the pairs that have both
@@ -147,10 +154,12 @@ class LeakStatistics:
         eligible: Sequence[str] | None = None,
         kind: CandidateFilter = "all",
     ) -> None:
-        self.scores, self.rows, self.attacks = scores, scores.rows, tuple(attacks)
-        self.cells = Cells(scores, kind)
-        self.worst_cases = WorstCases(self.cells, self.rows, self.attacks, eligible)
-        self.pairwise = Pairwise(self.cells, self.worst_cases, self.rows)
+        self.scores = scores
+        self.rows = scores.rows
+        self.attacks = tuple(attacks)
+        self.leaks = Leaks(scores, kind)
+        self.worst_cases = WorstCases(self.leaks, self.rows, self.attacks, eligible)
+        self.pairwise = Pairwise(self.leaks, self.worst_cases, self.rows)
 
     @cached_property
     def by_kind(self) -> tuple[LeakStatistics, LeakStatistics]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.cells import Cell, Cells, Picks, readings
 from fedbench.leaderboard.statistics.intervals import at_least, extend_to, holm, widen_for_sign
+from fedbench.leaderboard.statistics.leaks import Leak, Leaks, Picks, readings
 from fedbench.leaderboard.statistics.paired import Rival, Weights, difference
 from fedbench.leaderboard.statistics.rows import DefenseRow
 
@@ -20,7 +20,7 @@ from fedbench.leaderboard.statistics.rows import DefenseRow
 class WorstCase:
     """AUC, or TF01 in percent, of an adversary who picks attack and sign on other folds."""
 
-    found: Interval
+    interval: Interval
     picks: Picks
     """by fold"""
     largest: tuple[str, float] = ("", float("nan"))
@@ -42,13 +42,15 @@ class WorstCases:
 
     def __init__(
         self,
-        cells: Cells,
+        leaks: Leaks,
         rows: Sequence[DefenseRow],
         attacks: Sequence[str],
         eligible: Sequence[str] | None = None,
     ) -> None:
-        self._cells, self._rows, self._attacks = cells, rows, tuple(attacks)
-        self._given = eligible
+        self._leaks = leaks
+        self._rows = rows
+        self._attacks = tuple(attacks)
+        self._chosen_elsewhere = eligible
         self._row_cases: dict[str, RowCase] = {}
 
     @cached_property
@@ -60,14 +62,15 @@ class WorstCases:
         non-members alike in every training, so the error from the candidates is all there is, and
         two or three seeds can tell.
         """
-        if self._given is not None:
-            return tuple(self._given)
+        if self._chosen_elsewhere is not None:
+            return tuple(self._chosen_elsewhere)
         base = base_of(self._rows)
         if base is None:
             return self._attacks
         p_values, means = {}, {}
         for attack in self._attacks:
-            auc = self._cells.estimate(base.label, self._cells.of(base.label, attack).picks)
+            picks = self._leaks.of(base.label, attack).picks
+            auc = self._leaks.estimate(base.label, picks)
             if auc is not None:
                 p_values[attack] = auc.p_of_chance
                 means[attack] = auc.mean
@@ -77,18 +80,20 @@ class WorstCases:
     def of(self, label: str) -> RowCase:
         """Return the results of a row."""
         if label not in self._row_cases:
-            self._row_cases[label] = RowCase(self._cells, label, self.eligible)
+            self._row_cases[label] = RowCase(self._leaks, label, self.eligible)
         return self._row_cases[label]
 
 
 class RowCase:
     """Row against the attacks that judge. Every result is computed on first access."""
 
-    def __init__(self, cells: Cells, label: str, eligible: Sequence[str]) -> None:
-        self._cells, self._label, self._eligible = cells, label, eligible
+    def __init__(self, leaks: Leaks, label: str, eligible: Sequence[str]) -> None:
+        self._leaks = leaks
+        self._label = label
+        self._eligible = eligible
 
-    def _cell(self, attack: str) -> Cell:
-        return self._cells.of(self._label, attack)
+    def _leak(self, attack: str) -> Leak:
+        return self._leaks.of(self._label, attack)
 
     @cached_property
     def worst(self) -> WorstCase | None:
@@ -101,34 +106,41 @@ class RowCase:
         """
         deviations: dict[str, dict[int, float]] = {}
         for attack in self._eligible:
-            cell = self._cell(attack)
-            signs = cell.signs.items()
-            deviations[attack] = {fold: sign * cell.lean_elsewhere(fold) for fold, sign in signs}
+            leak = self._leak(attack)
+            deviations[attack] = {}
+            for fold, sign in leak.signs.items():
+                deviations[attack][fold] = sign * leak.excess_elsewhere(fold)
         picks = self._strongest(deviations)
-        interval = self._cells.interval(self._label, picks, self._eligible)
-        plain = self._cells.strongest(self._label, self._eligible)
+        interval = self._leaks.interval(self._label, picks, self._eligible)
+        plain = self._leaks.strongest(self._label, self._eligible)
         if interval is None or plain is None:
             return None
         largest = plain.attack, plain.auc
-        return WorstCase(found=at_least(interval, self.mean), picks=picks, largest=largest)
+        return WorstCase(interval=at_least(interval, self.mean), picks=picks, largest=largest)
 
     def _strongest(self, numbers: Mapping[str, Mapping[int, float]]) -> Picks:
         """Return on each fold the attack with the largest number, of attack -> fold -> number."""
+        by_fold: dict[int, dict[str, float]] = {}
+        for attack, folds in numbers.items():
+            for fold, number in folds.items():
+                by_fold.setdefault(fold, {})[attack] = number
         picks: dict[int, tuple[str, int]] = {}
-        for fold in sorted(set().union(*numbers.values())):
-            of_fold = {a: folds[fold] for a, folds in numbers.items() if fold in folds}
-            best = max(of_fold, key=lambda attack: of_fold[attack])
-            picks[fold] = best, self._cell(best).signs[fold]
+        for fold, attacks in sorted(by_fold.items()):
+            strongest = max(attacks, key=attacks.__getitem__)
+            picks[fold] = strongest, self._leak(strongest).signs[fold]
         return picks
 
     @cached_property
     def worst_tf01(self) -> WorstCase | None:
         """Worst case over the eligible attacks, picked by TF01 on the other folds."""
-        cells = {attack: self._cell(attack) for attack in self._eligible}
-        rates = {a: cell.rates_elsewhere() for a, cell in cells.items() if cell.tf01 is not None}
+        rates: dict[str, dict[int, float]] = {}
+        for attack in self._eligible:
+            leak = self._leak(attack)
+            if leak.tf01 is not None:
+                rates[attack] = leak.rates_elsewhere()
         picks = self._strongest(rates)
-        rate = self._cells.rate(self._label, picks)
-        return None if rate is None else WorstCase(found=rate, picks=picks)
+        rate = self._leaks.rate(self._label, picks)
+        return None if rate is None else WorstCase(interval=rate, picks=picks)
 
     @cached_property
     def mean(self) -> Interval | None:
@@ -136,51 +148,55 @@ class RowCase:
         them have a score.
         """
         weights = self.mean_rival.picked
-        common = difference(self._cells.parts, weights, {fold: {} for fold in weights})
+        common = difference(self._leaks.parts, weights, {fold: {} for fold in weights})
         if common is None:
             return None
         means, maxima, ends = [], [], []
         for attack in self._scored:
-            cell = self._cell(attack)
-            assert cell.auc is not None and cell.plain is not None
-            mean = cell.auc.mean
+            leak = self._leak(attack)
+            assert leak.auc is not None and leak.plain is not None
+            mean = leak.auc.mean
             means.append(mean)
-            maxima.append(cell.plain.auc)
-            ends.append((mean, mean) if cell.settled else readings(mean))
-        # the width where every attack has a score, around the mean of the cells as they are shown
+            maxima.append(leak.plain.auc)
+            ends.append((mean, mean) if leak.settled else readings(mean))
+        # the width where every attack has a score, around the mean of the AUCs as they are shown
         interval = replace(common.interval, mean=float(np.mean(means)))
+        interval = extend_to(interval, float(np.mean(maxima)))
         low, high = np.mean(ends, axis=0)
-        return widen_for_sign(extend_to(interval, float(np.mean(maxima))), float(low), float(high))
+        return widen_for_sign(interval, float(low), float(high))
 
     @property
     def _scored(self) -> list[str]:
-        return [attack for attack in self._eligible if self._cell(attack).auc is not None]
+        return [attack for attack in self._eligible if self._leak(attack).auc is not None]
 
     @cached_property
     def rival(self) -> Rival:
         """The row's worst case as one side of a comparison."""
         return self._rival(self.worst.picks if self.worst else {}, self._eligible)
 
-    def cell_rival(self, attack: str) -> Rival:
+    def attack_rival(self, attack: str) -> Rival:
         """Return one attack on the row as one side of a comparison."""
-        return self._rival(self._cell(attack).picks, (attack,))
+        return self._rival(self._leak(attack).picks, (attack,))
 
     @cached_property
     def mean_rival(self) -> Rival:
         """The row's mean over the eligible attacks as one side of a comparison, of the folds that
         have all of them.
         """
-        rivals = [self.cell_rival(attack) for attack in self._scored]
+        rivals = [self.attack_rival(attack) for attack in self._scored]
         folds = [set(rival.picked) for rival in rivals]
         common = set.intersection(*folds) if folds else set()
         picked = _mean_weights([rival.picked for rival in rivals], common)
-        return Rival(picked, _mean_weights([rival.plain for rival in rivals], common))
+        plain = _mean_weights([rival.plain for rival in rivals], common)
+        return Rival(picked, plain)
 
     def _rival(self, picks: Picks, attacks: Sequence[str]) -> Rival:
-        plain = self._cells.strongest(self._label, attacks)
+        plain = self._leaks.strongest(self._label, attacks)
         if plain is None:
             return Rival({}, {})
-        picked = {fold: {(self._label, a): float(sign)} for fold, (a, sign) in picks.items()}
+        picked: dict[int, dict[tuple[str, str], float]] = {}
+        for fold, (attack, sign) in picks.items():
+            picked[fold] = {(self._label, attack): float(sign)}
         largest = {(self._label, plain.attack): float(plain.sign)}
         return Rival(picked, dict.fromkeys(picked, largest))
 
@@ -189,7 +205,8 @@ def _mean_weights(sides: Sequence[Weights], folds: set[int]) -> Weights:
     means: dict[int, dict[tuple[str, str], float]] = {fold: {} for fold in folds}
     for side in sides:
         for fold, weights in means.items():
-            weights |= {key: weight / len(sides) for key, weight in side[fold].items()}
+            for key, weight in side[fold].items():
+                weights[key] = weight / len(sides)
     return means
 
 

@@ -8,16 +8,16 @@ from typing import Literal
 
 import numpy as np
 
-from fedbench.core.contract.board import Block, Note, Part, Text, Words
+from fedbench.core.contract.board import Block, Note, Part, Text, Value, Words
 from fedbench.core.contract.section import RowSummary
-from fedbench.core.metrics import Interval
-from fedbench.leaderboard.columns import BY_KEY
+from fedbench.core.store.record import Utility
+from fedbench.leaderboard.columns import BY_KEY, column_for, delta_for, with_utility
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.statistics.verdict import Difference
 from fedbench.leaderboard.tables.common import amount, joined, named, sentence
 
 WITHIN = 0.01
-"""test accuracy below the undefended federation's: "one point" """
+"""test accuracy below the undefended federation's: "one point"; of another utility its share"""
 MOST_NAMED = 4
 """defenses in a sentence"""
 MUCH = 0.03
@@ -29,7 +29,6 @@ Outcome = Literal[
     "found", "none lower", "none within", "none here", "nothing leaks", "no undefended run"
 ]
 _WORST = BY_KEY["worst"].heading
-_POINTS = replace(BY_KEY["delta"].heading, digits=1)
 _TF01 = BY_KEY["tf01"].heading
 
 
@@ -39,10 +38,10 @@ class Answer:
 
     outcome: Outcome
     """``found``: the defense leaks significantly less than the undefended federation and costs at
-    most one point as measured. ``none lower``: of those within one point none leaks less, the
-    defense is the lowest. ``none within``: all cost more, the defense costs least. Otherwise there
-    is no defense: no row but floors has a rank (``none here``), no attack beats chance, or there is
-    no undefended run.
+    most one point as measured, 1 % of another utility than accuracy. ``none lower``: of those
+    within that none leaks less, the defense is the lowest. ``none within``: all cost more, the
+    defense costs least. Otherwise there is no defense: no row but floors has a rank (``none
+    here``), no attack beats chance, or there is no undefended run.
     """
     undefended: RowSummary | None = None
     defense: RowSummary | None = None
@@ -55,6 +54,14 @@ class Answer:
     tied: tuple[str, ...] = ()
     """rows of those that are statistically tied with the defense"""
     seeds: int = 0
+    margin: float = WITHIN
+    """the cost that one point, or 1 %, is"""
+    utility: Utility | None = None
+
+
+def _loss(change: float, utility: Utility | None) -> float:
+    """Return by how much a change of the utility is for the worse."""
+    return change if utility is not None and utility.direction == "lower" else -change
 
 
 def answer(section: BoardSection) -> Answer:
@@ -73,34 +80,41 @@ def answer(section: BoardSection) -> Answer:
     if not costs:
         return Answer(outcome="none here", undefended=undefended)
     # rows are in the order of their worst cases
-    within = [label for label, cost in costs.items() if -cost.mean <= WITHIN]
+    utility = section.utility
+    losses = {label: _loss(cost.mean, utility) for label, cost in costs.items()}
+    margin = WITHIN
+    if with_utility("accuracy", utility) != "accuracy" and undefended.accuracy is not None:
+        margin = WITHIN * abs(undefended.accuracy.mean)
+    within = [label for label, loss in losses.items() if loss <= margin]
     against = pairwise.against(base.label)
-    outcome, label = _chosen(costs, within, against)
+    outcome, label = _chosen(losses, within, against)
     tied = pairwise.tied(label)
-    cost = costs[label]
+    ends = [_loss(end, utility) for end in (costs[label].low, costs[label].high)]
     return Answer(
         outcome=outcome,
         undefended=undefended,
         defense=section.summaries[label],
         difference=against.get(label),
-        unsure=not (cost.low >= -WITHIN or cost.high < -WITHIN),
+        unsure=not (max(ends) <= margin or min(ends) > margin),
         within=tuple(within),
         tied=tuple(name for name in within if name in tied),
         seeds=len(section.seeds),
+        margin=margin,
+        utility=utility,
     )
 
 
 def _chosen(
-    costs: Mapping[str, Interval], within: Sequence[str], against: Mapping[str, Difference]
+    losses: Mapping[str, float], within: Sequence[str], against: Mapping[str, Difference]
 ) -> tuple[Outcome, str]:
     """Return the outcome and the label of the defense."""
     for label in within:
         difference = against.get(label)
-        if difference is not None and difference.shown and difference.found.mean < 0:
+        if difference is not None and difference.shown and difference.interval.mean < 0:
             return "found", label
     if within:
         return "none lower", within[0]
-    return "none within", max(costs, key=lambda label: costs[label].mean)
+    return "none within", min(losses, key=losses.__getitem__)
 
 
 # -- sentences -------------------------------------------------------------------------------------
@@ -143,21 +157,27 @@ def sentences(section: BoardSection) -> tuple[Text, ...]:
 def _strongest(best: Answer, defense: RowSummary) -> Text:
     cost = defense.delta_accuracy
     assert cost is not None
+    delta = delta_for(best.utility)
+    in_points = delta.unit == "pp"
     text = f"{_LEADS[best.outcome]}: {{}}"
     if best.difference is not None:
-        less = amount(best.difference.found, replace(_WORST, signed=True))
+        less = amount(best.difference.interval, replace(_WORST, signed=True))
         text += f", {less} against the undefended one"
-    text += f", at a change of accuracy of {amount(cost, _POINTS)} points"
+    unit = "points" if in_points else delta.unit
+    text += f", at a change of accuracy of {amount(cost, delta)} {unit}".rstrip()
     if best.unsure:
         seeds = "one seed does" if best.seeds == 1 else f"{best.seeds} seeds do"
         text += f", which {seeds} not distinguish from one point"
-    elif best.seeds > 1 and cost.half_width > WITHIN:
+    elif best.seeds > 1 and cost.half_width > best.margin:
         text += ", with an interval wider than that point"
     if best.seeds == 1:
         text += "; one seed shows no differences"
     ties: Text = ()
     if best.tied:
         ties = sentence("; statistically tied with {}", named(best.tied, MOST_NAMED))
+    if not in_points:
+        text = with_utility(text, best.utility)
+        text = text.replace("one point", "1 %").replace("that point", "that")
     return sentence(f"{text}{{}}.", defense.label, _auc(defense), ties)
 
 
@@ -181,7 +201,10 @@ def _power(section: BoardSection) -> list[Text]:
     if auc:
         differences.append(f"{auc:.3f} between two worst case AUCs, all pairs tested together")
     if accuracy:
-        differences.append(f"{100 * accuracy:.1f} pp in delta-accuracy")
+        delta = delta_for(section.utility)
+        size = amount(Value(mean=accuracy), replace(delta, signed=False))
+        name = column_for("delta", section.utility).title
+        differences.append(" ".join(filter(None, (size, delta.unit, f"in {name}"))))
     if not differences:
         return []
     lead = f"With {len(section.seeds)} seeds, a power of 80 % takes a difference of "
@@ -195,6 +218,7 @@ def caveats(sections: Sequence[BoardSection]) -> list[Block]:
     """Say whether canaries carry much of the undefended leak, and whether leakage and accuracy
     order the rows alike.
     """
+    utility = sections[0].utility if sections else None
     leads = {
         "**Mislabelled candidates carry much of the leak**: undefended worst case AUC on all, on "
         "clean ones": _canaries,
@@ -205,6 +229,7 @@ def caveats(sections: Sequence[BoardSection]) -> list[Block]:
     for lead, caveat in leads.items():
         texts = [text for text in map(caveat, sections) if text]
         if texts:
+            lead = with_utility(lead, utility)
             notes.append(Note(sentence(f"{lead} {{}}.", joined(texts, "; "))))
     return notes
 
@@ -219,7 +244,7 @@ def _canaries(section: BoardSection) -> Text:
         return ()
     members = sum(s.n_members for s in section.scores("mix"))
     cases = [c.worst_cases.of(base.label).worst for c in (comparison, comparison.by_kind[0])]
-    mixed, clean = (0.5 if case is None else case.found.mean for case in cases)
+    mixed, clean = (0.5 if case is None else case.interval.mean for case in cases)
     if mixed - clean < MUCH:
         return ()
     share = f"{100 * canaries / members:.0f} % canaries"
@@ -234,7 +259,7 @@ def _alike(section: BoardSection) -> Text:
     points = np.array([(s.worst.mean, s.accuracy.mean) for s in ranked if s.worst and s.accuracy])
     if len(points) < FEWEST_ALIKE or not points.std(axis=0).all():
         return ()
-    correlation = float(np.corrcoef(points.T)[0, 1])
+    correlation = -_loss(float(np.corrcoef(points.T)[0, 1]), section.utility)
     if correlation < ALIKE:
         return ()
     return sentence(f"{correlation:.2f} ({{}})", section.where)

@@ -60,7 +60,7 @@ def attack_tables(section: BoardSection) -> list[Table]:
     """Return AUC and TF01 by attack with the sign that the other seeds ask for, and the AUC as
     measured where that differs.
     """
-    cells = section.comparison.cells
+    leaks = section.comparison.leaks
     tables = [auc_table(section, section.rows)]
     if has_tf01(section, section.rows):
         title = "TF01 (%) by attack"
@@ -69,15 +69,15 @@ def attack_tables(section: BoardSection) -> list[Table]:
         notes = tf01_notes(section)
         tables.append(row_table(title, caption, section.rows, columns, footnotes=notes))
     pairs = product(section.rows, section.attacks)
-    if any(-1 in cells.of(row.label, attack).signs.values() for row, attack in pairs):
-        title, caption = "AUC as measured", " against outside non-members"
+    if any(-1 in leaks.of(row.label, attack).signs.values() for row, attack in pairs):
+        caption = " against outside non-members"
         columns = _by_attack(section, partial(_measured, section), _AUC)
-        tables.append(row_table(title, caption, section.rows, columns))
+        tables.append(row_table("AUC as measured", caption, section.rows, columns))
     return tables
 
 
 def _rate(section: BoardSection, attack: str, row: DefenseRow) -> Value:
-    tf01 = section.comparison.cells.of(row.label, attack).tf01
+    tf01 = section.comparison.leaks.of(row.label, attack).tf01
     return entry_value(section, row.entries[attack], tf01)
 
 
@@ -91,10 +91,10 @@ def auc_table(section: BoardSection, rows: Sequence[DefenseRow]) -> Table:
     comparison = section.comparison
 
     def signed(attack: str, row: DefenseRow) -> Value:
-        cell = comparison.cells.of(row.label, attack)
+        leak = comparison.leaks.of(row.label, attack)
         best = comparison.pairwise.leader(attack) == row.label
-        number = entry_value(section, row.entries[attack], bounded(cell.auc), best)
-        if cell.auc is None or not cell.turned:
+        number = entry_value(section, row.entries[attack], bounded(leak.auc), best)
+        if leak.auc is None or not leak.turned:
             return number
         return replace(number, suffix=Words(" turned"))
 
@@ -106,11 +106,12 @@ def auc_table(section: BoardSection, rows: Sequence[DefenseRow]) -> Table:
 
 
 def _by_attack(
-    section: BoardSection, cell: Callable[[str, DefenseRow], Value], how: Column
+    section: BoardSection, number: Callable[[str, DefenseRow], Value], how: Column
 ) -> list[Declared]:
     """Return rank, defense and a column an attack; attacks that do not count are marked."""
     columns: list[Declared] = [(RANK, partial(rank_of, section.comparison)), NAMED]
-    unknown, eligible = _unknown(section), section.comparison.worst_cases.eligible
+    unknown = _unknown(section)
+    eligible = section.comparison.worst_cases.eligible
     for attack in section.attacks:
         mark = ""
         if attack in section.left_out:
@@ -120,7 +121,7 @@ def _by_attack(
         elif attack not in eligible:
             mark = " (finds nothing)"
         name = sentence(f"{{}}{mark}", attack)
-        columns.append((replace(how, name=name), partial(cell, attack)))
+        columns.append((replace(how, name=name), partial(number, attack)))
     return columns
 
 
@@ -129,12 +130,13 @@ def _unknown(section: BoardSection) -> list[str]:
     base, comparison = section.base, section.comparison
     if base is None:
         return []
-    return [a for a in comparison.attacks if comparison.cells.of(base.label, a).auc is None]
+    return [a for a in comparison.attacks if comparison.leaks.of(base.label, a).auc is None]
 
 
 def remarks(section: BoardSection) -> list[Note]:
     """Say which attacks count, and what a single seed cannot show."""
-    comparison, unknown = section.comparison, _unknown(section)
+    unknown = _unknown(section)
+    comparison = section.comparison
     eligible = comparison.worst_cases.eligible
     weak = [a for a in comparison.attacks if a not in eligible and a not in unknown]
     notes: list[Text] = []

@@ -47,7 +47,8 @@ def sentence(template: str, *quoted: Text) -> tuple[Part, ...]:
     """Return the program's own words, with ``quoted`` texts in the places of ``{}``; `code` and
     **strong** as in Markdown.
     """
-    quotes, parts = iter(quoted), list[Part]()
+    quotes = iter(quoted)
+    parts: list[Part] = []
     for piece in filter(None, _PIECES.split(template)):
         bare = piece.strip("*`")
         if piece == "{}":
@@ -149,15 +150,15 @@ def number(x: float, digits: int, signed: bool = False) -> str:
 
 def without_empty_tables(blocks: Iterable[Block]) -> list[Block]:
     """Replace each table without any number by a line with the reason."""
-    kept_blocks: list[Block] = []
+    blocks_with_numbers: list[Block] = []
     for block in blocks:
         if isinstance(block, Fold):
             block = Fold(block.summary, tuple(without_empty_tables(block.blocks)))
         elif isinstance(block, Table) and block.title and block.rows and _is_empty(block):
             title, why = Words(block.title, "strong"), block.empty or _NOTHING
             block = Note(sentence("{}: n/a throughout, since {}.", title, why))
-        kept_blocks.append(block)
-    return kept_blocks
+        blocks_with_numbers.append(block)
+    return blocks_with_numbers
 
 
 def _is_empty(table: Table) -> bool:
@@ -209,7 +210,7 @@ def worst_of(comparison: LeakStatistics, row: DefenseRow) -> Content:
     worst = comparison.worst_cases.of(row.label).worst
     if worst is None:
         return None
-    auc = value(bounded(worst.found), sentence(" {}", worst.attack))
+    auc = value(bounded(worst.interval), sentence(" {}", worst.attack))
     return replace(auc, best=is_first(comparison, row))
 
 
@@ -219,18 +220,14 @@ def entry_value(
     """Return an entry's number with n where it is not the section's, and every outcome that is not
     ``ok``.
     """
-    seeds = len(section.targets)
-    outcomes = tuple(
-        Shortfall(outcome, n, seeds)
-        for outcome, n in sorted(entry.outcomes.items())
-        if outcome != "ok" and n
-    )
+    outcomes = []
+    for outcome, n in sorted(entry.outcomes.items()):
+        if outcome != "ok" and n:
+            outcomes.append(Shortfall(outcome, n, len(section.targets)))
     if interval is None:
-        return Value(mean=None, outcomes=outcomes)
-    number = replace(value(interval), best=best, outcomes=outcomes)
-    if interval.n == len(section.units):
-        return number
-    return replace(number, n=interval.n)
+        return Value(mean=None, outcomes=tuple(outcomes))
+    n_shown = None if interval.n == len(section.units) else interval.n
+    return replace(value(interval), best=best, outcomes=tuple(outcomes), n=n_shown)
 
 
 def spanned(values: Sequence[int]) -> str:
@@ -250,7 +247,9 @@ _GROUPS: dict[Group, str] = {
 
 def counts_note(section: BoardSection) -> Note:
     """Say the number of seeds x targets, and the candidates of a target."""
-    text = f"n = {len(section.units)} a cell (seeds x targets) unless it says otherwise"
+    text = (
+        f"n = {len(section.units)} (seeds x targets) of a row and attack unless it says otherwise"
+    )
     members = [s.n_members for s in section.scores("mix")]
     if members:
         text += f"; per target {spanned(members)} members"
@@ -266,14 +265,14 @@ def counts_note(section: BoardSection) -> Note:
 
 def tf01_notes(section: BoardSection) -> tuple[Text, ...]:
     """Say how TF01 was computed, or that non-members are too few, and which rows lack it."""
-    sizes = {row.label: _sizes(row) for row in section.rows}
+    sizes = [_sizes(row) for row in section.rows]
     if not has_tf01(section, section.rows):
-        most = max(map(sum, sizes.values()), default=0)
+        most = max(map(sum, sizes), default=0)
         why = f"since {most:,} outside non-members of all targets and seeds are too few"
         return (Words(f"TF01: n/a, {why} (docs/method.md)."),)
     method = "each with a threshold of its own"
-    if section.comparison.cells.aligned:
-        each = spanned(list(chain.from_iterable(sizes.values())))
+    if section.comparison.leaks.aligned:
+        each = spanned(list(chain.from_iterable(sizes)))
         method = (
             f"aligned and with one threshold, since {each} non-members each are too few for one of "
             "their own (docs/method.md)"
@@ -286,15 +285,18 @@ def tf01_notes(section: BoardSection) -> tuple[Text, ...]:
 
 
 def has_tf01(section: BoardSection, rows: Sequence[DefenseRow]) -> bool:
-    """Whether any cell of these rows has it."""
-    cells, pairs = section.comparison.cells, product(rows, section.attacks)
-    return any(cells.of(row.label, attack).tf01 for row, attack in pairs)
+    """Whether any of these rows has it against any attack."""
+    leaks = section.comparison.leaks
+    pairs = product(rows, section.attacks)
+    return any(leaks.of(row.label, attack).tf01 for row, attack in pairs)
 
 
 def _sizes(row: DefenseRow) -> list[int]:
     """Return the outside non-members of each target and seed, under the attack that has most."""
-    scores = [entry.units("ofl").values() for entry in row.entries.values()]
-    return max(([s.n_nonmembers for s in units] for units in scores), key=sum, default=[])
+    sizes = []
+    for entry in row.entries.values():
+        sizes.append([score.n_nonmembers for score in entry.units("ofl").values()])
+    return max(sizes, key=sum, default=[])
 
 
 # -- folds -----------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ settings.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,6 @@ from fedbench.core.contract.board import (
     Content,
     Heading,
     Note,
-    Part,
     Quote,
     Table,
     Text,
@@ -23,9 +21,15 @@ from fedbench.core.contract.board import (
     Words,
     value,
 )
-from fedbench.leaderboard.columns import COLUMNS, RankingColumn, columns_for
+from fedbench.leaderboard.columns import (
+    COLUMNS,
+    RankingColumn,
+    columns_for,
+    delta_for,
+    with_utility,
+)
 from fedbench.leaderboard.statistics.intervals import bounded
-from fedbench.leaderboard.statistics.rows import DefenseRow, privacy_claims
+from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
 from fedbench.leaderboard.tables.answer import MOST_NAMED, answer, sentences
@@ -34,6 +38,7 @@ from fedbench.leaderboard.tables.common import (
     RANK,
     TITLE,
     Declared,
+    amount,
     is_first,
     joined,
     named,
@@ -46,6 +51,7 @@ from fedbench.leaderboard.tables.common import (
     words,
     worst_of,
 )
+from fedbench.leaderboard.tables.differential_privacy import claimed
 
 Trust = Callable[[DefenseRow], Words] | None
 """trust mark of a row; None: every row is measured here"""
@@ -103,7 +109,7 @@ def _declared(section: BoardSection, trust: Trust) -> dict[str, Declared]:
         words("tied with"),
         lambda row: named(pairwise.tied(row.label), MOST_TIED),
     )
-    if any(map(privacy_claims, section.rows)):
+    if any(map(claimed, section.rows)):
         columns["claims"] = words("claims"), claimed
     if trust:
         columns["trust"] = words("trust"), trust
@@ -134,12 +140,9 @@ def _largest(section: BoardSection, row: DefenseRow) -> Content:
 def front_table(section: BoardSection, rows: Sequence[DefenseRow], trust: Trust = None) -> Table:
     """Return leak and costs of these rows, and how far each can be trusted."""
     declared = _declared(section, trust)
-    tf01, delta = declared["tf01"][0], declared["delta"]
-    declared["tf01"] = (
-        replace(tf01, name=Words("TF01")),
-        lambda row: value(section.summaries[row.label].tf01),
-    )
-    declared["delta"] = replace(delta[0], digits=1), delta[1]
+    tf01 = replace(declared["tf01"][0], name=Words("TF01"))
+    declared["tf01"] = tf01, lambda row: value(section.summaries[row.label].tf01)
+    declared["delta"] = delta_for(section.utility), declared["delta"][1]
     keys = ["rank", "defense", *(c.key for c in COLUMNS if c.terminal), "trust"]
     columns = [declared[key] for key in keys if key in declared]
     place = section.setting, section.coalition, section.view
@@ -187,7 +190,7 @@ def ranking_table(section: BoardSection, trust: Trust = None) -> Table:
         "non-members. A range lists the ranks the tests leave open; tied: not distinguished by the "
         "paired test"
     )
-    share = "accuracy minus that"
+    share = with_utility("accuracy minus that", section.utility)
     if section.free_rider is None:
         share = "n/a, since there is no run"
     footnotes = (
@@ -198,25 +201,6 @@ def ranking_table(section: BoardSection, trust: Trust = None) -> Table:
     )
     columns = list(_declared(section, trust).values())
     return row_table("Ranking", caption, section.rows, columns, footnotes=footnotes)
-
-
-def claimed(row: DefenseRow) -> tuple[Part, ...]:
-    """Return ``ε ≤ 8 (19.13 if replaced), δ = 1e-05: example without its gradient, ...``:
-    differential privacy as the row's facts claim it; empty: nothing.
-    """
-    texts = []
-    for claim in privacy_claims(row):
-        bound = f"\u03b5 \u2264 {_above(claim.epsilon)}"
-        if claim.replaced is not None:
-            bound += f" ({_above(claim.replaced)} if replaced)"
-        texts.append(sentence(f"{bound}, \u03b4 = {claim.delta:.3g}: {{}}", joined(claim.terms)))
-    return joined(texts, "; ")
-
-
-def _above(bound: float) -> str:
-    """Round up to four significant digits: what is printed of an upper bound is one too."""
-    unit = 10.0 ** (math.floor(math.log10(max(bound, 1e-9))) - 3)
-    return f"{math.ceil(bound / unit - 1e-9) * unit:,.10g}"
 
 
 def _remarks(section: BoardSection) -> list[Text]:
@@ -246,7 +230,7 @@ def canary_table(section: BoardSection) -> list[Table]:
     setting has samples of one kind only.
     """
     kinds = section.comparison.by_kind
-    if not section.scores("canary") or not all(kind.cells.parts for kind in kinds):
+    if not section.scores("canary") or not all(kind.leaks.parts for kind in kinds):
         return []
 
     def mean(kind: LeakStatistics, row: DefenseRow) -> Content:
@@ -346,7 +330,7 @@ def _less_than_undefended(sections: Sequence[BoardSection]) -> dict[str, list[bo
         if section.base is not None:
             against = section.comparison.pairwise.against(section.base.label)
             for label, difference in against.items():
-                less = difference.shown and difference.found.mean < 0
+                less = difference.shown and difference.interval.mean < 0
                 flags.setdefault(label, []).append(less)
     return flags
 
@@ -357,18 +341,18 @@ def _share(counts: dict[str, list[bool]], label: str) -> float:
 
 
 def _place(section: BoardSection, row: DefenseRow) -> Content:
-    label = row.label
-    summary = section.summaries.get(label)
+    summary = section.summaries.get(row.label)
     if summary is None:
         return Words("-")
     if summary.worst is None:
         return None
-    rank, delta = section.comparison.pairwise.ranks.get(label), summary.delta_accuracy
     notes = []
-    if rank:
+    if rank := section.comparison.pairwise.ranks.get(row.label):
         notes.append(f"#{span(rank)}")
-    if delta is not None:
-        notes.append(f"{round(100 * delta.mean, 1) + 0.0:+.1f} pp")
+    if summary.delta_accuracy is not None:
+        delta = delta_for(section.utility)
+        change = amount(Value(mean=summary.delta_accuracy.mean), delta)
+        notes.append(f"{change} {delta.unit}".rstrip())
     return value(summary.worst, Words(f" ({', '.join(notes)})") if notes else ())
 
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Literal
 
 import numpy as np
 
-from fedbench.core.contract.board import Column, Content, Table, Value, Words, value
+from fedbench.core.contract.board import Content, Table, Value, Words, value
 from fedbench.core.metrics import pareto_front
+from fedbench.leaderboard.columns import column_for, with_utility
 from fedbench.leaderboard.statistics.intervals import mean_of
 from fedbench.leaderboard.statistics.rows import DefenseRow, adversary_of
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import NAMED, joined, numbers, row_table, sentence
 
 Point = tuple[float, float]
-"""(privacy loss, test error), both fractions"""
+"""(privacy loss as a fraction, test error as of :meth:`BoardSection.test_error`)"""
 
 
 def adversary_table(section: BoardSection) -> list[Table]:
@@ -32,10 +33,12 @@ def adversary_table(section: BoardSection) -> list[Table]:
         return Value(mean=mean_of(by_attack[attack].get(row.label, [])))
 
     columns = [NAMED]
+    column = column_for("accuracy", section.utility)
     for attack in sorted(by_attack):
-        heading = Column(name=attack, direction="higher", digits=1, scale=100)
+        heading = replace(column.heading, name=attack, unit="")
         columns.append((heading, partial(accuracy, attack)))
-    title = "Accuracy (%) with the active adversary in the federation"
+    unit = f" ({column.unit})" if column.unit else ""
+    title = f"{column.title.capitalize()}{unit} with the active adversary in the federation"
     active = {row.label: row.active_attack for row in section.rows if row.active_attack}
     notes = []
     if active:
@@ -44,6 +47,7 @@ def adversary_table(section: BoardSection) -> list[Table]:
             "under the attack in brackets, compared with the undefended run under the same attack: "
             "{}."
         )
+        why = with_utility(why, section.utility)
         notes.append(sentence(why, joined([sentence("{} ({})", *pair) for pair in active.items()])))
     caption = " (the table above: without)"
     return [row_table(title, caption, section.rows, columns, footnotes=tuple(notes))]
@@ -72,14 +76,14 @@ def paired_table(section: BoardSection) -> list[Table]:
     against = comparison.pairwise.against(base.label)
 
     def difference(row: DefenseRow) -> Content:
-        return value(against[row.label].found) if row.label in against else None
+        return value(against[row.label].interval) if row.label in against else None
 
     def verdict(row: DefenseRow) -> Content:
         if row.label not in against:
             return None
         if not against[row.label].shown:
             return Words("no difference shown")
-        return Words("less" if against[row.label].found.mean < 0 else "MORE")
+        return Words("less" if against[row.label].interval.mean < 0 else "MORE")
 
     columns = [
         NAMED,
@@ -105,11 +109,10 @@ class TradeOff:
 def trade_off(section: BoardSection) -> TradeOff | None:
     """Return privacy loss and test error of the complete rows; None without one that has both."""
     loss, losses = _privacy_loss(section)
-    points = {
-        row.label: (losses[row.label], 1 - row.accuracy.mean)
-        for row in section.rows
-        if row.label in losses and row.accuracy
-    }
+    points: dict[str, Point] = {}
+    for row in section.rows:
+        if row.label in losses and row.accuracy:
+            points[row.label] = losses[row.label], section.test_error(row.accuracy.mean)
     if not points:
         return None
     front = map(bool, pareto_front(np.array(list(points.values()))))

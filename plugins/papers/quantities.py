@@ -64,7 +64,7 @@ def measured(section: BoardSection, q: Quantity) -> Interval:
     """
     row = row_of(section, q.row)
     _require_scores(section, row, q)
-    if q.measure in _OF_POPULATION and not section.comparison.cells.parts:
+    if q.measure in _OF_POPULATION and not section.comparison.leaks.parts:
         population = section.comparison.scores.population
         raise Missing(f"no candidates with non-members of this population: {population}")
     interval = _MEASURES[q.measure](section, row, q)
@@ -112,7 +112,7 @@ def contrasted(
 
 def _paired_by_candidates(section: BoardSection, a: Quantity, b: Quantity, margin: float) -> Tested:
     rivals = {"first": _RIVALS[a.measure](section, a), "second": _RIVALS[b.measure](section, b)}
-    tests = PairTests(section.comparison.cells.parts, rivals, margin)
+    tests = PairTests(section.comparison.leaks.parts, rivals, margin)
     pair = "first", "second"
     if (difference := tests.difference(pair)) is None:
         raise Missing("no candidates in common")
@@ -219,7 +219,7 @@ def mixed(section: BoardSection, *labels: str | None) -> str:
     if not section.described.get("groups"):
         return ""
     purities: dict[str, float] = {}
-    for row in section.found:
+    for row in section.unordered_rows:
         if any(r.clusters for r in chain.from_iterable(row.histories)):
             purities[row.label] = float(np.mean(_purities(row) or [0.0]))
     best = max(purities.values(), default=0.0)
@@ -262,7 +262,7 @@ def _require_scores(section: BoardSection, row: DefenseRow, q: Quantity) -> None
 
 def _worst(section: BoardSection, row: DefenseRow, q: Quantity) -> Interval | None:
     worst = section.comparison.worst_cases.of(row.label).worst
-    return worst.found if worst else None
+    return worst.interval if worst else None
 
 
 def _max_advantage(section: BoardSection, row: DefenseRow, q: Quantity) -> Interval | None:
@@ -276,7 +276,7 @@ def _mean_rate(section: BoardSection, row: DefenseRow, q: Quantity) -> Interval 
     """
     rates = []
     for attack in section.comparison.worst_cases.eligible:
-        rate = section.comparison.cells.of(row.label, attack).tf01
+        rate = section.comparison.leaks.of(row.label, attack).tf01
         if rate is None:
             return None
         rates.append((rate.mean, rate.low, rate.high))
@@ -374,8 +374,8 @@ _MEASURES: dict[str, Callable[[BoardSection, DefenseRow, Quantity], Interval | N
     "worst-auc": _worst,
     "mean-tf01": _mean_rate,
     "mean-auc": lambda section, row, q: section.comparison.worst_cases.of(row.label).mean,
-    "auc": lambda section, row, q: section.comparison.cells.of(row.label, q.attack or "").auc,
-    "tf01": lambda section, row, q: section.comparison.cells.of(row.label, q.attack or "").tf01,
+    "auc": lambda section, row, q: section.comparison.leaks.of(row.label, q.attack or "").auc,
+    "tf01": lambda section, row, q: section.comparison.leaks.of(row.label, q.attack or "").tf01,
     "accuracy": lambda section, row, q: _percent(row.accuracy),
     "delta-accuracy": lambda section, row, q: _percent(section.delta_accuracy(row)),
     "runtime": lambda section, row, q: section.runtime(row),
@@ -385,7 +385,7 @@ _MEASURES: dict[str, Callable[[BoardSection, DefenseRow, Quantity], Interval | N
 _RIVALS: dict[str, Callable[[BoardSection, Quantity], Rival]] = {
     "worst-auc": lambda section, q: section.comparison.worst_cases.of(q.row).rival,
     "mean-auc": lambda section, q: section.comparison.worst_cases.of(q.row).mean_rival,
-    "auc": lambda section, q: section.comparison.worst_cases.of(q.row).cell_rival(q.attack or ""),
+    "auc": lambda section, q: section.comparison.worst_cases.of(q.row).attack_rival(q.attack or ""),
 }
 _OF_POPULATION = ("worst-auc", "mean-auc", "auc", "mean-tf01", "tf01")
 CHANCE = dict.fromkeys(("worst-auc", "mean-auc", "auc", "attack-accuracy"), 0.5) | dict.fromkeys(

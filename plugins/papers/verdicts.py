@@ -185,10 +185,12 @@ def _without(section: BoardSection, attacks: Sequence[str]) -> BoardSection:
     if not set(attacks) & set(section.attacks):
         return section
     left = tuple(a for a in section.attacks if a not in attacks)
-    rows = tuple(replace(row, entries={a: row.entries[a] for a in left}) for row in section.found)
+    rows = []
+    for row in section.unordered_rows:
+        rows.append(replace(row, entries={a: row.entries[a] for a in left}))
     counted = [attack for attack in section.comparison.attacks if attack in left]
     comparison = LeakStatistics(SectionScores(rows, section.units), counted)
-    return replace(section, attacks=left, found=rows, comparison=comparison)
+    return replace(section, attacks=left, unordered_rows=tuple(rows), comparison=comparison)
 
 
 def _judge(
@@ -244,7 +246,7 @@ def _beside(test: ClaimTest, sections: Sequence[BoardSection]) -> Interval | Non
     """
     section, q = _section(test.place, sections, ""), test.quantity
     attacks = q.measure == "auc" and test.other in section.attacks
-    if not attacks or not section.comparison.cells.parts:
+    if not attacks or not section.comparison.leaks.parts:
         return None
     other = q.model_copy(update={"attack": test.other})
     return contrasted((section, q), (section, other)).interval

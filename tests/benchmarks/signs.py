@@ -59,7 +59,7 @@ def row(seeds: int, deviation: float, auc: float, repetitions: int) -> str:
     """A line of the table."""
     rng = numpy_rng(0, f"simulation of signs/{seeds}/{deviation}/{auc}")
     made = [compared(seeds, deviation, auc, rng) for _ in range(repetitions)]
-    cells = [c.cells.of("row", "attack") for c in made]
+    cells = [c.leaks.of("row", "attack") for c in made]
     found = [(i, cell.settled) for cell in cells if (i := cell.auc)]
     covered, below = (
         np.mean([i.low <= 1 - auc <= i.high for i, _ in found]),

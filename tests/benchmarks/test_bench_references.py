@@ -12,8 +12,8 @@ import pytest
 from running import invoke, suite
 
 from fedbench.core.store.reading import load_records
+from fedbench.leaderboard.statistics.grouping import build_sections
 from fedbench.leaderboard.statistics.intervals import UnitValue, over_units
-from fedbench.leaderboard.statistics.sections import build_sections
 
 pytestmark = pytest.mark.benchmark
 

@@ -1,4 +1,4 @@
-"""Signs, AUC and TF01 of an attack on a row, and of what an adversary picks among several attacks.
+"""Leak of a row to an attack: sign, AUC and TF01; and to what an adversary picks among attacks.
 
 Signs are chosen on the other folds (:mod:`fedbench.leaderboard.statistics.scores`). Beside outside
 non-members alone: inside ones were trained on by other clients, so chance level for them is not
@@ -24,7 +24,7 @@ from fedbench.leaderboard.statistics.intervals import (
 )
 from fedbench.leaderboard.statistics.scores import (
     CandidateFilter,
-    CellScores,
+    EntryScores,
     Key,
     Part,
     SectionScores,
@@ -49,12 +49,13 @@ class Plain(NamedTuple):
     auc: float
 
 
-class Cells:
-    """Cells of a section, on candidates of one kind."""
+class Leaks:
+    """Leaks of a section, on candidates of one kind."""
 
     def __init__(self, scores: SectionScores, kind: CandidateFilter = "all") -> None:
-        self.scores, self.kind = scores, kind
-        self._cells: dict[Key, Cell] = {}
+        self.scores = scores
+        self.kind = kind
+        self._by_key: dict[Key, Leak] = {}
 
     @property
     def parts(self) -> list[Part]:
@@ -64,29 +65,30 @@ class Cells:
         return self.scores.parts(self.kind)
 
     @cached_property
-    def leans(self) -> dict[Key, dict[int, float]]:
-        """Map a cell with scores to fold -> mean AUC minus one half over the parts of the fold."""
-        aucs: dict[Key, dict[int, list[float]]] = {}
+    def excesses(self) -> dict[Key, dict[int, float]]:
+        """Row and attack with scores -> fold -> mean AUC minus one half over its parts."""
+        values: dict[Key, dict[int, list[float]]] = {}
         for part in self.parts:
-            for key, scores in part.own.items():
-                aucs.setdefault(key, {}).setdefault(part.fold, []).append(scores.auc - 0.5)
-        leans: dict[Key, dict[int, float]] = {}
-        for key, folds in aucs.items():
-            leans[key] = {fold: float(np.mean(values)) for fold, values in folds.items()}
-        return leans
+            for key, scores in part.entries.items():
+                folds = values.setdefault(key, {})
+                folds.setdefault(part.fold, []).append(scores.auc - 0.5)
+        means: dict[Key, dict[int, float]] = {}
+        for key, folds in values.items():
+            means[key] = {fold: float(np.mean(aucs)) for fold, aucs in folds.items()}
+        return means
 
-    def of(self, label: str, attack: str) -> Cell:
-        """Return the cell, which may have no scores."""
+    def of(self, label: str, attack: str) -> Leak:
+        """Return the leak of a row to an attack, which may have no scores."""
         key = label, attack
-        if key not in self._cells:
-            self._cells[key] = Cell(self, key)
-        return self._cells[key]
+        if key not in self._by_key:
+            self._by_key[key] = Leak(self, key)
+        return self._by_key[key]
 
-    def _picked(self, label: str, picks: Picks) -> Iterator[tuple[Part, CellScores, int]]:
+    def _picked(self, label: str, picks: Picks) -> Iterator[tuple[Part, EntryScores, int]]:
         """Yield each part with the scores of what is picked of a row, and their sign."""
         for part in self.parts:
             attack, sign = picks.get(part.fold, ("", 1))
-            scores = part.own.get((label, attack))
+            scores = part.entries.get((label, attack))
             if scores is not None:
                 yield part, scores, sign
 
@@ -130,36 +132,38 @@ class Cells:
         """
         sizes = []
         for part in self.parts:
-            if part.own:
-                sizes.append(max(len(scores.sample.nonmember) for scores in part.own.values()))
+            nonmembers = [len(scores.sample.nonmember) for scores in part.entries.values()]
+            if nonmembers:
+                sizes.append(max(nonmembers))
         seeds = len({seed for seed, _ in self.scores.units})
         return alignable(sizes, seeds) and not enough(sizes)
 
 
-class Cell:
-    """Attack on a row. Every result is computed on first access."""
+class Leak:
+    """Leak of a row to an attack. Every result is computed on first access."""
 
-    def __init__(self, cells: Cells, key: Key) -> None:
-        self._cells, self._key = cells, key
+    def __init__(self, leaks: Leaks, key: Key) -> None:
+        self._leaks = leaks
+        self._key = key
 
     @property
-    def _leans(self) -> dict[int, float]:
-        return self._cells.leans.get(self._key, {})
+    def _excesses(self) -> dict[int, float]:
+        return self._leaks.excesses.get(self._key, {})
 
-    def lean_elsewhere(self, fold: int) -> float:
+    def excess_elsewhere(self, fold: int) -> float:
         """Return the mean AUC minus one half over the other folds; 0 where there are none."""
-        leans = [lean for other, lean in self._leans.items() if other != fold]
-        return float(np.mean(leans)) if leans else 0.0
+        excesses = [excess for f, excess in self._excesses.items() if f != fold]
+        return float(np.mean(excesses)) if excesses else 0.0
 
     @cached_property
     def signs(self) -> dict[int, int]:
         """Map a fold to the sign of the other folds' mean; +1 where there are none, or where it is
         0, and beside other than outside non-members.
         """
-        return {fold: self._sign(self.lean_elsewhere(fold)) for fold in self._leans}
+        return {fold: self._sign(self.excess_elsewhere(fold)) for fold in self._excesses}
 
-    def _sign(self, lean: float) -> int:
-        return -1 if lean < 0 and self._cells.scores.population == "outside" else 1
+    def _sign(self, excess: float) -> int:
+        return -1 if excess < 0 and self._leaks.scores.population == "outside" else 1
 
     @property
     def turned(self) -> bool:
@@ -171,21 +175,21 @@ class Cell:
         """Whether the sign is no guess: the same on every fold, and significant by the errors of
         the candidates that choose it; beside other than outside non-members it is the attack's own.
         """
-        if self._cells.scores.population != "outside":
+        if self._leaks.scores.population != "outside":
             return True
         if len(set(self.signs.values())) != 1:
             return False
         label, attack = self._key
         for fold in self.signs:
-            elsewhere = {other: (attack, 1) for other in self.signs if other != fold}
-            auc = self._cells.estimate(label, elsewhere)
+            elsewhere = {f: (attack, 1) for f in self.signs if f != fold}
+            auc = self._leaks.estimate(label, elsewhere)
             if auc is None or auc.p_of_chance > 1 - LEVEL:
                 return False
         return True
 
     @property
     def picks(self) -> Picks:
-        """The cell's attack with its signs."""
+        """The attack with its signs."""
         return {fold: (self._key[1], sign) for fold, sign in self.signs.items()}
 
     @cached_property
@@ -194,13 +198,13 @@ class Cell:
         not :attr:`settled`; None without scores.
         """
         label, attack = self._key
-        return self._cells.interval(label, self.picks, (attack,))
+        return self._leaks.interval(label, self.picks, (attack,))
 
     @cached_property
     def plain(self) -> Plain | None:
         """Mean AUC over all folds, the sign chosen on these; None without scores."""
         label, attack = self._key
-        auc = self._cells.estimate(label, {fold: (attack, 1) for fold in self._leans})
+        auc = self._leaks.estimate(label, dict.fromkeys(self._excesses, (attack, 1)))
         if auc is None:
             return None
         sign = self._sign(auc.mean - 0.5)
@@ -211,15 +215,15 @@ class Cell:
         """TF01 in percent over all units pooled, with the same sign; None with too few non-members,
         or without scores.
         """
-        return self._cells.rate(self._key[0], self.picks)
+        return self._leaks.rate(self._key[0], self.picks)
 
     def rates_elsewhere(self) -> dict[int, float]:
         """Return fold -> TPR on the other folds, with the fold's sign, which is chosen on these."""
-        rate = aligned_rate if self._cells.aligned else low_rate
-        parts = [part for part in self._cells.parts if self._key in part.own]
+        rate = aligned_rate if self._leaks.aligned else low_rate
+        parts = [part for part in self._leaks.parts if self._key in part.entries]
         rates = {}
         for fold, sign in self.signs.items():
-            samples = [part.own[self._key].sample for part in parts if part.fold != fold]
+            samples = [part.entries[self._key].sample for part in parts if part.fold != fold]
             rates[fold] = rate([sample.signed(sign) for sample in samples])
         return rates
 
