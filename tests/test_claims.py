@@ -725,7 +725,7 @@ def written(folder, text, name="demo.yaml"):
         (
             HOLDS,
             "{}",
-            "claims[0].holds[0]: takes one of below, above, lower, higher, rises, falls; found none",
+            "takes one of below, above, lower, higher, rises, falls; found none",
         ),
         (
             "rows: [none]",

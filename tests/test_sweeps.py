@@ -16,9 +16,11 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.report import Figure, Table
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.leaderboard import style
+from fedbench.plugins.papers.claim_files import Quantity
 from fedbench.plugins.papers.published import published
+from fedbench.plugins.papers.quantities import measured
 from fedbench.plugins.papers.sweeps import Curve, Sweeps, lines_of, places_of
-from fedbench.plugins.papers.trends import null_reach, rank_correlation, trend_of
+from fedbench.plugins.papers.trends import null_reach, rank_correlation, trend_of, values_by_seed
 
 # ---------------------------------------------------------------- rank correlation
 
@@ -112,7 +114,8 @@ def swept(tmp_path_factory):
         name: pairs(f"none {leak} 0.8, cofedmid {leak / 2} 0.7")
         for name, leak in (("iid", 0.5), ("beta1", 1.0), ("beta0-5", 2.0))
     }
-    return sections_of(Cells(tmp_path_factory.mktemp("swept") / "r", settings, attacks=["seqmia"]))
+    root = tmp_path_factory.mktemp("swept") / "r"
+    return sections_of(Cells(root, settings, attacks=["seqmia"], n_ofl=1000))
 
 
 POINTS = [("iid", "inf"), ("beta1", 1), ("beta0-5", 0.5)]
@@ -137,6 +140,16 @@ def test_the_papers_points_are_hollow_marks(swept):
         expected = [printed[row, partition] for partition in WHERE.values()]
         assert list(hollow.get_ydata()) == expected and axis.get_title() == row
     assert [cells[-1].text for cells in table.rows] == ["rises", "rises"]
+
+
+@pytest.mark.parametrize("measure", ["auc", "worst-auc", "tf01", "accuracy", "delta-accuracy"])
+def test_values_of_seeds_have_the_mean_of_the_board(swept, measure):
+    section = swept[-1]
+    attack = "seqmia" if measure in ("auc", "tf01") else None
+    q = Quantity(measure=measure, row="cofedmid", attack=attack)
+    by_seed = values_by_seed(section, q)
+    assert set(by_seed) == set(section.seeds)
+    assert np.mean(list(by_seed.values())) == pytest.approx(measured(section, q).mean, abs=1e-6)
 
 
 def test_a_point_that_was_not_run_is_left_out(swept):

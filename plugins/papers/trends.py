@@ -12,7 +12,7 @@ from numpy import ndarray
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.core.numerics.rng import numpy_rng
-from fedbench.leaderboard.statistics.cells import Picks
+from fedbench.leaderboard.statistics.leaks import Picks
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.statistics.tf01 import aligned_rate, low_rate
@@ -118,7 +118,7 @@ def values_by_seed(section: BoardSection, q: Quantity) -> BySeed:
 
 
 def _aucs(section: BoardSection, label: str, picks: Picks) -> BySeed:
-    estimate = section.comparison.cells.estimate(label, picks)
+    estimate = section.comparison.leaks.estimate(label, picks)
     by_seed: dict[int, list[float]] = {}
     for (seed, _), unit in estimate.by_unit.items() if estimate else ():
         by_seed.setdefault(seed, []).append(unit.value)
@@ -126,8 +126,8 @@ def _aucs(section: BoardSection, label: str, picks: Picks) -> BySeed:
 
 
 def _auc(section: BoardSection, row: DefenseRow, q: Quantity) -> BySeed:
-    cell = section.comparison.cells.of(row.label, q.attack or "")
-    return _aucs(section, row.label, cell.picks)
+    leak = section.comparison.leaks.of(row.label, q.attack or "")
+    return _aucs(section, row.label, leak.picks)
 
 
 def _worst_auc(section: BoardSection, row: DefenseRow, q: Quantity) -> BySeed:
@@ -139,14 +139,14 @@ def _tf01(section: BoardSection, row: DefenseRow, q: Quantity) -> BySeed:
     """TF01 in percent of the targets of each seed pooled, at the lowest false-positive rate that
     their non-members allow.
     """
-    cells = section.comparison.cells
-    rate = aligned_rate if cells.aligned else low_rate
-    signs = cells.of(row.label, q.attack or "").signs
+    leaks = section.comparison.leaks
+    rate = aligned_rate if leaks.aligned else low_rate
+    signs = leaks.of(row.label, q.attack or "").signs
     by_seed = {}
     for seed in section.seeds:
         samples = [
-            part.own[row.label, q.attack or ""].sample.signed(signs[part.fold])
-            for part in cells.parts
+            part.entries[row.label, q.attack or ""].sample.signed(signs[part.fold])
+            for part in leaks.parts
             if part.unit[0] == seed
         ]
         by_seed[seed] = 100 * rate(samples)
