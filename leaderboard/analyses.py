@@ -99,17 +99,20 @@ def drawn(drawer: Drawer, section: BoardSection, plots: bool) -> list[Block]:
 
 
 def drawn_on_board(
-    drawer: Drawer, sections: Sequence[BoardSection], published: Sequence[dict[str, Any]]
+    drawer: Drawer,
+    sections: Sequence[BoardSection],
+    published: Sequence[dict[str, Any]],
+    plots: bool = True,
 ) -> list[Block]:
-    """Return the analysis's blocks about the whole board, or a note of why there are none."""
+    """Return the analysis's blocks about the whole board, with ``plots`` its figures, too; or a
+    note of why there are none.
+    """
     if drawer.analysis is None:
         return []
     try:
         with drawer.at_work():
-            blocks = list(drawer.analysis.draw_board(sections, published))
-            for block in blocks:
-                paragraphs(block)
-            return blocks
+            blocks = drawer.analysis.draw_board(sections, published)
+            return _finished(blocks, drawer, None, plots)
     except BaseException as error:  # the code of another package may raise anything
         pass_on_interrupt(error)
         failed = Words(" could not be drawn for the board: ")
@@ -117,16 +120,16 @@ def drawn_on_board(
 
 
 def _finished(
-    blocks: Iterable[Block], drawer: Drawer, section: BoardSection, plots: bool
+    blocks: Iterable[Block], drawer: Drawer, section: BoardSection | None, plots: bool
 ) -> list[Block]:
-    """Replace numbers by tables and figures by images.
+    """Replace numbers of a section by tables and figures by images.
 
     Raises:
         TypeError, ValueError: for what a board cannot show.
     """
     finished: list[Block] = []
     for block in blocks:
-        if isinstance(block, Numbers):
+        if isinstance(block, Numbers) and section is not None:
             finished += findings_table(section, block.label)
         elif isinstance(block, Figure):
             if not drawer.builtin:  # no other figure's file

@@ -244,7 +244,7 @@ def document(source: Source, plots: bool = True) -> list[Block]:
     blocks += [*fronts, *mixed_note(records), *uncounted(source)]
     blocks += [*folded(ranking.across_settings(sections)), *details]
     for analysis in analyses:
-        blocks += folded(drawn_on_board(analysis, sections, source.published))
+        blocks += folded(drawn_on_board(analysis, sections, source.published, plots))
     blocks += folded(unscored_blocks(sections))
     lines = (*_origin(source, records), packages(records), *provenance_lines(records))
     blocks += folded([Heading(2, Words("Provenance")), Bullets(lines)])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedbench.core.contract.board import Figure, Image, Style, Words, value
+from fedbench.core.contract.board import Figure, Image, Style, Text, Words, value
 from fedbench.core.contract.section import RowSummary
 from fedbench.core.metrics import Interval, pareto_front
 from fedbench.leaderboard import style as board_style
@@ -33,17 +33,23 @@ _SMALL = {"frameon": False, "fontsize": 8}
 # -- files -----------------------------------------------------------------------------------------
 
 
-def image_of(figure: Figure, section: BoardSection) -> Image:
-    """Draw a figure as PNG and SVG; names of files hold only letters, digits and hyphens of what a
-    record says.
+def image_of(figure: Figure, section: BoardSection | None = None) -> Image:
+    """Draw a figure of a section, or of a whole board, as PNG and SVG; names of files hold only
+    letters, digits and hyphens of what a record says.
     """
     canvas = figure.draw(board_style)
-    place = section.suite, section.setting, section.coalition, section.view
+    place: tuple[str, ...] = ("", figure.kind)
+    parts: list[str] = [figure.kind]
+    alt: Text = figure.title
+    if section is not None:
+        place = section.suite, section.setting, section.coalition, section.view
+        parts += place[1:]
+        alt = (Words(f"{figure.title}: "), section.where)
     # two sections never share a name
     digest = hashlib.sha256("\0".join(place).encode()).hexdigest()[:6]
-    name = "-".join([slug(figure.kind), *map(slug, place[1:]), digest])
+    name = "-".join([*map(slug, parts), digest])
     files = {f"{name}.{suffix}": _saved(canvas, suffix) for suffix in _METADATA}
-    return Image((Words(f"{figure.title}: "), section.where), files)
+    return Image(alt, files)
 
 
 def slug(text: str) -> str:

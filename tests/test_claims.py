@@ -722,7 +722,11 @@ def written(folder, text, name="demo.yaml"):
             "lowest: {measure: worst-auc}",
             "13:9: claims[0].holds[0].lowest: unknown field - did you mean 'lower'?",
         ),
-        (HOLDS, "{}", "claims[0].holds[0]: takes one of below, above, lower, higher; found none"),
+        (
+            HOLDS,
+            "{}",
+            "takes one of below, above, lower, higher, rises, falls; found none",
+        ),
         (
             "rows: [none]",
             "rows: [none], groups: [a]",

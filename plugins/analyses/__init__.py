@@ -44,12 +44,6 @@ def fedbench_analyses() -> Iterator[Component]:
         "Hu et al., ICDM 2021",
     )
     yield Component(
-        "sweep",
-        f"{_HERE}.strengths:StrengthSweep",
-        "hypervolume and trade-off of a defense over its strengths",
-        "Zhu et al., FedMIA, CVPR 2025",
-    )
-    yield Component(
         "tuned",
         f"{_HERE}.strengths:Tuned",
         "each defense at the strength that other seeds choose for it: at matched accuracy, and at "

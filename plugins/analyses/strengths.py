@@ -1,8 +1,7 @@
-"""Defenses at several strengths: sweeps, pairs of rows, and strengths that tuning seeds choose."""
+"""Pairs of rows, and defenses at the strengths that tuning seeds choose."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -14,7 +13,6 @@ from fedbench.core import Analysis, Params
 from fedbench.core.metrics import pareto_front
 from fedbench.core.report import (
     Block,
-    Column,
     Content,
     Figure,
     Note,
@@ -23,7 +21,6 @@ from fedbench.core.report import (
     RowSummary,
     Section,
     Style,
-    Sweep,
     Table,
     Text,
     Value,
@@ -36,72 +33,6 @@ from fedbench.plugins.analyses.common import framed, grid, numbers, stroke, tabl
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
-
-
-# ---------------------------------------------------------------- hypervolume over a sweep
-
-
-_ACROSS = 3
-
-
-class StrengthSweep(Analysis):
-    """Accuracy and TF01 of the rows that are one defense at several strengths; asks nothing of a
-    run.
-
-    Source: FedMIA (Zhu et al., CVPR 2025), Table 2 and Figure 6.
-    """
-
-    place = "costs"
-
-    def draw(self, section: Section, label: str) -> Iterator[Block]:
-        """Draw the hypervolume of every sweep against every attack, and its curve."""
-        sweeps = section.sweeps()
-        if sweeps:
-            yield _sweep_table(section, sweeps)
-        if any(sweep.points for sweep in sweeps):
-            yield Figure("sweep", "Strengths of the defenses", partial(_draw_sweep, section))
-
-
-def _sweep_table(section: Section, sweeps: Sequence[Sweep]) -> Table:
-    rows: list[tuple[Content, ...]] = []
-    for sweep in sweeps:
-        areas = [Value(mean=sweep.hypervolumes.get(attack)) for attack in section.attacks]
-        rows.append((sweep.family, Value(mean=len(sweep.labels)), *areas))
-    columns = [words("defense"), numbers("strengths", digits=0)]
-    columns += [Column(name=a, direction="higher", digits=4) for a in section.attacks]
-    caption = (
-        " (TF01 as a fraction against test error, reference (1, 1), undefended point included; "
-        "larger = better defense, weaker attack)"
-    )
-    return table("Hypervolume over the sweep of a defense's strength", caption, columns, rows)
-
-
-def _draw_sweep(section: Section, style: Style) -> Canvas:
-    """Draw TF01 against test error over the strengths of each defense, one panel an attack."""
-    sweeps = section.sweeps()
-    attacks = [a for a in section.attacks if any(a in sweep.points for sweep in sweeps)]
-    down = math.ceil(len(attacks) / _ACROSS)
-    figure = style.new_figure(3.2 * _ACROSS, 2.7 * down + 0.5)
-    axes = figure.subplots(down, _ACROSS, squeeze=False).ravel()
-    for axis, attack in zip(axes, attacks, strict=False):
-        _panel(axis, style, sweeps, attack)
-    for axis in axes[len(attacks) :]:
-        axis.remove()
-    title = "Strengths of the defenses (down and left: better)"
-    return framed(figure, axes[0], style, section, title)
-
-
-def _panel(axis: Axes, style: Style, sweeps: Sequence[Sweep], attack: str) -> None:
-    swept = [sweep for sweep in sweeps if attack in sweep.points]
-    for i, sweep in enumerate(swept):
-        points = 100 * sweep.points[attack]
-        tf01, error = points[np.argsort(points[:, 1])].T
-        look = stroke(style, i) | {"marker": style.marker(i), "ms": 4, "lw": 1.2}
-        axis.plot(error, tf01, label=style.literal(sweep.family), **look)
-    base = 100 * sweeps[0].undefended[attack]
-    axis.plot(base[:, 1], base[:, 0], "ks", ms=5, label="none (undefended)")
-    axis.set(title=style.literal(attack), xlabel="test error, %", ylabel="TF01, %")
-    axis.grid(alpha=0.3)
 
 
 # ---------------------------------------------------------------- pairs

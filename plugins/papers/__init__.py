@@ -26,6 +26,12 @@ def fedbench_analyses() -> Iterator[Component]:
         f"{_HERE}.rounds:Rounds",
         "attacks by the choice of their round, and the maximum over attacks and rounds",
     )
+    yield Component(
+        "sweep",
+        f"{_HERE}.sweeps:Sweeps",
+        "curves and directions along swept settings; hypervolume of a defense over its strengths",
+        "Zhu et al., FedMIA, CVPR 2025",
+    )
     paper = "Ahmed et al., MemberShield, Neural Networks 2025"
     yield Component(
         "generalisation-error",

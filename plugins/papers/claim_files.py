@@ -111,8 +111,35 @@ class Contrast(Quantity):
     )
 
 
+class Along(SpecModel):
+    """Points of a sweep: names of settings, coalitions or rows of one suite, in the order in which
+    the swept quantity grows; all else is the claim's section and the quantity's row.
+    """
+
+    settings: list[Name] | None = Field(None, min_length=3, description="of settings")
+    coalitions: list[Name] | None = Field(None, min_length=3, description="of coalitions")
+    rows: list[RowLabel] | None = Field(None, min_length=3, description="of rows")
+
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> Along:
+        _require_one(self, tuple(Along.model_fields))
+        return self
+
+    @property
+    def points(self) -> list[tuple[str, str]]:
+        """(field of :class:`Place` or ``row``, name) of each point."""
+        ((kind, names),) = self.model_dump(exclude_none=True).items()
+        return [(kind.removesuffix("s"), name) for name in names]
+
+
+class Sweep(Quantity):
+    """A quantity along a sweep: a direction is claimed, and no value."""
+
+    along: Along = Field(description="the points of the sweep")
+
+
 class Predicate(SpecModel):
-    """Comparison of one of four kinds."""
+    """Comparison of one of six kinds."""
 
     below: Bound | None = Field(None, description="the quantity is below a value")
     above: Bound | None = Field(None, description="the quantity is above a value")
@@ -122,6 +149,10 @@ class Predicate(SpecModel):
     higher: Contrast | None = Field(
         None, description="the quantity is higher than all others, or below by less than the slack"
     )
+    rises: Sweep | None = Field(
+        None, description="the quantity is correlated with the order of the points, by rank"
+    )
+    falls: Sweep | None = Field(None, description="the same, negatively")
 
     @model_validator(mode="after")
     def _is_one(self) -> Predicate:
@@ -129,14 +160,16 @@ class Predicate(SpecModel):
         return self
 
     @property
-    def asked(self) -> Bound | Contrast:
+    def asked(self) -> Bound | Contrast | Sweep:
         """Return the one that is given."""
-        return next(q for q in (self.below, self.above, self.lower, self.higher) if q is not None)
+        kinds = self.below, self.above, self.lower, self.higher, self.rises, self.falls
+        return next(q for q in kinds if q is not None)
 
     @property
     def direction(self) -> int:
         """-1: small values are claimed; +1: large ones."""
-        return 1 if self.above is not None or self.higher is not None else -1
+        large = self.above, self.higher, self.rises
+        return -1 if all(q is None for q in large) else 1
 
 
 class Place(SpecModel):

@@ -17,6 +17,7 @@ from fedbench.plugins.papers.claim_files import (
     Predicate,
     Printed,
     Quantity,
+    Sweep,
 )
 from fedbench.plugins.papers.published import AVERAGE, comparable, plain, published
 
@@ -187,12 +188,14 @@ def _where(rows: list[dict[str, str]], wanted: Mapping[str, str]) -> list[dict[s
     return [r for r in rows if all(r[column] in values[column] for column in values)]
 
 
-def _compared(sheet: Sheet, asked: Bound | Contrast) -> Iterator[tuple[str | None, float, float]]:
+def _compared(
+    sheet: Sheet, asked: Bound | Contrast | Sweep
+) -> Iterator[tuple[str | None, float, float]]:
     """Yield (name of the other side, the printed number, what it is compared with) of all that are
-    printed.
+    printed; nothing of a sweep, which has its points in several sheets.
     """
     number = sheet.number(asked)
-    if number is None:
+    if number is None or isinstance(asked, Sweep):
         return
     if isinstance(asked, Bound):
         yield None, number, asked.value

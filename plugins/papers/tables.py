@@ -25,6 +25,7 @@ from fedbench.core.contract.board import (
     Words,
 )
 from fedbench.core.metrics import Interval
+from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import (
     ATTACK,
@@ -355,6 +356,9 @@ def _why(c: ClaimTest) -> tuple[Part, ...]:
     """Why the comparison cannot be decided."""
     if c.bar:
         return sentence(f"which cannot decide: {{}} {c.bar}", c.other or "")
+    if c.along:
+        chance = f"{100 * c.power:.0f} %"
+        return sentence(f"which cannot decide: the power to show {c.distance:g} is {chance}")
     if c.distance is None:
         return sentence("which cannot decide: nothing says how large a difference it must show")
     distance = f"{c.distance:.2g}{_unit(c.quantity, difference=True)}"
@@ -367,6 +371,10 @@ def _described(c: ClaimTest) -> tuple[Part, ...]:
     name = joined([part for part in (q.row, q.attack, q.group, q.name) if part is not None], " / ")
     if q.minus is not None:
         name = sentence("{} minus {}", name, q.minus)
+    if c.along:
+        correlation = amount(bounded(c.found, -1) or c.found, numbers("", digits=2, signed=True))
+        text = f"rank correlation of {q.measure} with the order of {{}}: {correlation}"
+        return sentence(f"{{}}, {text}", name, c.along)
     digits = 3 if abs(c.value.mean) < 2 else 1
     if q.measure in _UNITS:
         digits = 2

@@ -21,6 +21,7 @@ from fedbench.plugins.papers.claim_files import (
     Place,
     Predicate,
     Quantity,
+    Sweep,
 )
 from fedbench.plugins.papers.own_tables import OwnTable, own_table
 from fedbench.plugins.papers.quantities import (
@@ -35,6 +36,7 @@ from fedbench.plugins.papers.quantities import (
     mixed,
     power,
 )
+from fedbench.plugins.papers.trends import trend
 
 Verdict = Literal[
     "the paper contradicts itself",
@@ -61,6 +63,8 @@ MINOR = dict.fromkeys(("auc", "worst-auc", "mean-auc"), 0.03) | dict.fromkeys(
 """differences that a comparison must be able to show where the paper prints none: CoFedMID, section
 5.3
 """
+DIRECTION = 0.5
+"""rank correlation that a sweep must be able to show: three of four pairs of points in order"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +93,8 @@ class ClaimTest:
     """whether the value says nothing at other scales"""
     outside: Interval | None = None
     """the difference of two attacks beside outside non-members, where the claim is about others"""
+    along: str = ""
+    """the points of a sweep: the numbers are then rank correlations with their order"""
 
     @property
     def verdict(self) -> Verdict:
@@ -211,7 +217,8 @@ def _judge(
         bar = test.bar
         if not bar and _cannot_fail(test, tests):
             bar = "less the slack is at chance"
-        beside = None if sections[0] is outside[0] else _beside(test, outside)
+        same = test.along or sections[0] is outside[0]
+        beside = None if same else _beside(test, outside)
         tests[i] = replace(test, bar=bar, outside=beside)
     adjusted = holm({i: test.p for i, test in enumerate(tests) if not (test.absolute or test.bar)})
     comparisons = tuple(
@@ -255,7 +262,11 @@ def _weighed(
     """Add the paper's distance or, where it is not printed, the slack or what is minor, and the
     power at that.
     """
-    measure, seeds = test.quantity.measure, len(_section(test.place, sections, "").seeds)
+    measure = test.quantity.measure
+    if test.along:
+        chance = power(test.found, DIRECTION, test.claimed, test.found.n, level)
+        return replace(test, distance=DIRECTION, power=chance)
+    seeds = len(_section(test.place, sections, "").seeds)
     slack = abs(test.bound) if test.other else 0.0
     distance = distance or slack or MINOR.get(measure)
     null = NULLS.get(measure, 0.0 if measure in BY_SEED else None)
@@ -271,9 +282,12 @@ def _tests(
     place: Place, predicate: Predicate, sections: Sequence[BoardSection]
 ) -> Iterator[ClaimTest | Lack]:
     asked = predicate.asked
+    if isinstance(asked, Sweep):
+        yield _direction(place, predicate.direction, asked, sections)
+        return
     try:
         section = _section(place, sections, "")
-        q = Quantity.model_validate(asked.model_dump(include=set(Quantity.model_fields)))
+        q = _quantity(asked)
         value = measured(section, q)
     except Missing as missing:
         yield Lack(place, missing.why, missing.what)
@@ -297,6 +311,38 @@ def _tests(
             yield _against(test, section, _section(elsewhere, sections, name), other, name, asked)
         except Missing as missing:
             yield Lack(place, missing.why, missing.what)
+
+
+def _direction(
+    place: Place, claimed: int, asked: Sweep, sections: Sequence[BoardSection]
+) -> ClaimTest | Lack:
+    """Return the test of a sweep's direction, or what the board lacks for it."""
+    points = []
+    try:
+        for kind, name in asked.along.points:
+            at = place if kind == "row" else place.model_copy(update={kind: name})
+            q = _quantity(asked)
+            if kind == "row":
+                q = q.model_copy(update={"row": name})
+            points.append((_section(at, sections, name), q))
+        direction = trend(points)
+    except Missing as missing:
+        return Lack(place, missing.why, missing.what)
+    return ClaimTest(
+        place=place,
+        quantity=_quantity(asked),
+        value=direction.interval,
+        other=None,
+        bound=0.0,
+        found=direction.interval,
+        claimed=claimed,
+        p=direction.p,
+        along=", ".join(name for _, name in asked.along.points),
+    )
+
+
+def _quantity(asked: Quantity) -> Quantity:
+    return Quantity.model_validate(asked.model_dump(include=set(Quantity.model_fields)))
 
 
 def _against(
