@@ -106,18 +106,30 @@ def comparable(rows: Sequence[dict[str, str]]) -> list[dict[str, str]]:
             times.setdefault(place, {})[row["defense"]] = row
         else:
             single.append(row)
-    for clients in maxima.values():
-        values = [float(row["mean"]) for row in clients]
-        low, high, mean = min(values), max(values), sum(values) / len(values)
-        single.append({**clients[0], "mean": repr(mean), "low": repr(low), "high": repr(high)})
+    single += map(_mean_maximum, maxima.values())
     for defenses in times.values():
-        base = defenses.pop("none", None)
-        if base is None:
-            continue
-        for row in defenses.values():
-            ratio = float(row["mean"]) / float(base["mean"])
-            single.append({**row, "metric": "runtime", "mean": repr(ratio)})
+        single += _shares(defenses)
     return single
+
+
+def _mean_maximum(clients: Sequence[dict[str, str]]) -> dict[str, str]:
+    """Return the rows of one maximum a client as their mean."""
+    values = [float(row["mean"]) for row in clients]
+    low, high, mean = min(values), max(values), sum(values) / len(values)
+    return {**clients[0], "mean": repr(mean), "low": repr(low), "high": repr(high)}
+
+
+def _shares(defenses: Mapping[str, dict[str, str]]) -> list[dict[str, str]]:
+    """Return the times of defenses as shares of the undefended federation's; none without it."""
+    if "none" not in defenses:
+        return []
+    base = float(defenses["none"]["mean"])
+    shares = []
+    for defense, row in defenses.items():
+        if defense != "none":
+            ratio = float(row["mean"]) / base
+            shares.append({**row, "metric": "runtime", "mean": repr(ratio)})
+    return shares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,27 +207,18 @@ def match(entry: Mapping[str, Any], sections: Sequence[BoardSection]) -> list[Ma
     where: dict[str, list[str]] = {}
     for column, value in entry.get("where", {}).items():
         where[column] = value if isinstance(value, list) else [str(value)]
-    rows = [r for r in comparable(published(source)) if r["metric"] in QUANTITIES]
-    for column, values in where.items():
-        rows = [r for r in rows if r[column] in values]
-    if not rows or any({*values} - {r[c] for r in rows} for c, values in where.items()):
-        have = sorted({tuple(r[c] for c in _WHERE) for r in published(source)})
-        places = ", ".join(map(str, have))
-        raise UserError(f"reference {source} has no rows where {where}; it has {places}")
+    rows = _rows(source, where)
     cases = entry.get("case") or {r["case"]: r["case"] for r in rows if r["case"] != "none"}
-    of_setting = [s for s in sections if s.setting == entry["setting"]]
+    sections = [s for s in sections if s.setting == entry["setting"]]
     matches = []
     for coalition, case in (cases or {"none": "none"}).items():
-        views = [s for s in of_setting if s.coalition == coalition]
+        of_case = [r for r in rows if r["case"] == case or r["defense"] == "none"]
+        views = [s for s in sections if s.coalition == coalition]
         cells: list[PublishedCell] = []
-        printed: dict[tuple[str, str], float] = {}
-        for r in rows:
-            if r["case"] != case and r["defense"] != "none":
-                continue
-            if r["attack"] == AVERAGE:
-                printed[r["defense"], r["metric"]] = float(r["mean"])
-            if r["metric"] in _OF_THE_MODEL or r["attack"] not in ("", AVERAGE):
-                cells += _cells(r, views, entry)
+        for row in of_case:
+            if row["metric"] in _OF_THE_MODEL or row["attack"] not in ("", AVERAGE):
+                cells += _cells(row, views, entry)
+        averages = [r for r in of_case if r["attack"] == AVERAGE]
         matches.append(
             Match(
                 source=source,
@@ -224,11 +227,23 @@ def match(entry: Mapping[str, Any], sections: Sequence[BoardSection]) -> list[Ma
                 coalition=coalition,
                 pairs=tuple(cells),
                 differs=str(entry.get("differs") or ""),
-                printed=printed,
-                unlike=_unlike(rows, of_setting),
+                printed={(r["defense"], r["metric"]): float(r["mean"]) for r in averages},
+                unlike=_unlike(rows, sections),
             )
         )
     return matches
+
+
+def _rows(source: str, where: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return the paper's rows with these values of columns. Raises UserError when one has none."""
+    rows = [r for r in comparable(published(source)) if r["metric"] in QUANTITIES]
+    for column, values in where.items():
+        rows = [r for r in rows if r[column] in values]
+    if not rows or any({*values} - {r[c] for r in rows} for c, values in where.items()):
+        have = sorted({tuple(r[c] for c in _WHERE) for r in published(source)})
+        places = ", ".join(map(str, have))
+        raise UserError(f"reference {source} has no rows where {where}; it has {places}")
+    return rows
 
 
 def _unlike(rows: Sequence[dict[str, str]], sections: Sequence[BoardSection]) -> tuple[str, ...]:
