@@ -58,6 +58,13 @@ PARTS = {
     "overfitting": ["digits", "location30"],
     "poisoning": ["location30"],
     "digits_sweeps": ["beta1"],
+    "sweeps_cofedmid": ["digits"],
+    "sweeps_cofedmid_values": ["digits"],
+    "sweeps_fedmia": ["beta1"],
+    "sweeps_membershield": ["beta1"],
+    "sweeps_poisoning": ["malicious2"],
+    "generative": ["digits"],
+    "papers/fedmia_generative_cifar": ["cifar10"],
     "clustered": ["mnist-15", "mnist-clients"],
     "papers/cofedmid_figure4": ["clients5"],
     "papers/membershield_cifar10_cnn2": ["cnn2-beta1"],
@@ -109,6 +116,10 @@ FEW |= {
 FEW |= {
     f"papers/cofedmid_{table}": _UNITED
     for table in ("table10", "table17_18", "table19_20", "wideresnet")
+}
+FEW |= {
+    f"papers/fedmia_generative_{images}": {"none", "loss-series", "avg-cosine"}
+    for images in ("mnist", "cifar")
 }
 FEW |= {name: _PARTIAL for name in ("partial_defense_location30", "partial_defense_cifar10")}
 FEW |= {
@@ -219,14 +230,20 @@ def toy(name: str, images, folder):
             s["audit"] |= {"members": 10, "nonmembers": 10}
         if "adversary" in s:
             s["adversary"] |= {"clients": min(s["adversary"]["clients"], 2), "mask_set": 6}
-        # Bulyan needs seven rows, a coalition is of nine
-        clients = 10 if name in ("poisoning", "papers/cofedmid_figure3") else 6
+        # Bulyan needs seven rows, coalitions are of up to nine
+        clients = 10 if name in ("poisoning", "papers/cofedmid_figure3", "sweeps_cofedmid") else 6
         small = {"rounds": 2, "clients": clients, "local_epochs": 1, "batch_size": 8}
         s["federation"] = {**s["federation"], **small}
         if "nonmembers" in s["audit"] and s["audit"]["nonmembers"] > 120:
             s["audit"] |= {"nonmembers": 120} | ({"outside": 60} if "outside" in s["audit"] else {})
         if "groups" in s:
             grouped(s)
+        elif "generative" in name:
+            s["dataset"] = {"name": "denoising", "params": {"train": 120}}
+            if s["model"] == "denoiser-mlp":
+                s["model"] = {"name": "denoiser-mlp", "params": {"steps": 20}}
+            else:
+                s["model"] = {"name": "denoiser-unet", "params": {"steps": 20, "width": 8}}
         elif "papers/cofedmid" in name:  # ten classes, and a model that takes no time
             s |= {
                 "dataset": {"name": "digits", "params": {"test": 1400, "holdout": 200}},
