@@ -462,8 +462,10 @@ def test_members_end_where_each_ends_alone_with_autograd(make, monkeypatch):
 def test_every_built_in_defense_ends_alike_on_both_backends(name):
     torch.set_default_dtype(torch.float32)
     made = Registry.discover().get("defense", name).load()
+    params = {"every": 1} if name == "ifca-mir" else {}  # within the few rounds
     fast, plain = (
-        train_defense(made(), federation={"backend": backend}) for backend in ("auto", "autograd")
+        train_defense(made(**params), federation={"backend": backend})
+        for backend in ("auto", "autograd")
     )
     assert fast.assignment.tolist() == plain.assignment.tolist()
     for signal, values in plain.signals.items():
