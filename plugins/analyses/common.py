@@ -107,7 +107,7 @@ def by_row(section: Section, label: str, name: str | None = None) -> dict[str, l
     """
     every_row = {}
     for row in section.rows:
-        sources = (row, *row.entries.values())
+        sources: list[Row | Entry] = [row, *row.entries.values()]
         findings = (seeds_of(section, source, label, name) for source in sources)
         every_row[row.label] = next(filter(None, findings), [])
     return {row: findings for row, findings in every_row.items() if findings}

@@ -23,7 +23,7 @@ def received_model(probe: Probe) -> nn.Module:
     return model
 
 
-def update_parts(model: nn.Module, update: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
+def update_parts(model: nn.Module, update: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Return each trainable parameter with its part of ``update`` [P], in its shape."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     parts = update.split([p.numel() for p in trainable])

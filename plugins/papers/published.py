@@ -339,9 +339,9 @@ def _of_entry(section: BoardSection, entry: AttackEntry, metric: str, group: str
         return Ours(value=best.mean, half_width=best.half_width, last=last.mean, null=null)
     if metric in DECISIONS:
         name = metric.removeprefix("attack_")
-        best = entry.decision_mean(f"best_{name}")
-        last = entry.decision_mean(f"last_{name}")
-        return None if best is None else Ours(value=best, last=last)
+        of_best = entry.decision_mean(f"best_{name}")
+        of_last = entry.decision_mean(f"last_{name}")
+        return None if of_best is None else Ours(value=of_best, last=of_last)
     # the attack's own decisions on one group of clients in the last round
     if metric == "mia_accuracy":
         names = [plain(g.name) for g in section.groups]

@@ -344,7 +344,7 @@ def _draw_curve(at: SweptPlace, lines: Sequence[Line], style: Style) -> Canvas:
         _frame(axis, style, at, measure)
     for axis in axes[len(panels) :]:
         axis.remove()
-    _legend(figure, axes[: len(panels)])
+    _legend(figure, list(axes[: len(panels)]))
     title = style.literal(at.title, 90)
     figure.suptitle(f"{title}\nmean and 95 % interval over seeds", fontsize=10)
     return figure
@@ -379,7 +379,12 @@ def _draw_line(axis: Axes, style: Style, line: Line, i: int, name: str) -> None:
     )
     hollow = [(place, n) for place, printed in enumerate(line.printed) for n in printed]
     if hollow:
-        mark = {"marker": style.marker(i), "mec": style.colour(i), "mfc": "none", "ms": 8}
+        mark: dict[str, Any] = {
+            "marker": style.marker(i),
+            "mec": style.colour(i),
+            "mfc": "none",
+            "ms": 8,
+        }
         axis.plot(*zip(*hollow, strict=True), ls="", label=PAPER, **mark)
 
 

@@ -373,8 +373,8 @@ def _described(c: ClaimTest) -> tuple[Part, ...]:
         name = sentence("{} minus {}", name, q.minus)
     if c.along:
         correlation = amount(bounded(c.found, -1) or c.found, numbers("", digits=2, signed=True))
-        text = f"rank correlation of {q.measure} with the order of {{}}: {correlation}"
-        return sentence(f"{{}}, {text}", name, c.along)
+        order = f"{{}}, rank correlation of {q.measure} with the order of {{}}: {correlation}"
+        return sentence(order, name, c.along)
     digits = 3 if abs(c.value.mean) < 2 else 1
     if q.measure in _UNITS:
         digits = 2
