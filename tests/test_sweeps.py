@@ -17,9 +17,10 @@ from fedbench.core.report import Figure, Table
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.leaderboard import style
 from fedbench.plugins.papers.claim_files import Quantity
+from fedbench.plugins.papers.curves import Curve, lines_of, places_of
 from fedbench.plugins.papers.published import published
 from fedbench.plugins.papers.quantities import measured
-from fedbench.plugins.papers.sweeps import Curve, Sweeps, lines_of, places_of
+from fedbench.plugins.papers.sweeps import Sweeps
 from fedbench.plugins.papers.trends import null_reach, rank_correlation, trend_of, values_by_seed
 
 # ---------------------------------------------------------------- rank correlation

@@ -96,9 +96,8 @@ class Distributions(Analysis):
         which: Literal["pooled", "worst"] = Field(
             "pooled",
             description="pooled: every client's model in the last audited round; worst: the one "
-            "model of all audited rounds "
-            "that separates members best by one of the numbers, as the paper's: chosen with "
-            "the labels, so an oracle",
+            "model of all audited rounds that separates members best by one of the numbers, as "
+            "the paper's: chosen with the labels, so an oracle",
         )
         numbers: tuple[Quantity, ...] = Field(
             get_args(Quantity), description="numbers that are measured; none costs nothing"
@@ -174,11 +173,11 @@ class Distributions(Analysis):
         a defense.
         """
         yield Numbers(label)
-        rows = {
-            row.label: panels
-            for row in section.rows
-            if shown(row.label, self.params.defenses) and (panels := panels_of(section, row, label))
-        }
+        rows = {}
+        for row in section.rows:
+            panels = panels_of(section, row, label)
+            if panels and shown(row.label, self.params.defenses):
+                rows[row.label] = panels
         if not rows:
             return
         if any("loss" in panels for panels in rows.values()):
