@@ -31,7 +31,7 @@ from fedbench.leaderboard.statistics.scores import (
 )
 from fedbench.leaderboard.statistics.tf01 import (
     alignable,
-    aligned_rate,
+    aligned_rates,
     enough,
     low_rate,
     tf01_of,
@@ -233,12 +233,18 @@ class Leak:
 
     def rates_elsewhere(self) -> dict[int, float]:
         """Return fold -> TPR on the other folds, with the fold's sign, which is chosen on these."""
-        rate = aligned_rate if self._leaks.aligned else low_rate
         parts = [part for part in self._leaks.parts if self._key in part.entries]
-        rates = {}
-        for fold, sign in self.signs.items():
-            samples = [part.entries[self._key].sample for part in parts if part.fold != fold]
-            rates[fold] = rate([sample.signed(sign) for sample in samples])
+        rates: dict[int, float] = {}
+        for sign in sorted(set(self.signs.values())):
+            samples = [part.entries[self._key].sample.signed(sign) for part in parts]
+            folds = [part.fold for part in parts]
+            left_out = [fold for fold, of_fold in self.signs.items() if of_fold == sign]
+            if self._leaks.aligned:
+                rates |= aligned_rates(samples, folds, left_out)
+                continue
+            for fold in left_out:
+                others = [s for s, of_part in zip(samples, folds, strict=True) if of_part != fold]
+                rates[fold] = low_rate(others)
         return rates
 
 
