@@ -100,7 +100,7 @@ class LoadedRecord:
         return _run_arrays(self.arrays, self.path, changed)
 
 
-@lru_cache(maxsize=64)  # tables ask for the cells of a run one after the other, and several times
+@lru_cache(maxsize=32)  # tables ask for the cells of a run one after the other, and several times
 def _run_arrays(path: Path, record: Path, changed: int | None) -> RunArrays:
     """Return the arrays of a run, as they are since ``changed``."""
     return RunArrays(path, _remedy(record))

@@ -113,12 +113,17 @@ def ranks_of(units: Sequence[Sample]) -> Ranks | None:
     """Thresholds at 0.1 %, which no increasing transformation of a unit's scores changes or, of
     smaller units, no change of their location and scale; None with too few non-members.
     """
-    sizes = [len(unit.nonmember) for unit in units]
-    if enough(sizes):
+    if not has_rate(units):
+        return None
+    if enough([len(unit.nonmember) for unit in units]):
         return _own_thresholds(units, TF01_FPR)
-    if alignable(sizes, len({unit.seed for unit in units})):
-        return _common_threshold(units)
-    return None
+    return _common_threshold(units)
+
+
+def has_rate(units: Sequence[Sample]) -> bool:
+    """Tell whether units have enough non-members for TF01."""
+    sizes = [len(unit.nonmember) for unit in units]
+    return enough(sizes) or alignable(sizes, len({unit.seed for unit in units}))
 
 
 def enough(sizes: Sequence[int]) -> bool:

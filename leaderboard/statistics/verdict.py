@@ -39,12 +39,13 @@ class Pairwise:
         self._worst_cases = worst_cases
         self._rows = rows
         self._leaders: dict[str, str | None] = {}
+        self._intervals: dict[Pair, Interval | None] = {}
 
     @cached_property
     def tests(self) -> PairTests:
         """Tests of the rows' worst cases."""
         rivals = {row.label: self._worst_cases.of(row.label).rival for row in self._rows}
-        return PairTests(self._leaks.parts, rivals)
+        return PairTests(self._leaks, rivals)
 
     @cached_property
     def ranked(self) -> tuple[str, ...]:
@@ -107,7 +108,7 @@ class Pairwise:
         if len(rivals) < 2:
             return None
         labels = list(rivals)
-        tests = PairTests(self._leaks.parts, rivals)
+        tests = PairTests(self._leaks, rivals)
         lowest = labels[0]
         for label in labels[1:]:
             if tests.test((label, lowest))[0] < 0:
@@ -134,11 +135,17 @@ class Pairwise:
         refuted = {row.label for row in self._rows if row.refuted}
         intervals: dict[Pair, Interval] = {}
         for pair in pairs:
-            difference = self.tests.difference(pair)
-            if difference is not None and refuted.isdisjoint(pair):
-                intervals[pair] = difference.interval
+            interval = self._interval(pair)
+            if interval is not None and refuted.isdisjoint(pair):
+                intervals[pair] = interval
         adjusted = holm({pair: self.tests.test(pair)[1] for pair in intervals})
         return {pair: Difference(i, adjusted[pair]) for pair, i in intervals.items()}
+
+    def _interval(self, pair: Pair) -> Interval | None:
+        if pair not in self._intervals:
+            difference = self.tests.difference(pair)
+            self._intervals[pair] = None if difference is None else difference.interval
+        return self._intervals[pair]
 
 
 class LeakStatistics:
