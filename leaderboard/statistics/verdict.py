@@ -14,7 +14,7 @@ from fedbench.leaderboard.statistics.leaks import Leaks
 from fedbench.leaderboard.statistics.paired import Pair, PairTests, ordered, rank_ranges
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.scores import CandidateFilter, Population, SectionScores
-from fedbench.leaderboard.statistics.worst_case import WorstCases, base_of
+from fedbench.leaderboard.statistics.worst_case import WorstCase, WorstCases, base_of
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,15 @@ class LeakStatistics:
         """The comparison on the candidates that are clean, and on those that are mislabelled."""
         clean = LeakStatistics(self.scores, self.attacks, kind="clean")
         return clean, LeakStatistics(self.scores, self.attacks, kind="canary")
+
+    @cached_property
+    def clean_base(self) -> WorstCase | None:
+        """The undefended row's worst case on clean candidates, for which no other row is read."""
+        if self.base is None:
+            return None
+        alone = SectionScores([self.base], self.scores.units, self.scores.population)
+        clean = LeakStatistics(alone, self.attacks, kind="clean")
+        return clean.worst_cases.of(self.base.label).worst
 
     def held_against(self, population: Population) -> LeakStatistics:
         """Return the comparison with other non-members, judged by the attacks eligible here."""
