@@ -249,7 +249,7 @@ def document(source: Source, plots: bool = True) -> list[Block]:
             settings.append(setting)
         details += _section(section, analyses, plots, source.trust)
         fronts += ranking.front_blocks(section, source.trust)
-        section.comparison.scores.forget()
+        section.comparison.scores.forget(but="all")  # by which claims are judged
     cited = sentence(f"Board id: `{board_id(records)}`, made from {len(records)} records.")
     blocks: list[Block] = [Heading(1, source.title), Note(cited), *caveats(sections)]
     if sections:

@@ -60,7 +60,7 @@ def _difference(
         return None
     pulls = sides.pulls[0] - sides.pulls[1]
     error = float(np.linalg.norm(pulls))
-    return UnitValue(float(value), error, pulls[len(pulls) - len(part.ids) :], part.ids)
+    return UnitValue(float(value), error, pulls[part.members :], part.ids)
 
 
 # -- all pairs at once -----------------------------------------------------------------------------
@@ -78,14 +78,15 @@ class _Sides(NamedTuple):
 def _combined(part: Part, sides: Sequence[Mapping[Key, float] | None]) -> _Sides:
     """Return the sums of ``sides`` (None: not on this fold)."""
     values = np.full(len(sides), np.nan)
-    pulls = np.zeros((len(sides), part.pulls.shape[1]))
+    pulls = np.zeros((len(sides), part.members + len(part.ids)))
     excesses = part.aucs - 0.5
     for i, weights in enumerate(sides):
         if weights is not None and weights.keys() <= part.position.keys():
             positions = [part.position[key] for key in weights]
             w = np.array(list(weights.values()))
             values[i] = w @ excesses[positions]
-            pulls[i] = w @ part.pulls[positions]
+            if not np.isnan(values[i]):
+                pulls[i] = w @ part.pulls(positions)
     return _Sides(values, pulls)
 
 
@@ -141,9 +142,8 @@ def _on_seed(
     for i, p in enumerate(common):
         values[i] = weights[i] * sides[p].values[rows]
         pulls = weights[i] * sides[p].pulls[rows]
-        members = pulls.shape[1] - len(parts[p].ids)
-        together[:, parts[p].ids] += pulls[:, members:]
-        of_members.append(pulls[:, :members])
+        together[:, parts[p].ids] += pulls[:, parts[p].members :]
+        of_members.append(pulls[:, : parts[p].members])
     return values, np.hstack([together, *of_members])
 
 
