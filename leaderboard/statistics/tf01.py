@@ -175,15 +175,17 @@ def aligned_rates(
         for scores in (members, nonmembers)
     )
     all_members, all_nonmembers = np.concatenate(members), np.concatenate(nonmembers)
-    falling = np.argsort(-all_nonmembers)
-    unit = np.zeros(1, int)  # one threshold for all: what only the interval needs is not computed
+    # of all but one fold, the largest are among the largest of all and as many as that fold has
+    _, sizes = np.unique(fold_of_nonmember, return_counts=True)
+    most = min(int(TF01_FPR * (sizes.sum() + 1)) + 2 + sizes.max(), sizes.sum())
+    top = np.argpartition(-all_nonmembers, most - 1)[:most]
+    top = top[np.argsort(-all_nonmembers[top])]
     rates = {}
     for fold in left_out:
         kept = all_members[fold_of_member != fold]
-        thresholds = all_nonmembers[falling[fold_of_nonmember[falling] != fold]]
-        rates[fold] = 0.0
-        if len(thresholds):
-            rates[fold] = Ranks([kept], [thresholds], unit, unit, TF01_FPR).value
+        n = np.count_nonzero(fold_of_nonmember != fold)
+        thresholds = all_nonmembers[top[fold_of_nonmember[top] != fold]]
+        rates[fold] = _hits(kept, thresholds, n, TF01_FPR) / len(kept) if n else 0.0
     return rates
 
 
@@ -240,6 +242,16 @@ def _dispersion(groups: ndarray, top: ndarray) -> float:
     return float(counts.var(ddof=1) / counts.mean())
 
 
+def _hits(members: ndarray, nonmembers: ndarray, n: int, fpr: float) -> float:
+    """Members above rank ``fpr`` (n + 1), at least 1, of ``n`` non-members, of which the largest
+    are given, falling; interpolated between whole ranks.
+    """
+    rank = max(1.0, fpr * (n + 1))
+    rank_below = int(rank + 1e-9)  # 1 / 49 * 49 is less than 1
+    above, above_next = _above(members, nonmembers, np.array([rank_below, rank_below + 1]))
+    return float(above + max(rank - rank_below, 0.0) * (above_next - above))
+
+
 def _above(members: ndarray, nonmembers: ndarray, ranks: ndarray) -> ndarray:
     """Count members above the falling non-members of these ranks, of equal scores none; above rank
     0 none, above N + 1 all.
@@ -275,13 +287,8 @@ class Ranks:
     @cached_property
     def hits(self) -> ndarray:
         """[U] members above rank ``fpr`` (N + 1), at least 1, interpolated between whole ranks."""
-        hits = []
-        for member, nonmembers in zip(self.members, self.nonmembers, strict=True):
-            rank = max(1.0, self.fpr * (len(nonmembers) + 1))
-            rank_below = int(rank + 1e-9)  # 1 / 49 * 49 is less than 1
-            above, above_next = _above(member, nonmembers, np.array([rank_below, rank_below + 1]))
-            hits.append(above + max(rank - rank_below, 0.0) * (above_next - above))
-        return np.array(hits)
+        both = zip(self.members, self.nonmembers, strict=True)
+        return np.array([_hits(m, others, len(others), self.fpr) for m, others in both])
 
     @property
     def value(self) -> float:
