@@ -1,5 +1,5 @@
-"""Every row and attack of a section on the same non-members: AUCs with their covariance, and the
-scores themselves.
+"""Every row and attack of a section on the same non-members: AUCs with what each candidate adds to
+their error, and the scores themselves.
 
 A *part* is what a statistic is averaged over: a (seed, target) or, where a section has one seed
 only, a random half of one. Parts belong to *folds*: seeds, or first and second halves. The sign of
