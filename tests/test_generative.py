@@ -190,7 +190,8 @@ def test_a_run_is_attacked_skips_what_needs_logits_and_has_images_of_its_samples
         analyses=["generated-images"],
         coalitions=["uniform"],
     )
-    invoke(path, "--results", tmp_path / "r", status=0)
+    output = invoke(path, "--results", tmp_path / "r", status=0)
+    assert "delta" in output.split() and "delta-acc" not in output
     records = {
         (r.record.defense.label, r.record.attack.label): r for r in load_records(tmp_path / "r")
     }
