@@ -140,19 +140,12 @@ def auc_covariance(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray]:
     no randomness, so the error of any weighted sum w of AUCs (a mean over attacks, a difference of
     two defenses) is sqrt(w' C w).
     """
-    aucs, *placed = placements(scores, member)
-    return aucs, covariance_of(*placed)
-
-
-def covariance_of(of_members: ndarray, of_nonmembers: ndarray) -> ndarray:
-    """[V, V] covariance of AUCs from their :func:`placements`; ValueError below 2 of a class."""
-    members = of_members.shape[1]
-    nonmembers = of_nonmembers.shape[1]
-    if min(members, nonmembers) < 2:
+    aucs, of_members, of_nonmembers = placements(scores, member)
+    m, n = of_members.shape[1], of_nonmembers.shape[1]
+    if min(m, n) < 2:
         raise ValueError("a covariance needs at least 2 members and 2 non-members")
-    member_part = np.cov(of_members) / members
-    nonmember_part = np.cov(1 - of_nonmembers) / nonmembers
-    return np.atleast_2d(member_part + nonmember_part)
+    covariance = np.cov(of_members) / m + np.cov(1 - of_nonmembers) / n
+    return aucs, np.atleast_2d(covariance)
 
 
 def placements(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndarray]:
