@@ -80,8 +80,8 @@ class Part:
         return self.below.shape[1] - len(self.ids)
 
     def pulls(self, positions: Sequence[int]) -> ndarray:
-        """Return the contributions [v, m + n] of each member and non-member to these AUCs, whose
-        products of rows are the covariances.
+        """Return the contributions [v, m + n] of each member and non-member to these AUCs; products
+        of rows are covariances.
         """
         return _pulls(self.below[positions], self.members)
 

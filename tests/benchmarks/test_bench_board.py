@@ -39,9 +39,9 @@ def test_all_pairs_of_rows(benchmark):
         scores[f"row{row}"] = {"attack": by_seed}
     parts = judged(scores, kind).leaks.parts
     rows = [{seed: {(row, "attack"): 1.0} for seed in range(SEEDS)} for row in scores]
-    began = time.process_time()
+    began = time.perf_counter()
     one_by_one = [difference(parts, a, b).p_value() for a, b in product(rows, rows)]
-    benchmark.extra_info["one by one, CPU s"] = time.process_time() - began
+    benchmark.extra_info["one by one, s"] = time.perf_counter() - began
     at_once = benchmark(lambda: differences(parts, rows, rows).p_value())
     np.testing.assert_allclose(at_once.ravel(), one_by_one)
 
