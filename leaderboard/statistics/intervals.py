@@ -209,7 +209,7 @@ def _shared_variances(units: Sequence[UnitValue], seed_of: ndarray) -> ndarray:
     seeds = np.repeat(seed_of, [len(unit.ids) for unit in units])
     shape = seed_of.max() + 1, ids.max(initial=-1) + 1
     together = np.bincount(seeds * shape[1] + ids, pulls, np.prod(shape)).reshape(shape)
-    return np.sum(together**2, axis=1) - np.bincount(seeds, pulls**2, shape[0])
+    return np.asarray(np.sum(together**2, axis=1) - np.bincount(seeds, pulls**2, shape[0]))
 
 
 def numbered(ids: Sequence[ndarray]) -> list[ndarray]:

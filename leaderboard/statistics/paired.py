@@ -110,7 +110,7 @@ def differences(
             weights = np.array([1 / units.count(unit) for unit in units])
             x, x_pulls = _on_seed(seed_parts, first, common, weights, rows)
             y, y_pulls = _on_seed(seed_parts, second, common, weights, columns)
-            cells = np.ix_([i], rows, columns)
+            cells = i, rows[:, None], columns
             sums.n[cells] = len(set(units))
             # equal rows differ by exactly 0 on every part
             sums.totals[cells] = (x[:, :, None] - y[:, None]).sum(axis=0)

@@ -77,7 +77,7 @@ class Part:
     @property
     def members(self) -> int:
         """Number of members."""
-        return self.below.shape[1] - len(self.ids)
+        return int(self.below.shape[1]) - len(self.ids)
 
     def pulls(self, positions: Sequence[int]) -> ndarray:
         """Return the contributions [v, m + n] of each member and non-member to these AUCs; products
@@ -257,7 +257,7 @@ class _Placed(NamedTuple):
     def few(self) -> bool:
         """Whether there is a single candidate of a class, so that no error is known, or none."""
         n = len(self.ids)
-        return min(n, self.scores.shape[1] - n) < 2
+        return bool(min(n, self.scores.shape[1] - n) < 2)
 
 
 def _placed(candidates: Sequence[Candidates], kind: ndarray) -> _Placed:

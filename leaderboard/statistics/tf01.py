@@ -183,7 +183,7 @@ def aligned_rates(
     rates = {}
     for fold in left_out:
         kept = all_members[fold_of_member != fold]
-        n = np.count_nonzero(fold_of_nonmember != fold)
+        n = int(np.count_nonzero(fold_of_nonmember != fold))
         thresholds = all_nonmembers[top[fold_of_nonmember[top] != fold]]
         rates[fold] = _hits(kept, thresholds, n, TF01_FPR) / len(kept) if n else 0.0
     return rates
