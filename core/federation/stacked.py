@@ -76,6 +76,7 @@ class Backend(backend.Backend):
                 yield self._stacked, members[first : first + self._size]
 
     def examine(self, x: Tensor) -> None:
+        super().examine(x)
         self._chain = Chain.of(self.flat, x)
 
     def mean_gradient(self, x: Tensor, target: Tensor) -> None:

@@ -24,19 +24,28 @@ from fedbench.core.numerics.layers import has_hooks
 from fedbench.core.numerics.links import LINKS, STACKED, DropoutLink, FlattenLink, LinearLink, Link
 from fedbench.core.numerics.wrappers import Normalised, as_floats
 
+_PACKAGES = {"torch", "torchvision", "fedbench"}
+
 
 @contextmanager
-def unfilled() -> Iterator[None]:
-    """Only for a chain's kernels, which write all that they allocate: deterministic mode would fill
-    it with NaN before.
+def unfilled(where: bool = True) -> Iterator[None]:
+    """Only for kernels of torch, which write all that they allocate: deterministic mode would fill
+    it with NaN before. ``where``: False for code of a plugin, which keeps the fills.
     """
     switch: Any = deterministic  # torch's types do not know its own switch
     before = switch.fill_uninitialized_memory
-    switch.fill_uninitialized_memory = False
+    switch.fill_uninitialized_memory = before and not where
     try:
         yield
     finally:
         switch.fill_uninitialized_memory = before
+
+
+def is_own(module: nn.Module, task: Task) -> bool:
+    """Whether code of torch and of fedbench alone computes the module's outputs and their loss."""
+    layers = list(module.modules())
+    packages = {type(part).__module__.partition(".")[0] for part in (*layers, task)}
+    return packages <= _PACKAGES and not any(map(has_hooks, layers))
 
 
 class Chain:

@@ -220,8 +220,22 @@ class FlatModel:
     def clear_grad(self) -> None:
         """Set ``grad`` to zero, and make every parameter's ``.grad`` a view of it."""
         self.grad.zero_()
+        self._bind_grad()
+
+    def _bind_grad(self) -> None:
         for p, part in zip(self.trainable, self.gradients, strict=True):
             p.grad = part
+
+    def take_grad(self) -> None:
+        """Copy the gradients that autograd left in ``.grad``, which was None before, into ``grad``,
+        and make ``.grad`` a view of it: one copy in place of an addition to zeros a parameter.
+        """
+        pairs = zip(self.gradients, [p.grad for p in self.trainable], strict=True)
+        computed = [(into, g.to_dense()) for into, g in pairs if g is not None]
+        if len(computed) < len(self.trainable):
+            self.grad.zero_()
+        torch._foreach_copy_([into for into, _ in computed], [g for _, g in computed])
+        self._bind_grad()
 
     def drop_grad(self) -> None:
         """Make every parameter's ``.grad`` None, as for a module that has not been trained."""
