@@ -150,13 +150,23 @@ class Group:
 
     def steps(self, drawn: Sequence[list[Tensor]]) -> Iterator[dict[int, int]]:
         """The steps of an epoch, in which client i trains on ``drawn[i]``, positions in its
-        selection: for each the clients that have a batch, with its size.
+        selection: for each the clients that have a batch, with its size. A group may take steps
+        without phases by itself, and leave them out.
         """
         turn = self.turns[0]
         self.backend.examine(turn.data.x)
         for batch in batches_of(self.flat, turn, drawn[0]):
             self._batch = batch
             yield {0: len(batch.index)}
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The present step's, for :meth:`mean_gradients`."""
+        return self._batch.x, self._batch.target
+
+    def mean_gradients(self, *inputs: Tensor) -> None:
+        """Fill ``grads`` with those of each client's mean loss."""
+        self.backend.mean_gradient(*inputs)
 
     def batch(self, i: int) -> Batch:
         """Client ``i``'s batch of the present step."""
@@ -202,11 +212,10 @@ def batches_of(flat: FlatModel, turn: Turn, drawn: list[Tensor]) -> Iterator[Bat
         yield Batch(x, y, rows, soft, flags[s])
 
 
-_MODULES = {"auto": "stacked", "autograd": "backend"}
-
-
-def backend_of(config: FederationSpec) -> type[Backend]:
-    """The federation's backend; ``auto``: the fastest one."""
-    name = _MODULES.get(config.backend, config.backend)
+def backend_of(config: FederationSpec, device: torch.device) -> type[Backend]:
+    """The federation's backend; ``auto``: the fastest one on the device."""
+    fastest = "recorded" if device.type == "cuda" else "stacked"
+    modules = {"auto": fastest, "autograd": "backend"}
+    name = modules.get(config.backend, config.backend)
     backend: type[Backend] = import_module(f"fedbench.core.federation.{name}").Backend
     return backend

@@ -69,11 +69,15 @@ class Backend(backend.Backend):
         alone = [turn for turn in turns if "local_train" in turn.phases]
         yield from super().groups(alone)
         if self._stacked is None:
-            self._stacked = StackedGroup(self, self._size)
+            self._stacked = self.stack(self._size)
         self._stacked.chain = chain
         for members in _alike(turns):
             for first in range(0, len(members), self._size):
                 yield self._stacked, members[first : first + self._size]
+
+    def stack(self, size: int) -> StackedGroup:
+        """A group of up to ``size`` clients that train at once."""
+        return StackedGroup(self, size)
 
     def examine(self, x: Tensor) -> None:
         super().examine(x)
@@ -188,6 +192,15 @@ class StackedGroup(Group):
             self.tools.end()
             yield sizes
 
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return self.data.x, self.data.target, self.data.weight
+
+    def mean_gradients(self, *inputs: Tensor) -> None:
+        x, target, weight = inputs
+        chain = self.chain_of(len(x))
+        chain.backward(self.flat.task.output_gradient(chain.forward(x), target, weight))
+
     def batch(self, i: int) -> Batch:
         pick = self._drawn[i][self._s]
         turn = self.turns[i]
@@ -212,7 +225,7 @@ class StackedGroup(Group):
         self.tools.end()  # its gradients are overwritten
         data = self.data
         place = f"round {self.turns[0].round}"
-        chain = self.chain_of_step()
+        chain = self.chain_of(len(data.y))
         outputs = run_model(chain.forward, data.x, where=place)
         gradient = self.flat.task.output_gradient
         g = run_model(gradient, outputs, data.target, data.weight, where=place)
@@ -229,9 +242,8 @@ class StackedGroup(Group):
             if request.has_graph:
                 self.work_as(i, self.backend.loss_gradient, request)
 
-    def chain_of_step(self) -> Chain:
-        """The chain of the clients in the present step."""
-        m = len(self.data.y)
+    def chain_of(self, m: int) -> Chain:
+        """The chain of the first ``m`` clients."""
         if m not in self._chains:
             params = self.params[:m]
             grads = self.grads[:m]
@@ -384,7 +396,7 @@ class GroupTools(MemberTools):
         data = group.data
         if not self._bound:
             real = (data.weight > 0).to(data.weight)
-            group.chain_of_step().clipped(data.x, data.target, real, bound)
+            group.chain_of(len(real)).clipped(data.x, data.target, real, bound)
             self._bound = bound
             self._params = group.params.clone()
         return group.grads[self.row].clone()
