@@ -83,7 +83,7 @@ class Backend(stacked.Backend):
         return RecordedStack(self, size)
 
     def note(self, x: Tensor) -> str:
-        slow = f"no steps of clients were recorded: {self.reason}" if self.reason else ""
+        slow = f"steps of clients ran kernel by kernel: {self.reason}" if self.reason else ""
         return "; ".join(note for note in (super().note(x), slow) if note)
 
 

@@ -28,10 +28,13 @@ from fedbench.core.federation.turn import Turn
 from fedbench.core.numerics.chain import Chain, Graph, obstacle, unfilled
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import clipped_gradient
+from fedbench.core.numerics.per_sample import random_state, set_random_state
 from fedbench.core.numerics.wrappers import as_floats
 
-MOST_ELEMENTS = 2**19
-"""parameters of the models of a group together"""
+MOST_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
+"""parameters of the models of a group together: on the CPU what stays in its cache, on a GPU, where
+a step's launches cost more than its arithmetic, 256 MiB (not measured)
+"""
 MOST_CLIENTS = 64
 """of a group"""
 # steps stacked at once: a whole epoch, padded to the largest client, may be many times the clients'
@@ -48,7 +51,9 @@ class Backend(backend.Backend):
     @cached_property
     def _size(self) -> int:
         """Number of clients that train at once; 0 where none do."""
-        size = min(MOST_CLIENTS, MOST_ELEMENTS // self.flat.params.numel(), self.clients)
+        params = self.flat.params
+        most = MOST_ELEMENTS.get(params.device.type, 0) // params.numel()
+        size = min(MOST_CLIENTS, most, self.clients)
         if size < 2 or not isinstance(self.flat.task, Classification):
             return 0
         return size
@@ -152,7 +157,7 @@ class StackedGroup(Group):
         self.tools = GroupTools(self)
 
     def receive(self) -> None:
-        self._random = [torch.Generator().get_state()] * len(self.turns)
+        self._random = [random_state(self.params.device)] * len(self.turns)
         self._chains: dict[int, Chain] = {}
         for row, turn in zip(self.params, self.turns, strict=False):
             row.copy_(turn.start.params)
@@ -160,7 +165,7 @@ class StackedGroup(Group):
     def show(self, i: int) -> None:
         self.flat.show(self.rows[i])
         self.tools.row = i
-        torch.random.default_generator.set_state(self._random[i])
+        set_random_state(self._random[i])
 
     def work_as(
         self,
@@ -171,7 +176,7 @@ class StackedGroup(Group):
     ) -> Any:
         self.show(i)
         result = work(*args, **named)
-        self._random[i] = torch.random.default_generator.get_state()
+        self._random[i] = random_state(self.params.device)
         return result
 
     def close(self) -> None:
@@ -350,9 +355,12 @@ def _targets(y: list[Tensor], soft: list[Tensor | None]) -> list[Tensor]:
 
 
 def _weights(sizes: Tensor, width: int, like: Tensor) -> Tensor:
-    """Weights [..., width] of the samples of batches of these ``sizes`` in their means."""
+    """Weights [..., width], on the device of ``like``, of the samples of batches of these
+    ``sizes`` in their means.
+    """
     sizes = sizes[..., None]
-    return (torch.arange(width) < sizes) / sizes.clamp_min(1).to(like)
+    weights = (torch.arange(width) < sizes) / sizes.clamp_min(1).to(like.dtype)
+    return weights.to(like.device)
 
 
 class GroupTools(MemberTools):

@@ -193,6 +193,11 @@ class FederationSpec(SpecModel):
         description="layout of images while clients train; channels_last is faster on some GPUs, "
         "with other digits",
     )
+    compile: bool = Field(
+        False,
+        description="train with torch.compile: faster for long trainings on some GPUs, with other "
+        "last digits; a first step takes a minute",
+    )
     backend: BackendName = Field(
         "auto",
         description="how gradients are computed, the same to rounding: auto, the fastest way; "
