@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from fedbench.core.federation.backend import Backend
 from fedbench.core.models.residual import ResNet18
 from fedbench.core.models.sequential import SmallCNN
+from fedbench.core.numerics import wrappers
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.spec.federation import FederationSpec
 
@@ -96,3 +97,28 @@ def test_a_parameter_without_a_gradient_has_zeros_and_a_sparse_one_all_rows():
     flat.clear_grad()
     flat.task.loss(flat.module(x), y).backward()
     assert torch.equal(ours, flat.grad) and float(ours[:3].abs().sum()) == 0
+
+
+# -- torch.compile ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_compiled_step_is_the_step_to_rounding_and_evaluation_is_the_plain_models(
+    precision, monkeypatch
+):
+    monkeypatch.setattr(wrappers, "COMPILER", "aot_eager")  # no C++ is compiled
+    wrappers._compiled.cache_clear()
+    torch.manual_seed(0)
+    module = SmallCNN(channels=4).build(SHAPE, CLASSES)
+    x, y = batch()
+    gradients = []
+    for compiled in (False, True):
+        form = wrappers.in_training_form(module, precision, "contiguous", compiled)
+        backend = backend_of(form)
+        backend.examine(x)
+        backend.mean_gradient(x, y)
+        gradients.append(backend.flat.grad.clone())
+    wrappers._compiled.cache_clear()
+    close = {"rtol": 1e-4, "atol": 1e-6} if precision == "fp32" else {"rtol": 0.1, "atol": 0.02}
+    torch.testing.assert_close(gradients[1], gradients[0], **close)
+    assert torch.equal(form.eval()(x), module.eval()(x))

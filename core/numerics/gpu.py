@@ -31,7 +31,7 @@ class DeviceFault(Exception):
 def fault_of(error: BaseException) -> str:
     """Return what happened to a GPU, with a remedy; empty for an error with another cause."""
     for cause in _causes(error):
-        text = str(cause)
+        text = str(cause.args[0]) if cause.args else ""
         if isinstance(cause, torch.OutOfMemoryError):
             return _out_of_memory(text)
         if isinstance(cause, torch.AcceleratorError) and _ASSERT not in text:
