@@ -170,7 +170,9 @@ def test_a_gpus_fault_is_told_from_a_components_and_says_what_was_asked_what_fit
     assert fault_of(phase_error(ASSERT)) == fault_of(phase_error(ValueError("x"))) == ""
 
 
-@pytest.mark.parametrize(("place", "error"), [("train_run", LOST), ("ask", NO_ROOM)])
+@pytest.mark.parametrize(
+    ("place", "error"), [("train_run", LOST), pytest.param("ask", NO_ROOM, marks=pytest.mark.slow)]
+)
 def test_a_run_with_a_fault_of_the_gpu_is_missing(error, place, tmp_path):
     with pytest.MonkeyPatch.context() as patch:  # forks have it too
 
