@@ -22,6 +22,7 @@ from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.federation.diverged import DivergedByAdversary
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.metrics.intervals import SharedDraws
+from fedbench.core.numerics.gpu import DeviceFault, fault_of
 from fedbench.core.process.ask import SECONDS, is_own
 from fedbench.core.process.channel import Channel, Message, TimeLimits, at_work, raised_by
 from fedbench.core.process.child import Child
@@ -60,7 +61,7 @@ Report = Callable[[str, Any], None]
 """
 
 # reports of a fork to the command, with the type of the value
-_REPORTED = {"advanced": int, "traceback": str}
+_REPORTED = {"advanced": int, "traceback": str, "gpu memory": list}
 _ALIVE_EVERY_S = 5.0
 _LONGEST_REASON = 1000  # characters
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "MemoryError")
@@ -88,6 +89,8 @@ def worker_main(text: str, channel: Channel) -> None:
         channel.send("done")
     except (KeyboardInterrupt, BrokenPipeError):
         pass  # the command has ended, and the guard of this session is about to end it
+    except DeviceFault as fault:
+        channel.send("stopped", str(fault))
     except OSError as error:  # a full disk, no more processes: a fault of the machine
         channel.send("stopped", f"{error.filename or 'the run'}: {error.strerror or error}")
     except Exception as error:  # no plugin code runs here
@@ -113,7 +116,11 @@ def run_job(job: Job, report: Report) -> None:
             if not is_own([cell.attack.distribution, *analyses]):
                 recorder.write()
             report("judging", cell.key)
-            _judge(recorder, cell, run, active_answers)
+            try:
+                _judge(recorder, cell, run, active_answers)
+            except DeviceFault:
+                recorder.write()
+                raise
             end_strays()
     end_strays()
     recorder.write()
@@ -130,6 +137,8 @@ def _judge(
     failure = None
     try:
         scored = verdict(run, cell, ask_attack(), recorder.draws)
+    except DeviceFault:
+        raise
     except Exception as error:
         failure = failure_of(error)
     judgement = scored.judgement if scored else None
@@ -266,6 +275,8 @@ class _Fork(Child):
         for message in self._all:
             if message.kind == "failed":
                 raise _failed(message.value)
+            if message.kind == "lost":
+                raise DeviceFault(one_line(str(message.value), _LONGEST_REASON))
             if message.kind == kind:
                 return message
             if _REPORTED.get(message.kind) is type(message.value):
@@ -311,6 +322,9 @@ def _guarded(job: Job, work: Callable[[Channel], None], out: Channel) -> None:
         work(out)
     except BaseException as error:  # plugin code may raise anything: it costs this process alone
         log_failure(error)
+        if fault := fault_of(error):
+            out.send("lost", fault)
+            return
         out.send("failed", [*outcome_of(error), isinstance(error, DivergedByAdversary)])
 
 
@@ -388,6 +402,8 @@ def analysed(
             finding, vectors = received(use, fork.until("found"))
             findings |= finding
             arrays |= vectors
+        except DeviceFault:
+            raise
         except Exception as error:  # Failed, or findings that cannot be read
             complaints.append(f"the analysis '{use.label}' failed: {failure_of(error).reason}")
         finally:
