@@ -270,7 +270,7 @@ def test_what_changes_the_reading_stands_above_the_first_table_and_the_answer_be
     above, table = text.split("**At a glance**", 1)
     assert leak in above and both in above and alike > 0.8 and every - clean > 0.03
     assert (
-        "On another type of CPU ranks may move\nby a place." in above
+        "On another type of CPU ranks may move by a place." in above
         and "CPU type A CPU (AVX2)" in table
     )
     assert "The undefended federation leaks" in above
