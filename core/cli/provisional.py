@@ -153,5 +153,5 @@ def _show(answer: Answer) -> None:
         shown = headings.index(headings[shown - 1])  # without the last table
     show_table(summary["headers"], rows[:shown], headings=headings[:shown])
     if shown < len(rows):
-        say(f"{len(set(headings[shown:]))} more tables are in the file")
+        say(f"more tables, in the file: {len(set(headings[shown:]))}")
     say(f"board: {path}")
