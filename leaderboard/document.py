@@ -111,10 +111,9 @@ def source_of(results: Path) -> Source:
         UserError: for records that cannot be used.
     """
     store = Results(results)
-    provisional = store.provisional()  # before the records, which a run may add to meanwhile
-    records, superseded = store.planned(load_records(results))
-    if provisional is not None:
-        records = provisional.counted(records)
+    provisional = store.provisional()
+    seeds = provisional.seeds if provisional else ()
+    records, superseded = store.planned(load_records(results, seeds=seeds))
     marker = store.marker() if (results / MARKER).is_file() else {}
     suites = ", ".join(sorted({r.record.suite for r in records}))
     return Source(

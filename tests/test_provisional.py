@@ -119,7 +119,7 @@ def test_quiet_keeps_the_mark_and_makes_no_board(tmp_path, monkeypatch):
 
 def test_a_board_that_fails_is_a_note_and_the_run_goes_on(tmp_path):
     store = folder_of(tmp_path / "r")
-    next(store.records.glob("*.json")).write_text("{")
+    next(store.records.glob("*--s0--*.json")).write_text("{")
     with running(store) as (watcher, output):
         end_runs(watcher, 0, 0)
         wait_for(lambda: watcher.tick() or "note: no provisional board: " in output.getvalue())

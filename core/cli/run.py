@@ -259,11 +259,11 @@ def _compute(
         )
     _print_stale(jobs, {state.stem for state in states}, store)
     cells = plan.and_left_out(store.marker()["cells"])
-    boards = provisional = None
+    boards: ProvisionalBoards | None = None
     if report is not None:
         open_seeds = unfinished(plan, wanted, states, store)
         boards = ProvisionalBoards(store, report, seeds_of(plan.jobs), open_seeds, jobs)
-        provisional = boards.state
+    provisional = boards.state if boards else None
     store.set_manifest(cells, plan.title, plan.published, plan.analyses, plan.stored, provisional)
     reported = execute(jobs, executor, wanted.suite, store.root, states, boards)
     computed = cells_of(jobs)

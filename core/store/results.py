@@ -45,10 +45,6 @@ class Provisional(BaseModel):
     def __str__(self) -> str:
         return f"provisional: {len(self.seeds)} of {self.of} seeds of the plan"
 
-    def counted(self, records: list[LoadedRecord]) -> list[LoadedRecord]:
-        """Return the records of finished seeds; all of them where there is none."""
-        return [r for r in records if r.record.seed in self.seeds] or records
-
 
 class Results:
     """The folder ``root``."""
