@@ -11,7 +11,7 @@ import pytest
 from boards import Folder
 from fake_packages import install
 from rich.console import Console
-from running import called, start, suite, wait_for
+from running import plan_once, start, suite, wait_for
 
 from fedbench.core.cli import provisional
 from fedbench.core.cli.leaderboard import reports_named
@@ -19,6 +19,7 @@ from fedbench.core.cli.progress import Display
 from fedbench.core.cli.provisional import ProvisionalBoards, unfinished
 from fedbench.core.cli.run import plan_part
 from fedbench.core.contract.errors import UserError
+from fedbench.core.process.ask import Answer
 from fedbench.core.store.results import Results, write_marker
 from fedbench.leaderboard.board import MarkdownBoard
 
@@ -125,28 +126,23 @@ def test_a_board_that_fails_is_a_note_and_the_run_goes_on(tmp_path):
         wait_for(lambda: watcher.tick() or "note: no provisional board: " in output.getvalue())
 
 
-def test_long_boards_are_printed_up_to_whole_tables(tmp_path, monkeypatch):
-    monkeypatch.setattr(provisional, "_MOST_ROWS", 1)
-    folder = Folder(tmp_path / "r", LEAKS).fill(SEEDS)
-    folder.fill(SEEDS, setting="skewed")
-    write_marker(folder.root, {"suite": "demo", "cells": []})
-    with running(Results(folder.root)) as (watcher, output):
-        end_runs(watcher, 0, 0)
-        wait_for_board(watcher, output, 1)
-    lines = output.getvalue().splitlines()
-    assert [line.split()[1] for line in lines[2:4]] == ["mixup", "none"]
-    assert lines[4] == "more tables, in the file: 1"
+def test_long_boards_are_printed_up_to_whole_tables(capsys):
+    rows = [[str(i)] for i in range(90)]
+    headings = [f"table {i // 30}" for i in range(90)]
+    provisional._show(
+        Answer(["board.md", {"headers": ["row"], "rows": rows, "headings": headings}])
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "table 0"
+    assert lines[-3:] == ["29", "more tables, in the file: 2", "board: board.md"]
 
 
 # -- which seeds ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return suite(tmp_path_factory.mktemp("suite"), defenses=["none", "mixup"], seeds=[5, 3, 4])
-
-
-def test_seeds_takes_the_first_of_the_suite_and_adds_to_no_key(path, tmp_path):
+def test_seeds_takes_the_first_of_the_suite_and_adds_to_no_key(tmp_path):
+    plan_once()
+    path = suite(tmp_path, defenses=["none", "mixup"], seeds=[5, 3, 4])
     plan, first = plan_part(str(path), (), (), tmp_path, "cpu", seeds=2)
     assert {job.seed for job in first.jobs} == {5, 3}
     assert plan.stored.only == ("seed=3", "seed=5")
@@ -156,18 +152,13 @@ def test_seeds_takes_the_first_of_the_suite_and_adds_to_no_key(path, tmp_path):
     store = Results.create(tmp_path / "r", "tiny")
     assert unfinished(plan, first, states, store) == {4}
     assert unfinished(plan, first, states[1:], store) == {4, 5}
+    with pytest.raises(UserError, match="--seeds 4: the suite has 3 seeds: 5, 3, 4"):
+        plan.first_seeds(4)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--seeds", 4), "--seeds 4: the suite has 3 seeds: 5, 3, 4"),
-        (("--seeds", 1, "--only", "seed=5"), "--seeds goes without --only seed=NAME"),
-    ],
-)
-def test_seeds_that_do_not_fit_are_refused(path, tmp_path, options, message):
-    with pytest.raises(UserError, match=re.escape(message)):
-        called(path, "--results", tmp_path / "r", *options)
+def test_seeds_and_a_certain_seed_are_refused_before_anything_is_planned():
+    with pytest.raises(UserError, match="--seeds goes without --only seed=NAME"):
+        plan_part("no-such-suite.yaml", (), ("seed=5",), seeds=1)
 
 
 # -- as a command --------------------------------------------------------------------------------
