@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits
@@ -56,9 +57,13 @@ class MarkdownBoard(Report):
         return one_page(source, plots)
 
     def summary(self, results: Path) -> Summary:
-        """Return the first tables of the folder's last plan."""
+        """Return the first tables of the folder's last plan, marked where it lacks seeds."""
         source = self._source(results)
-        return summary(source.sections, source.trust)
+        tables = summary(source.sections, source.trust)
+        if source.provisional is None:
+            return tables
+        headings = [f"{where} ({source.provisional})" for where in tables.headings]
+        return replace(tables, headings=headings)
 
     def _source(self, results: Path) -> Source:
         if self._last is None or self._last[0] != results:
@@ -106,8 +111,9 @@ def _texts(section: BoardSection, trust: Trust) -> list[list[str]]:
     lines = []
     for row, cells in zip(section.rows, table.rows, strict=True):
         rank, name, worst, *rest = map(short_text, cells, table.columns)
-        number, _, attack = worst.partition(" ")
-        lines.append([rank, name, number, attack, *rest, _lacking(row)])
+        attack = plain_text(getattr(cells[2], "suffix", ""))
+        number = worst.removesuffix(attack)
+        lines.append([rank, name, number, attack.strip(), *rest, _lacking(row)])
     return lines
 
 

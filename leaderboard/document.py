@@ -16,7 +16,7 @@ import fedbench.core
 from fedbench.core.contract.board import Block, Bullets, Heading, Image, Note, Table, Text, Words
 from fedbench.core.store.integrity import key_of
 from fedbench.core.store.reading import LoadedRecord, load_records
-from fedbench.core.store.results import MARKER, Results
+from fedbench.core.store.results import MARKER, Provisional, Results
 from fedbench.core.store.stored_suites import ID
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn, drawn_on_board
 from fedbench.leaderboard.figures import image_of, roc_figure, tradeoff_figure
@@ -80,6 +80,8 @@ class Source:
     """how far the records can be trusted"""
     plan: str | None = None
     """id of the stored suite"""
+    provisional: Provisional | None = None
+    """the finished seeds, the only ones of ``records``, where the plan has others"""
 
     @cached_property
     def newest(self) -> tuple[list[LoadedRecord], list[LoadedRecord]]:
@@ -103,13 +105,16 @@ class Source:
 
 
 def source_of(results: Path) -> Source:
-    """Return the records of the folder's last plan.
+    """Return the records of the folder's last plan, those of finished seeds where others are not.
 
     Raises:
         UserError: for records that cannot be used.
     """
-    records, superseded = Results(results).planned(load_records(results))
-    marker = Results(results).marker() if (results / MARKER).is_file() else {}
+    store = Results(results)
+    provisional = store.provisional()
+    seeds = provisional.seeds if provisional else ()
+    records, superseded = store.planned(load_records(results, seeds=seeds))
+    marker = store.marker() if (results / MARKER).is_file() else {}
     suites = ", ".join(sorted({r.record.suite for r in records}))
     return Source(
         records=records,
@@ -119,7 +124,16 @@ def source_of(results: Path) -> Source:
         analyses=marker.get("analyses"),
         marks=Marks(results),
         plan=next(iter(marker.get("plans", [])[-1:]), None),
+        provisional=provisional,
     )
+
+
+def provisional_mark(source: Source) -> list[Block]:
+    """Return the note at the top of a board that lacks seeds of its plan."""
+    if source.provisional is None:
+        return []
+    mark = str(source.provisional).capitalize()
+    return [Note(sentence(f"**{mark}.** `fedbench run` computes the others."))]
 
 
 def uncounted(source: Source) -> list[Block]:
@@ -190,7 +204,8 @@ def _measure(source: Source) -> None:
 
 def _page(source: Source, first: list[BoardSection], most_rows: int, plots: bool) -> list[Block]:
     sections, records = source.sections, source.newest[0]
-    blocks: list[Block] = [Heading(1, source.title), *caveats(sections)]
+    blocks: list[Block] = [Heading(1, source.title), *provisional_mark(source)]
+    blocks += caveats(sections)
     if sections:
         blocks.append(ranking.READING)
     for section in first:
@@ -251,7 +266,8 @@ def document(source: Source, plots: bool = True) -> list[Block]:
         fronts += ranking.front_blocks(section, source.trust)
         section.comparison.scores.forget(but="all")  # by which claims are judged
     cited = sentence(f"Board id: `{board_id(records)}`, made from {len(records)} records.")
-    blocks: list[Block] = [Heading(1, source.title), Note(cited), *caveats(sections)]
+    blocks: list[Block] = [Heading(1, source.title), *provisional_mark(source), Note(cited)]
+    blocks += caveats(sections)
     if sections:
         blocks.append(ranking.READING)
     blocks += [*fronts, *mixed_note(records), *uncounted(source)]

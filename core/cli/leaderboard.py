@@ -118,7 +118,7 @@ def write_reports(folder: Path, reports: Mapping[str, RegisteredComponent], plot
         UserError: for those that fail, after the others are written.
     """
     problems: list[str] = []
-    answers = ask_each(list(reports.values()), lambda report: _write(report, folder, plots))
+    answers = ask_each(list(reports.values()), lambda report: write_report(report, folder, plots))
     for name, answer in zip(reports, answers, strict=True):
         if isinstance(answer.error, UserError):
             problems += answer.error.messages
@@ -133,7 +133,9 @@ def write_reports(folder: Path, reports: Mapping[str, RegisteredComponent], plot
         raise UserError(*problems)
 
 
-def _write(report: RegisteredComponent, folder: Path, plots: bool) -> tuple[str, dict[str, Any]]:
+def write_report(
+    report: RegisteredComponent, folder: Path, plots: bool
+) -> tuple[str, dict[str, Any]]:
     """Write one report; return its path and the fields of its summary."""
     from fedbench.core.contract.components import Summary
 

@@ -4,10 +4,11 @@ the table of what failed.
 
 from __future__ import annotations
 
+import io
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -79,6 +80,14 @@ class Display(AbstractContextManager["Display"]):
             self._bars.stop()
         elif self.cells:
             self._log("stopped" if self.done < self.cells else "done")
+
+    @contextmanager
+    def above(self) -> Iterator[None]:
+        """Print the lines that are printed meanwhile above the bars."""
+        with redirect_stdout(io.StringIO()) as text:
+            yield
+        for line in text.getvalue().splitlines():
+            self._print(line)
 
     def watcher(self) -> Watcher:
         """Return the callbacks that the executor calls."""

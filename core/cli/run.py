@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedbench.core.cli.leaderboard import reports_named, write_reports
+from fedbench.core.cli.leaderboard import DEFAULT, reports_named, write_reports
 from fedbench.core.cli.options import (
     LOCAL,
     ONLY,
@@ -30,11 +30,14 @@ from fedbench.core.registry.discovery import of_leaderboard
 
 if TYPE_CHECKING:
     from fedbench.core.cli.progress import Failures
+    from fedbench.core.cli.provisional import ProvisionalBoards
+    from fedbench.core.registry.component import RegisteredComponent
 
 _EPILOG = """\b
 Examples:
   fedbench run partial_defense --dry-run
-  fedbench run partial_defense
+  fedbench run partial_defense --seeds 1              a first ranking
+  fedbench run partial_defense                        the other seeds, too
   fedbench run my.yaml --set settings.0.federation.rounds=20 --set seeds=[0] --results /tmp/quick
   fedbench run partial_defense --only defense=none,defense=cofedmid,attack=fedmia-ii
   fedbench run partial_defense --executor ray --ray-address head:6379     on a Ray cluster
@@ -60,6 +63,13 @@ RAY = "ray"
     help=f"Run a part: {', '.join(ONLY)}. Several values of one kind add up. Does not change any "
     "key, and of settings without such a part no data have to be there. By default all; of a suite "
     "that a results folder stored, the part that was run.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Run the first N seeds of the suite: the short way to a ranking, which says of how many "
+    "seeds it is. Does not change any key: without it the command goes on to the others.",
 )
 @click.option(
     "--results", type=click.Path(path_type=Path), help="Results folder.  [default: results/<suite>]"
@@ -141,6 +151,7 @@ def run_suite(
     only: tuple[str, ...] = (),
     results: Path | None = None,
     *,
+    seeds: int | None = None,
     workers: int | None = None,
     device: str = "auto",
     executor: str = LOCAL,
@@ -172,9 +183,9 @@ def run_suite(
         start_early()  # it imports while the suite is planned
     from fedbench.core.store.results import Results
 
-    plan, whole_plan = plan_part(suite, overrides, only, results, device, executor)
+    plan, whole_plan = plan_part(suite, overrides, only, results, device, executor, seeds)
     folder = _folder(plan.suite, results)
-    _print_notes(plan, only)
+    _print_notes(plan, stored=not only and seeds is None)
     wanted = whole_plan
     if share:
         wanted = whole_plan.part(*share)
@@ -188,7 +199,9 @@ def run_suite(
         if not share:  # temporary files of other parts stay
             store.sweep()
         runs_on = executor_of(executor, workers, ray_address)
-        failures = _compute(plan, wanted, store, rerun, runs_on)
+        # of parts the one that finishes last writes the board
+        report = None if share else reports[DEFAULT]
+        failures = _compute(plan, wanted, store, rerun, runs_on, report)
         repeatable = True
         if verify is not None:
             repeatable = of_leaderboard("verify")(folder, wanted.jobs, verify, runs_on)
@@ -206,8 +219,9 @@ def run_suite(
         return folder, not failures.counts and repeatable
 
 
-def _print_notes(plan: Any, only: tuple[str, ...]) -> None:
-    if not only and plan.stored.only:
+def _print_notes(plan: Any, stored: bool) -> None:
+    """Print what is odd, and the part of a ``stored`` suite that is run."""
+    if stored and plan.stored.only:
         say(
             "note: the part that was run of this stored suite: --only "
             f"{' --only '.join(plan.stored.only)}; a copy of the file elsewhere runs whole"
@@ -216,10 +230,22 @@ def _print_notes(plan: Any, only: tuple[str, ...]) -> None:
         say(f"note: {clipped(note, 10_000)}")
 
 
-def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> Failures:
-    """Compute what is missing of ``wanted``, or asked for again; return the failures."""
+def _compute(
+    plan: Any,
+    wanted: Any,
+    store: Any,
+    rerun: str,
+    executor: Any,
+    report: RegisteredComponent | None,
+) -> Failures:
+    """Compute what is missing of ``wanted``, or asked for again; return the failures.
+
+    Args:
+        report: the board to write after each seed; None: no board.
+    """
     from fedbench.core.cli.progress import failures_of
-    from fedbench.core.run.plan import seed_by_seed
+    from fedbench.core.cli.provisional import ProvisionalBoards, unfinished
+    from fedbench.core.run.plan import seed_by_seed, seeds_of
     from fedbench.core.run.resume import other_cpus, pending, recorded
 
     states = recorded(wanted.jobs, store)
@@ -233,8 +259,13 @@ def _compute(plan: Any, wanted: Any, store: Any, rerun: str, executor: Any) -> F
         )
     _print_stale(jobs, {state.stem for state in states}, store)
     cells = plan.and_left_out(store.marker()["cells"])
-    store.set_manifest(cells, plan.title, plan.published, plan.analyses, plan.stored)
-    reported = execute(jobs, executor, wanted.suite, store.root, states)
+    boards: ProvisionalBoards | None = None
+    if report is not None:
+        open_seeds = unfinished(plan, wanted, states, store)
+        boards = ProvisionalBoards(store, report, seeds_of(plan.jobs), open_seeds, jobs)
+    provisional = boards.state if boards else None
+    store.set_manifest(cells, plan.title, plan.published, plan.analyses, plan.stored, provisional)
+    reported = execute(jobs, executor, wanted.suite, store.root, states, boards)
     computed = cells_of(jobs)
     # an earlier record of it is no result of now
     lost = {cell.stem for cell in computed if cell.key not in reported}
@@ -264,16 +295,22 @@ def plan_part(
     results: Path | None = None,
     device: str = "auto",
     executor: str = LOCAL,
+    seeds: int | None = None,
 ) -> tuple[Any, Any]:
-    """Return the plan of a suite, and the part of it that ``only`` says.
+    """Return the plan of a suite, and the part of it that ``only`` says, of the first ``seeds``.
 
     By default the part of a suite that a results folder stored is the one that was run.
     """
     from fedbench.core.store.stored_suites import only_of
 
+    if seeds is not None and "seed" in parse_only(only):
+        raise UserError("--seeds goes without --only seed=NAME")
     only = only or only_of(suite)
     parts = parse_only(only)
     plan = build_plan(suite, overrides, results, device, parts, executor)
+    if seeds is not None:
+        parts["seed"] = plan.first_seeds(seeds)
+        only = tuple(f"{kind}={name}" for kind in parts for name in sorted(parts[kind]))
     plan = replace(plan, stored=replace(plan.stored, only=only))
     return plan, plan.only(**parts) if only else plan
 
@@ -343,12 +380,18 @@ def _print_plan(plan: Any, folder: Path) -> None:
 
 
 def execute(
-    jobs: list[Any], executor: Any, suite: str, folder: Path, states: Sequence[Any]
+    jobs: list[Any],
+    executor: Any,
+    suite: str,
+    folder: Path,
+    states: Sequence[Any],
+    boards: ProvisionalBoards | None = None,
 ) -> set[str]:
     """Compute the jobs under a display; return the keys of the cells that were reported as done.
 
     Args:
         states: of the cells that had a record before.
+        boards: those to write after each seed.
     """
     from rich.console import Console
 
@@ -367,8 +410,9 @@ def execute(
     )
     again = "the same command goes on from here"
     try:
-        with display, without_main():
-            executor.execute(jobs, display.watcher())
+        with display, without_main(), boards or nullcontext():
+            watcher = boards.watching(display) if boards else display.watcher()
+            executor.execute(jobs, watcher)
     except KeyboardInterrupt:
         say(f"interrupted: {display.done} of {display.cells} cells are done and kept; {again}")
         raise

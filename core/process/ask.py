@@ -119,10 +119,7 @@ def ask_each(
     """
     from fedbench.core.process.child import Child, Lines
 
-    def show(line: str) -> None:
-        if not quiet:
-            print(printable_lines(line)[:_LONGEST_LINE], file=sys.stderr)
-
+    show: Callable[[str], None] = (lambda line: None) if quiet else _show
     answered = 0
     while answered < len(items):
         lines = Lines(show)
@@ -140,6 +137,35 @@ def ask_each(
         if not complete and answered < len(items):
             yield Answer(error=_ended(child))
             answered += 1
+
+
+class Question:
+    """``question()`` at work in a separate process, looked at now and then with ``answer``."""
+
+    def __init__(self, question: Callable[[], Any]) -> None:
+        from fedbench.core.process.child import Child, Lines
+
+        self._lines = Lines(_show)
+        work = partial(_serve, [None], lambda _: question())
+        self._child = Child(work, TimeLimits(), printed=self._lines.take)
+
+    def answer(self) -> Answer | None:
+        """Return the answer; None while there is none."""
+        for message in self._child.poll():
+            if message.kind == "traceback":
+                print(message.value, file=sys.stderr)
+            else:
+                return _answer(message.kind, message.value)
+        return Answer(error=_ended(self._child)) if self._child.ended else None
+
+    def end(self) -> None:
+        """Kill the process; to be called once."""
+        self._child.end()
+        self._lines.end()
+
+
+def _show(line: str) -> None:
+    print(printable_lines(line)[:_LONGEST_LINE], file=sys.stderr)
 
 
 def _ended(child: Child) -> Ended:

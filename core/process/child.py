@@ -79,14 +79,26 @@ class Child:
 
     def __iter__(self) -> Iterator[Message]:
         try:
-            while self._status is None:
-                self._wait()
+            while not self.ended:
+                self._wait(_TICK_S)
                 yield from self._messages()
                 self.tick()
                 self._watch()
             yield from self._messages()  # sent just before it ended
         finally:
             self.end()
+
+    def poll(self) -> list[Message]:
+        """Return the messages that have come, without a wait. Call ``end`` after the last one."""
+        self._wait(0.0)
+        messages = list(self._messages())
+        self._watch()
+        return [*messages, *self._messages()]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended."""
+        return self._status is not None
 
     @property
     def limits(self) -> TimeLimits:
@@ -109,15 +121,15 @@ class Child:
         self._channel.connection.close()
         self._open = False
 
-    def _wait(self) -> None:
-        """Wait for a message or output, for one tick at most."""
+    def _wait(self, seconds: float) -> None:
+        """Wait for a message or output, for so long at most."""
         if not self._open:
             time.sleep(_END_S)
             return
         sources: list[Any] = [self._channel.connection]
         if self._output is not None and self._output.open:
             sources.append(self._output.reader)
-        ready = connection.wait(sources, timeout=_TICK_S)
+        ready = connection.wait(sources, timeout=seconds)
         if self._output is not None and self._output.reader in ready:
             self._output.drain()
 

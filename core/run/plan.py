@@ -45,6 +45,18 @@ class Plan:
         names = tuple(f"{word(name)}--" for name in self.left_out)
         return [*self.cells, *(cell for cell in cells if names and cell.startswith(names))]
 
+    def first_seeds(self, n: int) -> set[str]:
+        """Return the first ``n`` seeds, as :meth:`only` takes them.
+
+        Raises:
+            UserError: for more than there are.
+        """
+        seeds = seeds_of(self.jobs)
+        if n > len(seeds):
+            names = ", ".join(map(str, seeds))
+            raise UserError(f"--seeds {n}: the suite has {len(seeds)} seeds: {names}")
+        return set(map(str, seeds[:n]))
+
     def only(self, **wanted: set[str]) -> Plan:
         """Return the part with ``setting``, ``coalition``, ``defense``, ``attack`` and ``seed``
         among the wanted ones.
@@ -130,8 +142,13 @@ def seed_by_seed(jobs: Sequence[Job]) -> list[Job]:
     """Return one seed of every row before the next seed, so that results of every defense appear
     early.
     """
-    seeds = list(dict.fromkeys(job.seed for job in jobs))
+    seeds = seeds_of(jobs)
     return sorted(jobs, key=lambda job: seeds.index(job.seed))
+
+
+def seeds_of(jobs: Sequence[Job]) -> list[int]:
+    """Return the seeds, in their order."""
+    return list(dict.fromkeys(job.seed for job in jobs))
 
 
 @cache

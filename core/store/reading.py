@@ -16,7 +16,7 @@ from fedbench.core.store.arrays import RunArrays
 from fedbench.core.store.json_file import parse_json
 from fedbench.core.store.record import Record
 from fedbench.core.store.run_file import array_names, digest_of_arrays, optional_names
-from fedbench.core.store.stems import stem_of_cell, stem_of_run
+from fedbench.core.store.stems import seed_name, stem_of_cell, stem_of_run
 from fedbench.core.store.validity import RERUN, validated
 from fedbench.core.words import one_line
 
@@ -157,12 +157,15 @@ def _null_maxima(arrays: RunArrays, key: str, target: int) -> tuple[np.ndarray, 
     return auc.astype(np.float64), advantage.astype(np.float64)
 
 
-def load_records(folder: Path | str, arrays: bool = True) -> list[LoadedRecord]:
+def load_records(
+    folder: Path | str, arrays: bool = True, seeds: Collection[int] = ()
+) -> list[LoadedRecord]:
     """Return the records of all cells in a results folder: those measured there, then imported
     ones of other keys.
 
     Args:
         arrays: whether their arrays are checked, too.
+        seeds: read files of these alone, since others may change; all, where these have none.
 
     Raises ``UserError`` with every file that cannot be used, the reason and the remedy.
     """
@@ -171,6 +174,8 @@ def load_records(folder: Path | str, arrays: bool = True) -> list[LoadedRecord]:
         raise UserError(
             f"{Path(folder) / 'records'}: no records found; `fedbench run SUITE` writes them"
         )
+    names = {f"s{seed}" for seed in seeds}
+    paths = [path for path in paths if seed_name(path.stem) in names] or paths
     read = read_run if arrays else read_bare
     loaded = []
     problems: list[str] = []

@@ -1,5 +1,5 @@
-"""A results folder: run records, suites, caches, and a marker that names its suite and the cells of
-the last plan.
+"""A results folder: run records, suites, caches, and a marker that names its suite, the cells of
+the last plan, and the seeds of it that are finished.
 """
 
 from __future__ import annotations
@@ -33,6 +33,17 @@ _ENTRIES = {MARKER, DRAW, "records", SUITES, "cache", "logs", "leaderboard", IMP
 _MAX_MARKER_BYTES = 32 << 20
 _ANOTHER = "name another folder with --results"
 _REMEDY = f"delete it and run its suite again; or {_ANOTHER}"
+
+
+class Provisional(BaseModel):
+    """Seeds of a plan that are finished, where others are not."""
+
+    seeds: list[int]
+    of: int
+    """number of the plan's seeds"""
+
+    def __str__(self) -> str:
+        return f"provisional: {len(self.seeds)} of {self.of} seeds of the plan"
 
 
 class Results:
@@ -103,7 +114,8 @@ class Results:
 
     def marker(self) -> dict[str, Any]:
         """Return the folder's facts: schema version, suite, ``cells`` (names of those of the last
-        plan) and ``plans`` (ids of the stored suites, the last one at the end).
+        plan), ``plans`` (ids of the stored suites, the last one at the end) and, until all seeds of
+        the plan are finished, ``provisional``.
 
         Raises ``UserError`` without its file, and for a damaged one.
         """
@@ -121,6 +133,7 @@ class Results:
         published: Sequence[dict[str, Any]] = (),
         analyses: Sequence[dict[str, Any]] = (),
         stored: StoredSuite | None = None,
+        provisional: Provisional | None = None,
     ) -> None:
         """Store a plan. Records of earlier code or parameters stay, unlisted, and so do the suites
         of earlier plans.
@@ -130,6 +143,7 @@ class Results:
             published: published numbers that the board prints beside ours.
             analyses: label, name and params of each.
             stored: its suite.
+            provisional: its finished seeds, where others are not.
         """
         facts = self.marker()
         plans = facts["plans"]
@@ -143,7 +157,23 @@ class Results:
             "analyses": list(analyses),
             "plans": plans,
         }
+        self._write_marker(facts, provisional)
+
+    def set_provisional(self, provisional: Provisional | None) -> None:
+        """Store which seeds of the last plan are finished. None: the plan is."""
+        self._write_marker(self.marker(), provisional)
+
+    def _write_marker(self, facts: dict[str, Any], provisional: Provisional | None) -> None:
+        facts.pop("provisional", None)
+        if provisional is not None:
+            facts["provisional"] = provisional.model_dump()
         write_marker(self.root, facts)
+
+    def provisional(self) -> Provisional | None:
+        """Return the finished seeds of the last plan; None where no other seed is known of."""
+        facts = self.marker() if self._marked() else {}
+        progress = facts.get("provisional")
+        return None if progress is None else Provisional.model_validate(progress)
 
     def planned(self, loaded: list[LoadedRecord]) -> tuple[list[LoadedRecord], int]:
         """Return (the records of the last plan, the number of the others); all of them where none
@@ -186,6 +216,7 @@ class Results:
     def sweep(self) -> None:
         """Remove temporary files that a killed process left."""
         folders = [self.root, self.records, self.cache, self.logs, self.root / SUITES]
+        folders.append(self.root / "leaderboard")
         folders += self.root.glob(f"{IMPORTED}/*/*")  # where `fedbench judge` writes
         for folder in folders:
             for stray in folder.glob(f"{TEMPORARY_PREFIX}*"):
@@ -205,6 +236,7 @@ class _Facts(BaseModel):
     plans: list[str] = []
     published: list[dict[str, Any]] = []
     analyses: list[str | dict[str, Any]] | None = None
+    provisional: Provisional | None = None
 
 
 def read_marker(root: Path) -> dict[str, Any]:

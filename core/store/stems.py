@@ -42,6 +42,11 @@ def names_in(stem: str) -> str:
     return stem.rpartition("--")[0]
 
 
+def seed_name(stem: str) -> str:
+    """Return ``s0``, the part of the name of a run or a cell that is its seed."""
+    return names_in(stem).rpartition("--")[2]
+
+
 def stem_of_run(record: Record) -> str:
     """Return the name of the files of the record's run."""
     r = record

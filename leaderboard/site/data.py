@@ -16,7 +16,13 @@ from fedbench.core.metrics import Group, Score
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.leaderboard.columns import COLUMNS
-from fedbench.leaderboard.document import Source, board_id, document, uncounted
+from fedbench.leaderboard.document import (
+    Source,
+    board_id,
+    document,
+    provisional_mark,
+    uncounted,
+)
 from fedbench.leaderboard.markdown import places
 from fedbench.leaderboard.site import schema
 from fedbench.leaderboard.site.values import (
@@ -91,7 +97,8 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
 
 
 def _notes(source: Source) -> list[str]:
-    notes = lines([*caveats(source.sections), *mixed_note(source.newest[0]), *uncounted(source)])
+    notes = lines([*provisional_mark(source), *caveats(source.sections)])
+    notes += lines([*mixed_note(source.newest[0]), *uncounted(source)])
     missing = sum(row.outcomes["missing"] for s in source.sections for row in s.rows)
     if missing:
         notes.append(
