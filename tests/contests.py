@@ -17,8 +17,6 @@ from fedbench.leaderboard.statistics.scores import EntryScores, Part, SectionSco
 from fedbench.leaderboard.statistics.tf01 import Sample
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
 
-CANDIDATES = 50  # of each class in a world, which has AUCs and no scores
-
 
 class Contest(LeakStatistics):
     """A comparison with its results under short names."""
@@ -73,7 +71,6 @@ def world(aucs, error=1e-6, labels=None, names=None):
         for a, name in enumerate(names)
     }
     nothing = Sample(0, np.zeros(1), np.zeros(1), np.zeros(1, int))
-    pulls = np.zeros((len(at), CANDIDATES))
     stubs = [
         SimpleNamespace(
             label=label,
@@ -95,10 +92,11 @@ def world(aucs, error=1e-6, labels=None, names=None):
             unit=(seed, 0),
             position=at,
             aucs=flat,
-            covariance=error**2 * np.eye(len(at)),
-            pulls=pulls,
-            entries={key: EntryScores(flat[i], error, nothing, pulls[i]) for key, i in at.items()},
-            ids=np.arange(CANDIDATES),
+            pulls=error * np.eye(len(at)),
+            entries={
+                key: EntryScores(flat[i], error, nothing, nothing.ids) for key, i in at.items()
+            },
+            ids=np.arange(0),
         )
         for seed, flat in enumerate(np.moveaxis(aucs, 2, 0).reshape(seeds, -1))
     ]

@@ -4,7 +4,7 @@ definitions are good for.
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from fedbench.core import EXCLUDED, MEMBER, OFL
 from fedbench.core.metrics import auc, auc_covariance, t_interval
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue, smallest_shown
-from fedbench.leaderboard.statistics.paired import rank_ranges
+from fedbench.leaderboard.statistics.paired import difference, differences, rank_ranges
 from fedbench.plugins.analyses.strengths import PairedDifferences
 
 KIND = np.repeat([MEMBER, OFL], 30)
@@ -421,7 +421,11 @@ def test_a_candidate_that_one_row_excludes_is_left_out_of_comparisons_and_counts
             part.entries["none", "a"].error ** 2,
             auc_covariance(np.array(of_none), KIND == MEMBER),
         ),
-        (part.aucs, part.covariance, auc_covariance(np.array(of_both), KIND[6:] == MEMBER)),
+        (
+            part.aucs,
+            part.pulls @ part.pulls.T,
+            auc_covariance(np.array(of_both), KIND[6:] == MEMBER),
+        ),
     ):
         np.testing.assert_allclose(np.ravel(found), aucs)
         np.testing.assert_allclose(np.ravel(covariance), expected.ravel())
@@ -445,6 +449,48 @@ def test_the_contest_of_one_kind_of_samples_never_sees_the_other_kind():
 
 
 # ---------------------------------------------------------------- pairs of defenses
+
+
+@pytest.mark.parametrize("seeds", [1, 4])
+def test_all_pairs_at_once_are_the_differences_of_each_pair(seeds):
+    """Of rows that lack a seed, or a target of one, and of halves of a single seed."""
+    rows = {"none": 1.0, "x": 0.5, "y": 0.5, "z": 0.0, "nothing": 0.0}
+    scores = of_rows("all pairs", rows, seeds, "ab")
+    for row, attacks in scores.items():
+        for of_seeds in attacks.values():
+            for seed, targets in of_seeds.items():
+                targets[1] = targets[0][::-1] + seed
+                if row == "z" and seed == 1:
+                    del targets[0]
+                if row == "nothing" or (row == "y" and seed == 2):
+                    targets.update(dict.fromkeys(targets))
+    contest = judged(scores, KIND)
+    contest.eligible = contest.attacks
+    rivals = [contest.worst_cases.of(row).rival for row in rows]
+    means = [contest.worst_cases.of(row).mean_rival for row in rows]
+    firsts, seconds = [r.picked for r in rivals], [r.plain for r in means]
+    sums = differences(contest.leaks.parts, firsts, seconds)
+    for (i, first), (j, second) in product(enumerate(firsts), enumerate(seconds)):
+        expected = difference(contest.leaks.parts, first, second)
+        if expected is None:
+            assert not sums.n[:, i, j].any()
+            continue
+        assert sums.mean[i, j] == pytest.approx(expected.mean)
+        assert sums.error[i, j] == pytest.approx(expected.error)
+        assert sums.p_value(0.01)[i, j] == pytest.approx(expected.p_value(0.01))
+
+
+def test_what_is_left_without_a_seed_is_the_estimate_of_the_others():
+    rng = numpy_rng(0, "without each")
+    units = {
+        (seed, target): UnitValue(rng.normal(), 1.0, rng.normal(size=10), rng.permutation(14)[:10])
+        for seed, target in ((0, 0), (0, 1), (1, 0), (2, 0), (2, 1), (2, 2))
+    }
+    without = Estimate(units).sums.without_each
+    for seed in range(3):
+        others = Estimate({unit: value for unit, value in units.items() if unit[0] != seed})
+        assert without.error[seed] == pytest.approx(others.error)
+        assert without.p_value()[seed] == pytest.approx(others.p_value())
 
 
 @pytest.fixture(scope="module")

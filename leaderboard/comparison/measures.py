@@ -15,7 +15,7 @@ from fedbench.core.contract.attack import Group
 from fedbench.core.metrics.registry import Direction, group_masks, metric
 from fedbench.core.metrics.roc import TF01_FPR, allowed_false_positives, placements
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue
+from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue, numbered
 from fedbench.leaderboard.statistics.rows import utility_error
 from fedbench.leaderboard.statistics.tf01 import (
     Sample,
@@ -153,8 +153,9 @@ def _in_group(c: Candidates, group: Group) -> Candidates:
 
 def _auc(seed: int, targets: Sequence[Candidates]) -> Value:
     units, pulls = {}, []
-    for i, c in enumerate(targets):
-        member = c.kind == MEMBER
+    members = [c.kind == MEMBER for c in targets]
+    ids = numbered([c.ids[~member] for c, member in zip(targets, members, strict=True)])
+    for i, (c, member) in enumerate(zip(targets, members, strict=True)):
         aucs, below, above = placements(c.scores, member)
         of_members = _pulls(below[0])
         of_nonmembers = _pulls(above[0])
@@ -162,7 +163,7 @@ def _auc(seed: int, targets: Sequence[Candidates]) -> Value:
         error = float("nan")
         if min(len(of_members), len(of_nonmembers)) > 1:
             error = float(np.linalg.norm(pulls[i]))
-        units[seed, i] = UnitValue(float(aucs[0]), error, of_nonmembers, c.ids[~member])
+        units[seed, i] = UnitValue(float(aucs[0]), error, of_nonmembers, ids[i])
     return _value([m.value for m in units.values()], Estimate(units).error, pulls)
 
 

@@ -38,7 +38,98 @@ class UnitValue:
     add up to their part of the variance
     """
     ids: ndarray = field(default_factory=_NOTHING)
-    """[n] which samples these are; empty: other targets of the seed have other non-members"""
+    """[n] which samples these are, numbered from 0 in each seed; empty: other targets of the seed
+    have other non-members
+    """
+
+
+@dataclass(frozen=True)
+class SeedSums:
+    """Sums of unit values of each seed, of one statistic or of an array of them; every result has
+    the shape of that array.
+    """
+
+    n: ndarray
+    """[S, ...] number of units"""
+    totals: ndarray
+    """[S, ...] sum of their values"""
+    variances: ndarray
+    """[S, ...] variance of that sum when members and non-members are drawn anew; NaN: not known"""
+
+    @cached_property
+    def mean(self) -> ndarray:
+        """Mean over units; NaN without any."""
+        return _ratio(self.totals.sum(axis=0), self.n.sum(axis=0))
+
+    @cached_property
+    def seeds(self) -> ndarray:
+        """Number of seeds with a unit."""
+        return np.asarray((self.n > 0).sum(axis=0))
+
+    @cached_property
+    def seed_mean(self) -> ndarray:
+        """Mean over the means of seeds."""
+        return _ratio(np.where(self.n > 0, self._means, 0.0).sum(axis=0), self.seeds)
+
+    @cached_property
+    def seed_error(self) -> ndarray:
+        """Standard error of :attr:`seed_mean`, NaN of a single seed."""
+        deviations = np.where(self.n > 0, self._means - self.seed_mean, 0.0)
+        variance = _ratio((deviations**2).sum(axis=0), np.maximum(self.seeds - 1, 0))
+        return np.asarray(np.sqrt(_ratio(variance, self.seeds)))
+
+    @cached_property
+    def _means(self) -> ndarray:
+        return _ratio(self.totals, self.n)
+
+    @cached_property
+    def error(self) -> ndarray:
+        """Standard error of :attr:`mean` when members and non-members are drawn anew; NaN where
+        that of a unit is not known.
+        """
+        deviation = np.sqrt(np.maximum(self.variances.sum(axis=0), 0.0))
+        return _ratio(deviation, self.n.sum(axis=0))
+
+    def p_candidates(self, margin: float = 0.0) -> ndarray:
+        """P-value, two-sided, of a mean of ``margin``, if members and non-members are scored alike
+        in these trainings; NaN where no error is known.
+        """
+        distance = np.abs(self.seed_mean - margin)
+        p = 2 * ndtr(-_ratio(distance, self.error))
+        p = np.where(self.error == 0, 0.0, p)
+        return np.where((distance == 0) & ~np.isnan(self.error), 1.0, p)
+
+    def p_value(self, margin: float = 0.0) -> ndarray:
+        """P-value, two-sided, of a mean of ``margin``: the larger of Student's t over seeds and of
+        :meth:`p_candidates`. 1 with fewer than two seeds, since one training does not show the
+        variance of training.
+        """
+        distance = np.abs(self.seed_mean - margin)
+        between = 2 * stdtr(np.maximum(self.seeds - 1, 1), -_ratio(distance, self.seed_error))
+        between = np.where(self.seed_error == 0, 0.0, between)
+        p = np.fmax(between, self.p_candidates(margin))
+        return np.where((self.seeds < 2) | (distance == 0), 1.0, p)
+
+    @property
+    def p_of_chance(self) -> ndarray:
+        """P-value, two-sided, of a mean AUC of one half, by the candidates' errors or, where none
+        is known, by the seeds.
+        """
+        p = self.p_candidates(0.5)
+        return np.where(np.isnan(p), self.p_value(0.5), p)
+
+    @property
+    def without_each(self) -> SeedSums:
+        """The sums [S, S] of a single statistic without one seed, along the second axis."""
+        others = ~np.eye(len(self.n), dtype=bool)
+        columns = (np.where(others, a[:, None], 0) for a in (self.n, self.totals, self.variances))
+        return SeedSums(*columns)
+
+
+def _ratio(numerator: ndarray, denominator: ndarray) -> ndarray:
+    """Quotient; NaN where both are 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(numerator / denominator)
 
 
 @dataclass(frozen=True)
@@ -58,55 +149,30 @@ class Estimate:
         return float(self.values.mean())
 
     @cached_property
-    def over_seeds(self) -> tuple[int, float, float]:
-        """Number of seeds, the mean over them, and the standard error of that mean."""
-        seed_of = np.array([seed for seed, _ in self.by_unit])
-        means = [self.values[seed_of == seed].mean() for seed in np.unique(seed_of)]
-        return _moments(np.array(means))
+    def sums(self) -> SeedSums:
+        """Sums of each seed, ascending."""
+        units = list(self.by_unit.values())
+        _, seed_of = np.unique([seed for seed, _ in self.by_unit], return_inverse=True)
+        errors = np.array([unit.error for unit in units])
+        n = np.bincount(seed_of)
+        variances = np.bincount(seed_of, errors**2)
+        if n.max() > 1:
+            variances = variances + _shared_variances(units, seed_of)
+        return SeedSums(n, np.bincount(seed_of, self.values), variances)
 
-    @cached_property
+    @property
     def error(self) -> float:
-        """Standard error of the mean when members and non-members are drawn anew; NaN where that of
-        a unit is not known.
-        """
-        by_seed: dict[int, list[UnitValue]] = {}
-        for (seed, _), unit in self.by_unit.items():
-            by_seed.setdefault(seed, []).append(unit)
-        errors = np.array([unit.error for unit in self.by_unit.values()])
-        variance = np.sum(errors**2) + sum(map(_shared_variance, by_seed.values()))
-        return float(np.sqrt(np.maximum(variance, 0.0)) / len(self.values))
-
-    def p_candidates(self, margin: float = 0.0) -> float:
-        """P-value, two-sided, of a mean of ``margin``, if members and non-members are scored alike
-        in these trainings; NaN where no error is known.
-        """
-        distance = abs(self.over_seeds[1] - margin)
-        if distance == 0 and not np.isnan(self.error):
-            return 1.0
-        if self.error == 0:
-            return 0.0
-        return 2 * float(ndtr(-distance / self.error))
+        """Standard error of the mean from the candidates; NaN where a unit's is not known."""
+        return float(self.sums.error)
 
     def p_value(self, margin: float = 0.0) -> float:
-        """P-value, two-sided, of a mean of ``margin``: the larger of Student's t over seeds and of
-        :meth:`p_candidates`. 1 with fewer than two seeds, since one training does not show the
-        variance of training.
-        """
-        seeds, mean, error = self.over_seeds
-        if seeds < 2 or mean == margin:
-            return 1.0
-        between = 0.0
-        if error != 0:
-            between = 2 * stdtr(seeds - 1, -abs(mean - margin) / error)
-        return float(np.fmax(between, self.p_candidates(margin)))
+        """P-value, two-sided, of a mean of ``margin``, by seeds and candidates."""
+        return float(self.sums.p_value(margin))
 
     @property
     def p_of_chance(self) -> float:
-        """P-value, two-sided, of a mean AUC of one half, by the candidates' errors or, where none
-        is known, by the seeds.
-        """
-        p = self.p_candidates(0.5)
-        return self.p_value(0.5) if np.isnan(p) else p
+        """P-value, two-sided, of a mean AUC of one half."""
+        return float(self.sums.p_of_chance)
 
     @property
     def interval(self) -> Interval:
@@ -118,12 +184,12 @@ class Estimate:
         them can be had.
         """
         n, mean, error = _moments(self.values)
-        seeds, _, seed_error = self.over_seeds
+        seeds = int(self.sums.seeds)
         widths = [float(ndtri(_TAIL) * self.error)]
         if n >= ENOUGH:
             widths.append(float(stdtrit(n - 1, _TAIL) * error))
         if seeds > 1:
-            widths.append(float(stdtrit(seeds - 1, _TAIL) * seed_error))
+            widths.append(float(stdtrit(seeds - 1, _TAIL) * self.sums.seed_error))
         return Interval(mean, float(np.fmax.reduce(widths)), n, between=seeds > 1)
 
 
@@ -136,15 +202,20 @@ def _moments(values: ndarray) -> tuple[int, float, float]:
     return n, float(values.mean()), float(error)
 
 
-def _shared_variance(targets: Sequence[UnitValue]) -> float:
-    """Twice the sum of the covariances between targets of one seed."""
-    if len(targets) < 2:
-        return 0.0
-    pulls = np.concatenate([target.pulls for target in targets])
-    ids = np.concatenate([target.ids for target in targets])
-    _, sample = np.unique(ids, return_inverse=True)
-    together = np.bincount(sample, pulls)
-    return float(np.sum(together**2) - np.sum(pulls**2))
+def _shared_variances(units: Sequence[UnitValue], seed_of: ndarray) -> ndarray:
+    """[S] of each seed, twice the sum of the covariances between its targets."""
+    pulls = np.concatenate([unit.pulls for unit in units])
+    ids = np.concatenate([unit.ids for unit in units])
+    seeds = np.repeat(seed_of, [len(unit.ids) for unit in units])
+    shape = seed_of.max() + 1, ids.max(initial=-1) + 1
+    together = np.bincount(seeds * shape[1] + ids, pulls, np.prod(shape)).reshape(shape)
+    return np.sum(together**2, axis=1) - np.bincount(seeds, pulls**2, shape[0])
+
+
+def numbered(ids: Sequence[ndarray]) -> list[ndarray]:
+    """Number the samples of a seed from 0, given the ids [n] of each target's."""
+    numbers = np.unique(np.concatenate(ids), return_inverse=True)[1]
+    return np.split(numbers, np.cumsum([len(of_target) for of_target in ids])[:-1])
 
 
 def estimate(parts: Iterable[tuple[Unit, UnitValue]]) -> Estimate | None:

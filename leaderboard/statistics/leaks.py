@@ -64,6 +64,11 @@ class Leaks:
         """
         return self.scores.parts(self.kind)
 
+    @property
+    def halves(self) -> bool:
+        """Whether folds are halves of the candidates of one seed."""
+        return len({seed for seed, _ in self.scores.units}) == 1
+
     @cached_property
     def excesses(self) -> dict[Key, dict[int, float]]:
         """Row and attack with scores -> fold -> mean AUC minus one half over its parts."""
@@ -179,13 +184,23 @@ class Leak:
             return True
         if len(set(self.signs.values())) != 1:
             return False
+        return all(p <= 1 - LEVEL for p in self._p_elsewhere())
+
+    def _p_elsewhere(self) -> Iterable[float]:
+        """Yield the p-value of chance on the other folds of each fold; 1 without scores there."""
+        if not self._leaks.halves:
+            assert self._unsigned is not None, "it has signs"
+            return self._unsigned.sums.without_each.p_of_chance
         label, attack = self._key
-        for fold in self.signs:
-            elsewhere = {f: (attack, 1) for f in self.signs if f != fold}
-            auc = self._leaks.estimate(label, elsewhere)
-            if auc is None or auc.p_of_chance > 1 - LEVEL:
-                return False
-        return True
+        halves = [{f: (attack, 1) for f in self.signs if f != fold} for fold in self.signs]
+        elsewhere = [self._leaks.estimate(label, half) for half in halves]
+        return [1.0 if auc is None else auc.p_of_chance for auc in elsewhere]
+
+    @cached_property
+    def _unsigned(self) -> Estimate | None:
+        """AUC over all folds as measured; None without scores."""
+        label, attack = self._key
+        return self._leaks.estimate(label, dict.fromkeys(self._excesses, (attack, 1)))
 
     @property
     def picks(self) -> Picks:
@@ -203,12 +218,11 @@ class Leak:
     @cached_property
     def plain(self) -> Plain | None:
         """Mean AUC over all folds, the sign chosen on these; None without scores."""
-        label, attack = self._key
-        auc = self._leaks.estimate(label, dict.fromkeys(self._excesses, (attack, 1)))
-        if auc is None:
+        if self._unsigned is None:
             return None
-        sign = self._sign(auc.mean - 0.5)
-        return Plain(attack, sign, 0.5 + sign * (auc.mean - 0.5))
+        excess = self._unsigned.mean - 0.5
+        sign = self._sign(excess)
+        return Plain(self._key[1], sign, 0.5 + sign * excess)
 
     @cached_property
     def tf01(self) -> Interval | None:

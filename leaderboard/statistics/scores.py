@@ -9,19 +9,19 @@ or candidates, that are not judged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy import ndarray
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
-from fedbench.core.metrics.roc import covariance_of, placements
+from fedbench.core.metrics.roc import placements
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.leaderboard.statistics.intervals import Unit
+from fedbench.leaderboard.statistics.intervals import Unit, numbered
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.tf01 import Sample
 
@@ -44,7 +44,7 @@ class EntryScores:
     """standard error of the AUC, NaN of a single candidate"""
     sample: Sample
     pulls: ndarray
-    """contribution of each non-member to the error (``UnitValue.pulls``)"""
+    """[n] contribution of each non-member to the error (``UnitValue.pulls``)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +61,12 @@ class Part:
     """of each row and attack in the arrays"""
     aucs: ndarray
     """[V]"""
-    covariance: ndarray
-    """[V, V]"""
     pulls: ndarray
-    """[V, n]"""
+    """[V, m + n] contribution of each member, then of each non-member: ``pulls @ pulls.T`` is the
+    covariance of the AUCs
+    """
     ids: ndarray
-    """[n] of the non-members"""
+    """[n] of the non-members, numbered from 0 in the seed"""
 
 
 class SectionScores:
@@ -81,7 +81,7 @@ class SectionScores:
         self.rows = tuple(rows)
         self.units = tuple(units)
         self.population = population
-        self._parts: dict[CandidateFilter, list[Part]] | None = None
+        self._parts: dict[CandidateFilter, list[Part]] = {}
 
     def parts(self, kind: CandidateFilter = "all") -> list[Part]:
         """Return the parts on candidates of one kind, in the order of the units; none without
@@ -89,15 +89,18 @@ class SectionScores:
 
         Raises UserError where two records that should share their candidates do not.
         """
-        if self._parts is None:
-            self._parts = {"all": [], "clean": [], "canary": []}
+        if kind not in self._parts:
+            parts: dict[CandidateFilter, list[Part]] = {"clean": [], "canary": []}
+            if kind == "all":
+                parts = {"all": []}
             for seed, units in groupby(self.units, key=lambda unit: unit[0]):
-                self._read(seed, list(units), self._parts)
+                self._read(seed, list(units), parts)
+            self._parts |= parts
         return self._parts[kind]
 
     def forget(self) -> None:
         """Free the memory of the scores; they are read again on access."""
-        self._parts = None
+        self._parts = {}
 
     def _read(self, seed: int, units: list[Unit], parts: dict[CandidateFilter, list[Part]]) -> None:
         """Add the parts of a seed, for which every file is opened once."""
@@ -114,11 +117,15 @@ class SectionScores:
                 for target, c in loaded.candidates_of(targets).items():
                     by_target[target][key] = c
         halves = len({s for s, _ in self.units}) == 1
-        for target, candidates in by_target.items():
-            if candidates:
-                _require_same(candidates, records)
-                counted = {k: of_population(c, self.population) for k, c in candidates.items()}
-                _add_parts((seed, target), counted, halves, parts)
+        by_target = {target: of_target for target, of_target in by_target.items() if of_target}
+        if not by_target:
+            return
+        ids = numbered([_ids(of_target, records) for of_target in by_target.values()])
+        for (target, candidates), of_target in zip(by_target.items(), ids, strict=True):
+            counted = {}
+            for key, c in candidates.items():
+                counted[key] = replace(of_population(c, self.population), ids=of_target)
+            _add_parts((seed, target), counted, halves, parts)
 
 
 def of_population(c: Candidates, population: Population) -> Candidates:
@@ -135,9 +142,8 @@ def of_population(c: Candidates, population: Population) -> Candidates:
     return replace(c, kind=np.where(counts, np.where(member, MEMBER, OFL), EXCLUDED))
 
 
-def _require_same(
-    candidates: Mapping[Key, Candidates], records: Mapping[Key, LoadedRecord]
-) -> None:
+def _ids(candidates: Mapping[Key, Candidates], records: Mapping[Key, LoadedRecord]) -> ndarray:
+    """Return the ids of the candidates, which all records of a target share."""
     first = next(iter(candidates))
     for key, of_key in candidates.items():
         if not np.array_equal(of_key.ids, candidates[first].ids):
@@ -146,6 +152,7 @@ def _require_same(
                 "target, but other candidates, so they cannot be compared; move one of them out "
                 "of the folder, or run the suite again with --rerun always"
             )
+    return candidates[first].ids
 
 
 def _add_parts(
@@ -162,13 +169,9 @@ def _add_parts(
         half = _first_half(first.kind, unit)
         folds = {0: half, 1: ~half}
     for fold, mask in folds.items():
-        part = part_of(fold, unit, candidates, mask)
-        by_kind = {"all": part, "clean": part, "canary": None}
-        if canary.any():
-            by_kind["clean"] = part_of(fold, unit, candidates, mask & ~canary)
-            by_kind["canary"] = part_of(fold, unit, candidates, mask & canary)
+        masks = {"all": mask, "clean": mask & ~canary, "canary": mask & canary}
         for kind, kind_parts in parts.items():
-            if (part := by_kind[kind]) is not None:
+            if (part := part_of(fold, unit, candidates, masks[kind])) is not None:
                 kind_parts.append(part)
 
 
@@ -196,63 +199,82 @@ def part_of(
         if (kind == MEMBER).any() and (kind == OFL).any():
             kinds[key] = kind
             keys_by_kind.setdefault(kind.tobytes(), []).append(key)
-    parts = []
+    if not kinds:
+        return None
+    entries: dict[Key, EntryScores] = {}
     for keys in keys_by_kind.values():
-        same = {key: candidates[key] for key in keys}
-        parts.append(_measured(fold, unit, same, kinds[keys[0]]))
-    if len(parts) < 2:
-        return parts[0] if parts else None
-    stacked = np.stack(list(kinds.values()))
-    agreed = (stacked == stacked[0]).all(axis=0)
-    common = {key: candidates[key] for key in kinds}
-    entries: dict[Key, EntryScores] = {}
-    for part in parts:
-        entries |= part.entries
-    common_kind = np.where(agreed, stacked[0], EXCLUDED)
-    return replace(_measured(fold, unit, common, common_kind), entries=entries)
-
-
-def _measured(fold: int, unit: Unit, candidates: Mapping[Key, Candidates], kind: ndarray) -> Part:
-    """Part of all rows and attacks on the same candidates; ``kind`` [n]: of each, or that it does
-    not count.
-    """
-    counted = kind != EXCLUDED
-    member = kind[counted] == MEMBER
-    scores = np.stack([c.scores[counted] for c in candidates.values()])
-    ids = next(iter(candidates.values())).ids[counted][~member]
-    rows = len(candidates)
-    aucs = np.full(rows, np.nan)
-    covariance = np.full((rows, rows), np.nan)
-    pulls = np.full((rows, len(ids)), np.nan)
-    position = {key: i for i, key in enumerate(candidates)}
-    entries: dict[Key, EntryScores] = {}
-    if member.any() and len(ids):
-        means, of_members, of_nonmembers = placements(scores, member)
-        pulls = _pulls(of_nonmembers)
-        if min(member.sum(), len(ids)) > 1:
-            aucs = means
-            covariance = covariance_of(of_members, of_nonmembers)
-        errors = np.sqrt(np.diag(covariance))
-        for key, i in position.items():
-            sample = Sample(unit[0], scores[i, member], scores[i, ~member], ids)
-            entries[key] = EntryScores(float(means[i]), float(errors[i]), sample, pulls[i])
+        placed = _placed([candidates[key] for key in keys], kinds[keys[0]])
+        entries |= zip(keys, _entries(unit[0], placed), strict=True)
+    keys = list(kinds)
+    if len(keys_by_kind) > 1:
+        stacked = np.stack(list(kinds.values()))
+        agreed = (stacked == stacked[0]).all(axis=0)
+        common_kind = np.where(agreed, stacked[0], EXCLUDED)
+        placed = _placed([candidates[key] for key in keys], common_kind)
     return Part(
         fold=fold,
         unit=unit,
         entries=entries,
-        position=position,
-        aucs=aucs,
-        covariance=covariance,
-        pulls=pulls,
-        ids=ids,
+        position={key: i for i, key in enumerate(keys)},
+        aucs=np.full(len(keys), np.nan) if placed.few else placed.aucs,
+        pulls=placed.pulls,
+        ids=placed.ids,
     )
 
 
-def _pulls(below: ndarray) -> ndarray:
-    """Return pulls [..., n], given the shares [..., n] of members below each non-member.
+class _Placed(NamedTuple):
+    """V rows and attacks on the same candidates."""
 
-    Their squares add up to DeLong's variance from the non-members.
+    scores: ndarray
+    """[V, m + n]"""
+    member: ndarray
+    """[m + n] bool"""
+    ids: ndarray
+    """[n] of the non-members"""
+    aucs: ndarray
+    """[V]"""
+    pulls: ndarray
+    """[V, m + n] as of :class:`Part`"""
+
+    @property
+    def few(self) -> bool:
+        """Whether there is a single candidate of a class, so that no error is known, or none."""
+        return min(self.member.sum(), len(self.ids)) < 2
+
+
+def _placed(candidates: Sequence[Candidates], kind: ndarray) -> _Placed:
+    """Place scores among each other; ``kind`` [n]: of each candidate, or that it does not count."""
+    counted = kind != EXCLUDED
+    member = kind[counted] == MEMBER
+    scores = np.stack([c.scores[counted] for c in candidates])
+    ids = candidates[0].ids[counted][~member]
+    if not member.any() or not len(ids):
+        nothing = np.full_like(scores, np.nan)
+        return _Placed(scores, member, ids, nothing[:, :0], nothing)
+    aucs, of_members, of_nonmembers = placements(scores, member)
+    return _Placed(scores, member, ids, aucs, _pulls(of_members, of_nonmembers))
+
+
+def _entries(seed: int, placed: _Placed) -> Iterator[EntryScores]:
+    members = placed.scores[:, placed.member]
+    nonmembers = placed.scores[:, ~placed.member]
+    errors = np.linalg.norm(placed.pulls, axis=1)
+    if placed.few:
+        errors[:] = np.nan
+    of_nonmembers = placed.pulls[:, members.shape[1] :]
+    for i, auc in enumerate(placed.aucs):
+        sample = Sample(seed, members[i], nonmembers[i], placed.ids)
+        yield EntryScores(float(auc), float(errors[i]), sample, of_nonmembers[i])
+
+
+def _pulls(of_members: ndarray, of_nonmembers: ndarray) -> ndarray:
+    """Return pulls [..., m + n] of an AUC, given the shares [..., m] of non-members below each
+    member and [..., n] of members below each non-member.
+
+    Their squares add up to DeLong's variance.
     """
-    n = below.shape[-1]
-    deviations = below.mean(axis=-1, keepdims=True) - below
-    return np.asarray(deviations / np.sqrt(n * max(n - 1, 1)))
+    m, n = of_members.shape[-1], of_nonmembers.shape[-1]
+    gains = of_members - of_members.mean(axis=-1, keepdims=True)
+    losses = of_nonmembers.mean(axis=-1, keepdims=True) - of_nonmembers
+    scaled = gains / np.sqrt(m * max(m - 1, 1)), losses / np.sqrt(n * max(n - 1, 1))
+    return np.concatenate(scaled, axis=-1)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
-import numpy as np
-
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.intervals import holm, smallest_shown
@@ -40,6 +38,7 @@ class Pairwise:
         self._leaks = leaks
         self._worst_cases = worst_cases
         self._rows = rows
+        self._leaders: dict[str, str | None] = {}
 
     @cached_property
     def tests(self) -> PairTests:
@@ -88,11 +87,7 @@ class Pairwise:
         all pairs are tested together; None with one seed or one row.
         """
         pairs = list(combinations(self.ranked, 2))
-        deviations = []
-        for difference in filter(None, map(self.tests.difference, pairs)):
-            seeds, _, error = difference.over_seeds
-            if seeds > 1:
-                deviations.append(error * np.sqrt(seeds))
+        deviations = [d for d in map(self.tests.deviation, pairs) if d is not None]
         seeds = len({seed for seed, _ in self._leaks.scores.units})
         return smallest_shown(deviations, seeds, len(pairs))
 
@@ -100,6 +95,11 @@ class Pairwise:
         """Return the one complete row with the lowest AUC of an attack, if it is significantly
         lower than all others.
         """
+        if attack not in self._leaders:
+            self._leaders[attack] = self._leader(attack)
+        return self._leaders[attack]
+
+    def _leader(self, attack: str) -> str | None:
         rivals = {}
         for row in self._rows:
             if not (row.floor or row.refuted) and row.entries[attack].complete:
