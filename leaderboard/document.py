@@ -35,6 +35,7 @@ from fedbench.leaderboard.tables.attacks import (
     group_table,
     remarks,
 )
+from fedbench.leaderboard.tables.auditors import auditors_table
 from fedbench.leaderboard.tables.common import (
     counts_note,
     fold,
@@ -188,6 +189,7 @@ def _page(source: Source, first: list[BoardSection], most_rows: int, plots: bool
         blocks.append(Note(Words(text)))
     if first:
         blocks.append(auc_table(first[0], ranking.first_rows(first[0], most_rows)))
+        blocks += auditors_table(first[0])
     places = len(sections) <= ranking.MOST_SECTIONS
     blocks += ranking.across_settings(sections, most_rows, places)
     blocks += _unscored(sections)
@@ -297,7 +299,7 @@ def _section(
         for block in drawn(analysis, section, plots):
             (images if isinstance(block, Image) else drawings[analysis.place]).append(block)
     ranks: list[Block] = [counts_note(section), ranking.ranking_table(section, trust)]
-    ranks += [*ranking.canary_table(section), *remarks(section)]
+    ranks += [*auditors_table(section), *ranking.canary_table(section), *remarks(section)]
     by_attack: list[Block] = [*attack_tables(section), *fact_table(section)]
     by_attack += [*decision_tables(section), *drawings["attacks"]]
     beside: list[Block] = [*adversary_table(section), group_table(section)]

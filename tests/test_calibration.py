@@ -13,12 +13,13 @@ from sklearn.covariance import ledoit_wolf
 from fedbench.core.metrics.roc import placements
 from fedbench.leaderboard.statistics.calibration import (
     OF_CANDIDATE,
+    found,
     lira,
     lira_of_vectors,
     lira_offline,
     moments,
     rmia,
-    vulnerability,
+    share_of,
 )
 
 
@@ -117,12 +118,12 @@ def test_too_few_federations_on_a_side_give_no_number():
     for ratios in (lira(scores, member), rmia(scores, member)):
         assert np.isnan(ratios[:, 0]).all()
     assert np.isnan(lira_of_vectors(scores[..., None], member)[:, 0]).all()
-    assert np.isnan(vulnerability(scores, member)[0])
+    assert np.isnan(share_of(found(scores, member))[0])
 
 
 def test_a_candidate_is_vulnerable_where_its_members_pass_its_own_threshold():
     rng = np.random.default_rng(7)
     member = rng.random((200, 3)) < 0.5
     scores = rng.normal(size=member.shape) + member * [0.0, 2.0, 50.0]
-    shares = vulnerability(scores, member)
+    shares = share_of(found(scores, member))
     assert shares == pytest.approx([0.01, norm.sf(2.326 - 2.0), 1.0], abs=0.08)

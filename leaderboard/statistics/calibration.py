@@ -129,13 +129,17 @@ def rmia(log_probabilities: ndarray, member: ndarray) -> ndarray:
         return log_probabilities - (np.logaddexp(*sides) - np.log(2.0))
 
 
-def vulnerability(scores: ndarray, member: ndarray, fpr: float = 0.01) -> ndarray:
-    """Return [m] the share of the federations with a candidate in which its score passes its own
-    threshold: the 1 - ``fpr`` quantile of a Gaussian over federations without it. NaN of candidates
-    that no federation has.
+def found(scores: ndarray, member: ndarray, fpr: float = 0.01) -> ndarray:
+    """Return [F, m] 1 where a member's score passes its own threshold, 0 where not: the 1 - ``fpr``
+    quantile of a Gaussian over the federations without it. NaN where it is no member.
     """
     deviations = lira_offline(scores, member)
-    judged = member & ~np.isnan(deviations)
-    found = judged & (deviations > ndtri(1 - fpr))
+    passed = np.where(deviations > ndtri(1 - fpr), 1.0, 0.0)
+    return np.where(member & ~np.isnan(deviations), passed, np.nan)
+
+
+def share_of(found: ndarray) -> ndarray:
+    """Return [m] the share of a candidate's federations in which it is found; NaN without any."""
+    judged = ~np.isnan(found)
     count = judged.sum(0)
-    return np.where(count > 0, found.sum(0) / np.maximum(count, 1), np.nan)
+    return np.where(count > 0, np.nansum(found, axis=0) / np.maximum(count, 1), np.nan)

@@ -1,0 +1,199 @@
+"""A section's rows against attacks that are calibrated by its other seeds.
+
+Where the seeds of a setting share one pool of data (``data_seed``) and membership is a coin
+(``test_by: coin``), every seed is a federation that an attacker could have trained, with and
+without each candidate. An attack's score in one of them is then judged by its scores in the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy import ndarray
+
+from fedbench.core import EXCLUDED, MEMBER, OFL
+from fedbench.core.store.reading import Candidates
+from fedbench.leaderboard.statistics.calibration import (
+    found,
+    lira,
+    lira_of_vectors,
+    lira_offline,
+    rmia,
+    share_of,
+)
+from fedbench.leaderboard.statistics.rows import DefenseRow
+from fedbench.leaderboard.statistics.scores import Key, SectionScores
+from fedbench.leaderboard.statistics.sections import BoardSection
+from fedbench.leaderboard.statistics.verdict import LeakStatistics
+
+FEWEST = 8
+"""seeds: with fewer, one in eight candidates has too few federations on a side"""
+TOGETHER = "all attacks together"
+LOG_PROBABILITY = "blackbox-loss"
+"""the attack with the log-probability of the true class as its score"""
+Method = Callable[[ndarray, ndarray], ndarray]
+METHODS: dict[str, Method] = {"LiRA": lira, "offline LiRA": lira_offline}
+
+
+def shares_pool(section: BoardSection) -> bool:
+    """Tell whether the section's seeds share a pool with memberships by coin, and are enough."""
+    described = section.described
+    federation = described.get("federation", {})
+    by_coin = isinstance(federation, dict) and federation.get("test_by") == "coin"
+    return by_coin and "data_seed" in described and len(section.seeds) >= FEWEST
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One attack on one row and target, over the F seeds that have its scores."""
+
+    seeds: tuple[int, ...]
+    ids: ndarray
+    """[m] samples of the client, in ascending order"""
+    scores: ndarray
+    """[F, m]"""
+    member: ndarray
+    """[F, m]"""
+    canary: ndarray
+    """[m]"""
+
+
+def pool_of(by_seed: Mapping[int, Candidates]) -> Pool:
+    """Return the samples that are a member or an outsider on every seed."""
+    counted = {}
+    for seed, c in by_seed.items():
+        counted[seed] = np.flatnonzero((c.kind == MEMBER) | (c.kind == OFL))
+    ids = None
+    for seed, rows in counted.items():
+        of_seed = by_seed[seed].ids[rows]
+        ids = np.unique(of_seed) if ids is None else np.intersect1d(ids, of_seed)
+    assert ids is not None, "a row against an attack has a seed"
+    scores, member = np.empty((len(by_seed), len(ids))), np.empty((len(by_seed), len(ids)), bool)
+    for f, (seed, c) in enumerate(by_seed.items()):
+        rows = counted[seed][np.argsort(c.ids[counted[seed]])]
+        rows = rows[np.isin(c.ids[rows], ids)]
+        scores[f], member[f], canary = c.scores[rows], c.kind[rows] == MEMBER, c.canary[rows]
+    return Pool(tuple(by_seed), ids, scores, member, canary)
+
+
+class Calibrated(SectionScores):
+    """Scores of a section's rows after calibration: each attack in each way, and all together.
+
+    The attacks of its rows are ``NAME, LiRA`` and so on.
+    """
+
+    def __init__(self, section: BoardSection) -> None:
+        measured = section.comparison.scores
+        super().__init__([_with_methods(row) for row in measured.rows], measured.units)
+        self._measured = measured
+
+    @cached_property
+    def pools(self) -> dict[tuple[int, Key], Pool]:
+        """Target, row and attack -> its scores over seeds. Raises UserError where two records of a
+        target differ in candidates.
+        """
+        pools = {}
+        for row in self._measured.rows:
+            scores = SectionScores([row], self._measured.units)
+            by_key: dict[tuple[int, Key], dict[int, Candidates]] = {}
+            for seed, targets in self._targets():
+                for target, candidates in scores.candidates(seed, targets).items():
+                    for key, c in candidates.items():
+                        by_key.setdefault((target, key), {})[seed] = c
+            pools |= {place: pool_of(by_seed) for place, by_seed in by_key.items()}
+        return pools
+
+    def _targets(self) -> Iterator[tuple[int, list[int]]]:
+        for seed in sorted({seed for seed, _ in self.units}):
+            yield seed, [target for s, target in self.units if s == seed]
+
+    @cached_property
+    def _ratios(self) -> dict[tuple[int, Key], tuple[Pool, ndarray]]:
+        """Target, row and calibrated attack -> its pool and [F, m] scores."""
+        ratios = {}
+        by_row: dict[tuple[int, str], list[Pool]] = {}
+        for (target, (label, attack)), pool in self.pools.items():
+            by_row.setdefault((target, label), []).append(pool)
+            for name, method in methods_of(attack).items():
+                place = target, (label, f"{attack}, {name}")
+                ratios[place] = pool, method(pool.scores, pool.member)
+        for (target, label), pools in by_row.items():
+            same = [pool for pool in pools if pool.seeds == pools[0].seeds]
+            vectors = np.stack([pool.scores for pool in same], axis=2)
+            together = lira_of_vectors(vectors, same[0].member)
+            ratios[target, (label, TOGETHER)] = same[0], together
+        return ratios
+
+    def candidates(self, seed: int, targets: Sequence[int]) -> dict[int, Mapping[Key, Candidates]]:
+        """Return target -> row and calibrated attack -> scored candidates of the pool."""
+        by_target: dict[int, dict[Key, Candidates]] = {}
+        for (target, key), (pool, ratios) in self._ratios.items():
+            if target in targets and seed in pool.seeds:
+                f = pool.seeds.index(seed)
+                kind = np.where(pool.member[f], MEMBER, OFL)
+                kind[np.isnan(ratios[f])] = EXCLUDED
+                in_mix = np.ones(len(kind), bool)
+                scored = Candidates(ratios[f], kind, pool.ids, in_mix, pool.canary)
+                by_target.setdefault(target, {})[key] = scored
+        return dict(by_target)
+
+
+def methods_of(attack: str) -> dict[str, Method]:
+    """Return name -> method of the calibrations of an attack's score."""
+    return METHODS | {"RMIA": rmia} if attack == LOG_PROBABILITY else METHODS
+
+
+def _with_methods(row: DefenseRow) -> DefenseRow:
+    entries = {}
+    for attack, entry in row.entries.items():
+        for name in methods_of(attack):
+            entries[f"{attack}, {name}"] = replace(entry, attack=f"{attack}, {name}")
+    first = next(iter(row.entries.values()))
+    return replace(row, entries={**entries, TOGETHER: replace(first, attack=TOGETHER)})
+
+
+def calibrated(section: BoardSection) -> LeakStatistics:
+    """Return the statistics of a section's rows against its calibrated attacks."""
+    scores = Calibrated(section)
+    attacks = tuple(next(iter(scores.rows)).entries)
+    return LeakStatistics(scores, attacks)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Shares of the federations with a candidate in which it is found at its own FPR of 1 %."""
+
+    shares: ndarray
+    """[m] of the candidates of all targets, in descending order"""
+    tenth: float
+    """mean over the tenth with the largest shares in every second federation, in the others: what
+    is chosen and judged on the same federations is too large
+    """
+
+
+def found_by(scores: Calibrated, label: str, attack: str) -> Found | None:
+    """Return how often an attack finds each candidate of a row; None without scores."""
+    matrices = []
+    for (_, key), pool in scores.pools.items():
+        if key == (label, attack):
+            matrices.append(found(pool.scores, pool.member))
+    if not matrices:
+        return None
+    shares = np.concatenate([share_of(matrix) for matrix in matrices])
+    halves = []
+    for first in (0, 1):
+        parts = [share_of(matrix[first::2]) for matrix in matrices]
+        halves.append(np.concatenate(parts))
+    means = [_mean_of_top(*pair) for pair in (halves, halves[::-1])]
+    ordered = np.sort(shares[~np.isnan(shares)])[::-1]
+    return Found(ordered, float(np.mean(means)))
+
+
+def _mean_of_top(choosing: ndarray, judging: ndarray) -> float:
+    """Return the mean of ``judging`` [m] over the tenth with the largest ``choosing`` [m]."""
+    known = ~np.isnan(choosing + judging)
+    order = np.argsort(-choosing[known], kind="stable")
+    return float(judging[known][order[: max(1, len(order) // 10)]].mean())
