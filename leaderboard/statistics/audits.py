@@ -24,6 +24,7 @@ from fedbench.leaderboard.statistics.calibration import (
     rmia,
     share_of,
 )
+from fedbench.leaderboard.statistics.epsilon import LEVEL, Guesses, approximate_dp, guesses_of
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.scores import Key, SectionScores
 from fedbench.leaderboard.statistics.sections import BoardSection
@@ -197,3 +198,72 @@ def _mean_of_top(choosing: ndarray, judging: ndarray) -> float:
     known = ~np.isnan(choosing + judging)
     order = np.argsort(-choosing[known], kind="stable")
     return float(judging[known][order[: max(1, len(order) // 10)]].mean())
+
+
+# -- epsilon ---------------------------------------------------------------------------------------
+
+SIZES = (50, 100, 200, 400, 800, 1600)
+"""numbers of guesses to choose from"""
+DELTA = 1e-5
+
+
+@dataclass(frozen=True)
+class EpsilonBound:
+    """Lower bound on a row's epsilon, with the largest that its coins could have shown."""
+
+    epsilon: float
+    limit: float
+    attack: str
+    guesses: Guesses
+
+
+def epsilon_bound(scores: Calibrated, label: str, delta: float = DELTA) -> EpsilonBound | None:
+    """Return the lower bound of a row at ``delta``; None without scores on two seeds.
+
+    Attack, direction and number of guesses are those with the largest bound on the first half of
+    the seeds; the bound is that of the coins of the others, all targets together: runs of their own
+    coins are one mechanism. Only as many coins count as leave the term of ``delta`` small.
+    """
+    halves: list[dict[tuple[str, int], tuple[ndarray, ndarray]]] = [{}, {}]
+    for half, sides in enumerate(halves):
+        for attack, pools in _pools_of(scores, label).items():
+            rows = [_half_of(pool, half) for pool in pools]
+            values, member = (
+                np.concatenate(parts)[: _most(delta)] for parts in zip(*rows, strict=True)
+            )
+            for sign in (1, -1):
+                sides[attack, sign] = sign * values, member
+    if not halves[0] or not all(len(member) for side in halves for _, member in side.values()):
+        return None
+
+    def bound(half: int, choice: tuple[tuple[str, int], int]) -> tuple[float, Guesses]:
+        key, size = choice
+        values, member = halves[half][key]
+        guesses = guesses_of(values, member, min(size, len(member)))
+        return approximate_dp(guesses, delta), guesses
+
+    choices = [(key, size) for key in halves[0] for size in SIZES]
+    best = max(choices, key=lambda choice: bound(0, choice)[0])
+    epsilon, guesses = bound(1, best)
+    perfect = replace(guesses, right=guesses.guessed)
+    return EpsilonBound(epsilon, approximate_dp(perfect, delta), best[0][0], guesses)
+
+
+def _most(delta: float) -> int:
+    """Return the number of coins at which 2 m delta is at most the level of the test."""
+    return 10**6 if not delta else max(100, int(LEVEL / (2 * delta)))
+
+
+def _pools_of(scores: Calibrated, label: str) -> dict[str, list[Pool]]:
+    by_attack: dict[str, list[Pool]] = {}
+    for (_, (row, attack)), pool in sorted(scores.pools.items()):
+        if row == label:
+            by_attack.setdefault(attack, []).append(pool)
+    return by_attack
+
+
+def _half_of(pool: Pool, half: int) -> tuple[ndarray, ndarray]:
+    """Return scores and memberships of the first (0) or second half of a pool's seeds."""
+    middle = len(pool.seeds) // 2
+    seeds = slice(middle) if half == 0 else slice(middle, None)
+    return pool.scores[seeds].ravel(), pool.member[seeds].ravel()

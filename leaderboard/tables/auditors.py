@@ -12,6 +12,7 @@ from fedbench.core.metrics import t_interval
 from fedbench.leaderboard.statistics.audits import (
     Calibrated,
     calibrated,
+    epsilon_bound,
     found_by,
     shares_pool,
 )
@@ -63,6 +64,7 @@ def _columns(general: LeakStatistics, strongest: LeakStatistics) -> list[Declare
         (numbers("TF01 calibrated", digits=2, unit="%"), partial(_tf01, strongest)),
         (numbers("found", digits=1, unit="%"), partial(found, "all")),
         (numbers("found, a tenth", digits=1, unit="%"), partial(found, "tenth")),
+        (words("\u03b5 at least"), partial(_epsilon, strongest.scores)),
     ]
 
 
@@ -106,3 +108,10 @@ def _found(
         return None
     share = by_attack.tenth if which == "tenth" else float(by_attack.shares.mean())
     return Value(mean=100 * share)
+
+
+def _epsilon(scores: Calibrated, row: DefenseRow) -> Content:
+    bound = epsilon_bound(scores, row.label)
+    if bound is None:
+        return None
+    return sentence(f"{bound.epsilon:.2f} of {bound.limit:.2f} ({{}})", bound.attack)
