@@ -166,6 +166,7 @@ def one_page(source: Source, plots: bool = True) -> list[Block]:
     Long tables show their first rows, and a board of many sections its first sections. ``plots``:
     with the trade-off of the first section.
     """
+    _measure(source)
     number = len(source.sections)
     sizes = [(number, rows) for rows in TABLE_ROWS]
     sizes += [(sections, TABLE_ROWS[-1]) for sections in range(number - 1, 0, -1)]
@@ -174,6 +175,18 @@ def one_page(source: Source, plots: bool = True) -> list[Block]:
         if render(blocks).count("\n") <= MOST_LINES:
             break
     return blocks
+
+
+def _measure(source: Source) -> None:
+    """Compute all that a page prints of each section while the scores of that one are in memory."""
+    for section in source.sections:
+        caveats([section])
+        ranking.front_blocks(section, source.trust)
+        if section.base is not None:
+            section.comparison.pairwise.against(section.base.label)
+        if section is source.sections[0]:
+            auc_table(section, ranking.first_rows(section, TABLE_ROWS[0]))
+        section.comparison.scores.forget()
 
 
 def _page(source: Source, first: list[BoardSection], most_rows: int, plots: bool) -> list[Block]:
@@ -238,7 +251,7 @@ def document(source: Source, plots: bool = True) -> list[Block]:
             settings.append(setting)
         details += _section(section, analyses, plots, source.trust)
         fronts += ranking.front_blocks(section, source.trust)
-        section.comparison.scores.forget()
+        section.comparison.scores.forget(but="all")  # by which claims are judged
     cited = sentence(f"Board id: `{board_id(records)}`, made from {len(records)} records.")
     blocks: list[Block] = [Heading(1, source.title), Note(cited), *caveats(sections)]
     if sections:

@@ -18,6 +18,13 @@ from fedbench.leaderboard.statistics.tf01 import Sample
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
 
 
+class _Independent(Part):
+    """A part of AUCs with independent errors, in place of placements."""
+
+    def pulls(self, positions):
+        return self.below[positions]
+
+
 class Contest(LeakStatistics):
     """A comparison with its results under short names."""
 
@@ -87,14 +94,14 @@ def world(aucs, error=1e-6, labels=None, names=None):
     ]
     contest = Contest(SectionScores(stubs, [(seed, 0) for seed in range(seeds)]), names)
     parts = [
-        Part(
+        _Independent(
             fold=seed,
             unit=(seed, 0),
             position=at,
             aucs=flat,
-            pulls=error * np.eye(len(at)),
+            below=error * np.eye(len(at)),
             entries={
-                key: EntryScores(flat[i], error, nothing, nothing.ids) for key, i in at.items()
+                key: EntryScores(flat[i], error, nothing, np.zeros(2)) for key, i in at.items()
             },
             ids=np.arange(0),
         )

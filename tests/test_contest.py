@@ -411,6 +411,7 @@ def test_targets_may_differ_by_seed():
 def test_a_candidate_that_one_row_excludes_is_left_out_of_comparisons_and_counts_for_the_others():
     scores = of_rows("excluded", {"none": 1, "x": 1}, 2)
     part = judged(scores, {"none": KIND, "x": np.r_[np.full(6, EXCLUDED), KIND[6:]]}).leaks.parts[0]
+    pulls = part.pulls([0, 1])
     of_none, of_both = (
         [scores[row]["a"][0][0][at:] for row in rows]
         for rows, at in ((["none"], 0), (["none", "x"], 6))
@@ -423,7 +424,7 @@ def test_a_candidate_that_one_row_excludes_is_left_out_of_comparisons_and_counts
         ),
         (
             part.aucs,
-            part.pulls @ part.pulls.T,
+            pulls @ pulls.T,
             auc_covariance(np.array(of_both), KIND[6:] == MEMBER),
         ),
     ):

@@ -19,6 +19,7 @@ from fedbench.leaderboard.statistics.tf01 import (
     Sample,
     alignable,
     aligned_rate,
+    aligned_rates,
     enough,
     low_rate,
     ranks_of,
@@ -257,8 +258,14 @@ def test_limits_of_aligned_rates_stand_around_the_value_and_elsewhere_is_what_ot
     pooled = ranks_of(found)
     low, high = pooled.limits
     assert 0 <= low <= pooled.value <= high <= 1 and low < high
-    elsewhere = [u for u in found if u.seed]
-    assert aligned_rate(elsewhere) == pytest.approx(ranks_of(elsewhere).value, rel=1e-9, abs=1e-12)
+    # units of one threshold are one in the limits, as they are apart
+    apart = replace(pooled, nonmembers=[n.copy() for n in pooled.nonmembers])
+    assert apart.limits == pooled.limits
+    folds = [u.seed for u in found]
+    for fold, rate in aligned_rates(found, folds, set(folds)).items():
+        elsewhere = [u for u in found if u.seed != fold]
+        expected = pytest.approx(ranks_of(elsewhere).value, rel=1e-9, abs=1e-12)
+        assert rate == expected and aligned_rate(elsewhere) == expected
 
 
 # ---------------------------------------------------------------- as a board shows it

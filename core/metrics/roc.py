@@ -159,6 +159,18 @@ def placements(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndar
     """AUC [V] of score vectors [V, n], the share of non-members below each member [V, members], and
     of members below each non-member [V, non-members]; ties one half.
 
+    Raises ValueError for scores that cannot be judged.
+    """
+    of_members, of_nonmembers = placement_counts(scores, member)
+    m, n = of_members.shape[1], of_nonmembers.shape[1]
+    aucs = of_members.sum(axis=1) / (2 * m * n)
+    return aucs, of_members / (2 * n), of_nonmembers / (2 * m)
+
+
+def placement_counts(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray]:
+    """Twice the number of non-members below each member [V, members] of score vectors [V, n], and
+    of members below each non-member [V, non-members]; equal ones count once.
+
     Counted in one sorting of each vector, as from midranks: Sun & Xu, IEEE Signal Processing
     Letters 2014. Raises ValueError for scores that cannot be judged.
     """
@@ -171,17 +183,14 @@ def placements(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndar
     first, last = _ties(np.take_along_axis(rows, order, axis=1))
     is_member = member[order]
     nonmembers_before = np.cumsum(~is_member, axis=1) - ~is_member
-    # twice the numbers at lower scores, and once more those at the same score
+    # those before the first equal score, and again those up to the last
     nonmembers = np.take_along_axis(nonmembers_before, first, axis=1)
     nonmembers += np.take_along_axis(nonmembers_before + ~is_member, last, axis=1)
     members = first + last + 1 - nonmembers
-    below = np.empty_like(rows)
-    np.put_along_axis(below, order, np.where(is_member, nonmembers, members) / 2, axis=1)
+    below = np.empty_like(order)
+    np.put_along_axis(below, order, np.where(is_member, nonmembers, members), axis=1)
     # row by row in memory: sums then have the order of those of one vector
-    of_members = np.ascontiguousarray(below[:, member])
-    of_nonmembers = np.ascontiguousarray(below[:, ~member])
-    m, n = of_members.shape[1], of_nonmembers.shape[1]
-    return of_members.sum(axis=1) / (m * n), of_members / n, of_nonmembers / m
+    return np.ascontiguousarray(below[:, member]), np.ascontiguousarray(below[:, ~member])
 
 
 def _ties(ascending: ndarray) -> tuple[ndarray, ndarray]:

@@ -61,20 +61,29 @@ def keys_of(identity: dict[str, Any]) -> tuple[str, str]:
     return run, key_of({**identity, "run": run})
 
 
-def derived_fields(identity: dict[str, Any], coalition: str) -> dict[str, Any]:
+def derived_fields(
+    identity: dict[str, Any], coalition: str, of_run: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the fields of a record, or parts of them, that follow from its identity.
+
+    Args:
+        of_run: what :func:`derived_of_run` returns, where it is known.
 
     Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for an identity that lacks a field.
     """
-    run = identity["run"]
-    run_key, key = keys_of(identity)
+    if of_run is None:
+        of_run = derived_of_run(identity["run"], coalition)
+    key = key_of({**identity, "run": of_run["run_key"]})
+    return {"key": key, "attack": _use(identity["attack"]), **of_run}
+
+
+def derived_of_run(run: dict[str, Any], coalition: str) -> dict[str, Any]:
+    """Return the fields, or parts of them, that follow from the identity of a run."""
     return {
-        "key": key,
-        "run_key": run_key,
+        "run_key": key_of(run),
         "seed": run["seed"],
         "members": run["members"],
         "defense": _use(run["defense"]),
-        "attack": _use(identity["attack"]),
         "described": described_of(run, coalition),
         "digests": run["digests"],
         "provenance": run["provenance"],

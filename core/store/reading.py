@@ -5,7 +5,7 @@ are checked.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -51,6 +51,8 @@ class LoadedRecord:
     record: Record
     path: Path
     arrays: Path
+    correct: np.ndarray | None = field(default=None, compare=False, repr=False)
+    """:meth:`test_correct`, where it is in memory since its file was checked"""
 
     @property
     def stem(self) -> str:
@@ -75,6 +77,8 @@ class LoadedRecord:
         """Return [n_test] the utility of the final model on each test sample: in classification
         bool, whether it is right.
         """
+        if self.correct is not None:
+            return self.correct
         return _test_correct(self._arrays(), self.record)
 
     def everything(self) -> tuple[dict[int, Candidates], np.ndarray]:
@@ -100,7 +104,7 @@ class LoadedRecord:
         return _run_arrays(self.arrays, self.path, changed)
 
 
-@lru_cache(maxsize=64)  # tables ask for the cells of a run one after the other, and several times
+@lru_cache(maxsize=32)  # tables ask for the cells of a run one after the other, and several times
 def _run_arrays(path: Path, record: Path, changed: int | None) -> RunArrays:
     """Return the arrays of a run, as they are since ``changed``."""
     return RunArrays(path, _remedy(record))
@@ -202,17 +206,20 @@ def read_run(path: Path) -> list[LoadedRecord]:
     the file, the reason and the remedy.
     """
     loaded = read_bare(path)
-    scored = [cell.record for cell in loaded if cell.record.outcome == "ok"]
-    if scored:
-        arrays = RunArrays(loaded[0].arrays, _remedy(path))
-        for record in scored:
-            _check(arrays, record)
-    return loaded
+    if all(cell.record.outcome != "ok" for cell in loaded):
+        return loaded
+    arrays = RunArrays(loaded[0].arrays, _remedy(path))
+    checked = []
+    for cell in loaded:
+        if cell.record.outcome == "ok":
+            cell = replace(cell, correct=_check(arrays, cell.record))
+        checked.append(cell)
+    return checked
 
 
-def _check(arrays: RunArrays, record: Record) -> None:
-    """Raise ``UserError`` unless the arrays are those that the record was written with, of the
-    right types and lengths.
+def _check(arrays: RunArrays, record: Record) -> np.ndarray:
+    """Return ``test_correct``. Raises ``UserError`` unless the arrays are those that the record was
+    written with, of the right types and lengths.
     """
     if digest_of_arrays(_all(arrays, record)) != record.digests["scores"]:
         raise arrays.error(
@@ -223,7 +230,7 @@ def _check(arrays: RunArrays, record: Record) -> None:
         _candidates(arrays, record.key, t.target)
         if t.maximum is not None:
             _null_maxima(arrays, record.key, t.target)
-    _test_correct(arrays, record)
+    return _test_correct(arrays, record)
 
 
 def _test_correct(arrays: RunArrays, record: Record) -> np.ndarray:

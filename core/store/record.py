@@ -246,8 +246,10 @@ class Record(RecordPart):
 
     @property
     def digest(self) -> str:
-        """The hex sha256 of the canonical JSON of all fields."""
-        return key_of(self.model_dump(mode="json"))
+        """The hex sha256 of the canonical JSON of all fields; the ``key`` stands for the
+        identity.
+        """
+        return key_of(self.model_dump(mode="json", exclude={"identity"}))
 
     @property
     def components(self) -> Components:

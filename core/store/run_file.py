@@ -17,7 +17,13 @@ from typing import Any
 import numpy as np
 
 from fedbench.core.store.files import npz_bytes, write_atomically
-from fedbench.core.store.integrity import derived_fields, sealed, with_derived, without_derived
+from fedbench.core.store.integrity import (
+    derived_fields,
+    derived_of_run,
+    sealed,
+    with_derived,
+    without_derived,
+)
 from fedbench.core.store.record import CELL_FIELDS, SCHEMA_VERSION, Record
 
 _OF_TARGET = ("scores", "kind", "ids", "canary", "in_mix")
@@ -124,9 +130,11 @@ def cells_of(content: dict[str, Any]) -> list[dict[str, Any]]:
     Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for content of another form.
     """
     run = content["run"]
+    of_run = derived_of_run(run["identity"], run["coalition"])
     cells = []
     for cell in content["cells"]:
-        stored = {**run, **cell, "identity": {"run": run["identity"], **cell["identity"]}}
-        derived = derived_fields(stored["identity"], stored["coalition"])
+        stored = {**run, **cell, "identity": {**cell["identity"], "run": run["identity"]}}
+        same = stored["coalition"] == run["coalition"]
+        derived = derived_fields(stored["identity"], stored["coalition"], of_run if same else None)
         cells.append(with_derived(stored, derived))
     return cells

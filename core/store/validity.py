@@ -16,6 +16,7 @@ from fedbench.core.store.run_file import cells_of
 from fedbench.core.words import one_line
 
 RERUN = "delete it and run its suite again to compute the run anew"
+_OF_RUN = ("defense", "history", "provenance")  # models that the cells of a run share
 _KEY_IN_NAME = re.compile(r"--([0-9a-f]{12})$")
 
 
@@ -33,7 +34,7 @@ def validated(content: Any, path: Path) -> list[Record]:
     if mistake := digest_mistake(content):
         raise UserError(f"{path}: damaged or changed since fedbench wrote it ({mistake}); {RERUN}")
     try:
-        records = [Record.model_validate(fields) for fields in cells_of(content)]
+        records = _records(cells_of(content))
         mistake = next(_mistakes(records), None)
     except ValidationError as error:
         mistake = first_mistake(error)
@@ -47,6 +48,20 @@ def validated(content: Any, path: Path) -> list[Record]:
             f"{path}: holds another run's record (key {records[0].run_key[:12]}): it was renamed; "
             f"{RERUN}"
         )
+    return records
+
+
+def _records(cells: Sequence[dict[str, Any]]) -> list[Record]:
+    """Validate the fields of the cells of a run; what all share is validated once, and one object
+    in memory.
+    """
+    records: list[Record] = []
+    for fields in cells:
+        shared = {}
+        for name in _OF_RUN:
+            if records and fields.get(name) == cells[0].get(name):
+                shared[name] = getattr(records[0], name)
+        records.append(Record.model_validate({**fields, **shared}))
     return records
 
 

@@ -17,6 +17,7 @@ from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.intervals import (
     Estimate,
+    SeedSums,
     UnitValue,
     estimate,
     extend_to,
@@ -31,8 +32,9 @@ from fedbench.leaderboard.statistics.scores import (
 )
 from fedbench.leaderboard.statistics.tf01 import (
     alignable,
-    aligned_rate,
+    aligned_rates,
     enough,
+    has_rate,
     low_rate,
     tf01_of,
 )
@@ -112,6 +114,10 @@ class Leaks:
         samples = [scores.sample.signed(sign) for _, scores, sign in picked]
         return tf01_of(samples, len({part.unit for part, *_ in picked}))
 
+    def has_rate(self, label: str, picks: Picks) -> bool:
+        """Tell whether :meth:`rate` has enough non-members."""
+        return has_rate([scores.sample for _, scores, _ in self._picked(label, picks)])
+
     def interval(self, label: str, picks: Picks, attacks: Iterable[str]) -> Interval | None:
         """Return the AUC of what is picked of a row, wide enough to reach the plain maximum over
         ``attacks`` and, where a sign is a guess, both signs; None without scores.
@@ -190,17 +196,18 @@ class Leak:
         """Yield the p-value of chance on the other folds of each fold; 1 without scores there."""
         if not self._leaks.halves:
             assert self._unsigned is not None, "it has signs"
-            return self._unsigned.sums.without_each.p_of_chance
+            return self._unsigned.without_each.p_of_chance
         label, attack = self._key
         halves = [{f: (attack, 1) for f in self.signs if f != fold} for fold in self.signs]
         elsewhere = [self._leaks.estimate(label, half) for half in halves]
         return [1.0 if auc is None else auc.p_of_chance for auc in elsewhere]
 
     @cached_property
-    def _unsigned(self) -> Estimate | None:
+    def _unsigned(self) -> SeedSums | None:
         """AUC over all folds as measured; None without scores."""
         label, attack = self._key
-        return self._leaks.estimate(label, dict.fromkeys(self._excesses, (attack, 1)))
+        auc = self._leaks.estimate(label, dict.fromkeys(self._excesses, (attack, 1)))
+        return None if auc is None else auc.sums
 
     @property
     def picks(self) -> Picks:
@@ -220,7 +227,7 @@ class Leak:
         """Mean AUC over all folds, the sign chosen on these; None without scores."""
         if self._unsigned is None:
             return None
-        excess = self._unsigned.mean - 0.5
+        excess = float(self._unsigned.mean) - 0.5
         sign = self._sign(excess)
         return Plain(self._key[1], sign, 0.5 + sign * excess)
 
@@ -231,14 +238,25 @@ class Leak:
         """
         return self._leaks.rate(self._key[0], self.picks)
 
+    @cached_property
+    def has_tf01(self) -> bool:
+        """Whether there are scores, and enough non-members for TF01."""
+        return self._leaks.has_rate(self._key[0], self.picks)
+
     def rates_elsewhere(self) -> dict[int, float]:
         """Return fold -> TPR on the other folds, with the fold's sign, which is chosen on these."""
-        rate = aligned_rate if self._leaks.aligned else low_rate
         parts = [part for part in self._leaks.parts if self._key in part.entries]
-        rates = {}
-        for fold, sign in self.signs.items():
-            samples = [part.entries[self._key].sample for part in parts if part.fold != fold]
-            rates[fold] = rate([sample.signed(sign) for sample in samples])
+        rates: dict[int, float] = {}
+        for sign in sorted(set(self.signs.values())):
+            samples = [part.entries[self._key].sample.signed(sign) for part in parts]
+            folds = [part.fold for part in parts]
+            left_out = [fold for fold, of_fold in self.signs.items() if of_fold == sign]
+            if self._leaks.aligned:
+                rates |= aligned_rates(samples, folds, left_out)
+                continue
+            for fold in left_out:
+                others = [s for s, of_part in zip(samples, folds, strict=True) if of_part != fold]
+                rates[fold] = low_rate(others)
         return rates
 
 

@@ -15,6 +15,7 @@ from scipy.spatial.distance import cdist
 
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.leaderboard.statistics.intervals import Estimate, SeedSums, UnitValue, estimate, holm
+from fedbench.leaderboard.statistics.leaks import Leaks
 from fedbench.leaderboard.statistics.scores import Key, Part
 
 Weights = Mapping[int, Mapping[Key, float]]
@@ -59,7 +60,7 @@ def _difference(
         return None
     pulls = sides.pulls[0] - sides.pulls[1]
     error = float(np.linalg.norm(pulls))
-    return UnitValue(float(value), error, pulls[len(pulls) - len(part.ids) :], part.ids)
+    return UnitValue(float(value), error, pulls[part.members :], part.ids)
 
 
 # -- all pairs at once -----------------------------------------------------------------------------
@@ -77,14 +78,15 @@ class _Sides(NamedTuple):
 def _combined(part: Part, sides: Sequence[Mapping[Key, float] | None]) -> _Sides:
     """Return the sums of ``sides`` (None: not on this fold)."""
     values = np.full(len(sides), np.nan)
-    pulls = np.zeros((len(sides), part.pulls.shape[1]))
+    pulls = np.zeros((len(sides), part.members + len(part.ids)))
     excesses = part.aucs - 0.5
     for i, weights in enumerate(sides):
         if weights is not None and weights.keys() <= part.position.keys():
             positions = [part.position[key] for key in weights]
             w = np.array(list(weights.values()))
             values[i] = w @ excesses[positions]
-            pulls[i] = w @ part.pulls[positions]
+            if not np.isnan(values[i]):
+                pulls[i] = w @ part.pulls(positions)
     return _Sides(values, pulls)
 
 
@@ -140,9 +142,8 @@ def _on_seed(
     for i, p in enumerate(common):
         values[i] = weights[i] * sides[p].values[rows]
         pulls = weights[i] * sides[p].pulls[rows]
-        members = pulls.shape[1] - len(parts[p].ids)
-        together[:, parts[p].ids] += pulls[:, members:]
-        of_members.append(pulls[:, :members])
+        together[:, parts[p].ids] += pulls[:, parts[p].members :]
+        of_members.append(pulls[:, : parts[p].members])
     return values, np.hstack([together, *of_members])
 
 
@@ -157,10 +158,8 @@ class PairTests:
     (docs/method.md#worst-case).
     """
 
-    def __init__(
-        self, parts: Sequence[Part], rivals: Mapping[str, Rival], margin: float = 0.0
-    ) -> None:
-        self._parts = parts
+    def __init__(self, leaks: Leaks, rivals: Mapping[str, Rival], margin: float = 0.0) -> None:
+        self._leaks = leaks
         self._rivals = rivals
         self._margin = margin
         self._position = {label: i for i, label in enumerate(rivals)}
@@ -168,20 +167,20 @@ class PairTests:
     def difference(self, pair: Pair) -> Estimate | None:
         """Return the first minus the second; None where no unit has both."""
         first, second = (self._rivals[label].picked for label in pair)
-        return difference(self._parts, first, second)
+        return difference(self._leaks.parts, first, second)
 
     @cached_property
     def _picked(self) -> SeedSums:
         """Differences of all pairs, [S, R, R]."""
         picked = [rival.picked for rival in self._rivals.values()]
-        return differences(self._parts, picked, picked)
+        return differences(self._leaks.parts, picked, picked)
 
     @cached_property
     def _all(self) -> tuple[ndarray, ndarray]:
         """(mean difference minus the margin, p-value) of all pairs, each [R, R]."""
         rivals = self._rivals.values()
         plain = [rival.plain for rival in rivals]
-        guards = differences(self._parts, plain, [rival.picked for rival in rivals])
+        guards = differences(self._leaks.parts, plain, [rival.picked for rival in rivals])
         mean = self._picked.mean - self._margin
         # the lower row's plain maximum: of the first minus the second, or with the opposite sign
         lower = mean < 0

@@ -1,5 +1,5 @@
-"""Every row and attack of a section on the same non-members: AUCs with their covariance, and the
-scores themselves.
+"""Every row and attack of a section on the same non-members: AUCs with what each candidate adds to
+their error, and the scores themselves.
 
 A *part* is what a statistic is averaged over: a (seed, target) or, where a section has one seed
 only, a random half of one. Parts belong to *folds*: seeds, or first and second halves. The sign of
@@ -18,7 +18,7 @@ import numpy as np
 from numpy import ndarray
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
-from fedbench.core.metrics.roc import placements
+from fedbench.core.metrics.roc import placement_counts
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.leaderboard.statistics.intervals import Unit, numbered
@@ -43,8 +43,14 @@ class EntryScores:
     error: float
     """standard error of the AUC, NaN of a single candidate"""
     sample: Sample
-    pulls: ndarray
-    """[n] contribution of each non-member to the error (``UnitValue.pulls``)"""
+    below: ndarray
+    """[m + n] as of :class:`Part`"""
+
+    @property
+    def pulls(self) -> ndarray:
+        """[n] contribution of each non-member to the error (``UnitValue.pulls``)."""
+        m = len(self.sample.member)
+        return -_deviations(self.below[m:], m)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +67,23 @@ class Part:
     """of each row and attack in the arrays"""
     aucs: ndarray
     """[V]"""
-    pulls: ndarray
-    """[V, m + n] contribution of each member, then of each non-member: ``pulls @ pulls.T`` is the
-    covariance of the AUCs
+    below: ndarray
+    """[V, m + n] twice the number of non-members below each member, then of members below each
+    non-member, equal ones once
     """
     ids: ndarray
     """[n] of the non-members, numbered from 0 in the seed"""
+
+    @property
+    def members(self) -> int:
+        """Number of members."""
+        return self.below.shape[1] - len(self.ids)
+
+    def pulls(self, positions: Sequence[int]) -> ndarray:
+        """Return the contributions [v, m + n] of each member and non-member to these AUCs, whose
+        products of rows are the covariances.
+        """
+        return _pulls(self.below[positions], self.members)
 
 
 class SectionScores:
@@ -98,9 +115,11 @@ class SectionScores:
             self._parts |= parts
         return self._parts[kind]
 
-    def forget(self) -> None:
-        """Free the memory of the scores; they are read again on access."""
-        self._parts = {}
+    def forget(self, but: CandidateFilter | None = None) -> None:
+        """Free the memory of the scores, ``but`` that of one kind; they are read again on
+        access.
+        """
+        self._parts = {kind: parts for kind, parts in self._parts.items() if kind == but}
 
     def _read(self, seed: int, units: list[Unit], parts: dict[CandidateFilter, list[Part]]) -> None:
         """Add the parts of a seed."""
@@ -226,7 +245,7 @@ def part_of(
         entries=entries,
         position={key: i for i, key in enumerate(keys)},
         aucs=np.full(len(keys), np.nan) if placed.few else placed.aucs,
-        pulls=placed.pulls,
+        below=placed.below,
         ids=placed.ids,
     )
 
@@ -235,55 +254,62 @@ class _Placed(NamedTuple):
     """V rows and attacks on the same candidates."""
 
     scores: ndarray
-    """[V, m + n]"""
-    member: ndarray
-    """[m + n] bool"""
+    """[V, m + n], members first"""
     ids: ndarray
     """[n] of the non-members"""
     aucs: ndarray
-    """[V]"""
-    pulls: ndarray
+    """[V], NaN without members or non-members"""
+    below: ndarray
     """[V, m + n] as of :class:`Part`"""
 
     @property
     def few(self) -> bool:
         """Whether there is a single candidate of a class, so that no error is known, or none."""
-        return min(self.member.sum(), len(self.ids)) < 2
+        n = len(self.ids)
+        return min(n, self.scores.shape[1] - n) < 2
 
 
 def _placed(candidates: Sequence[Candidates], kind: ndarray) -> _Placed:
     """Place scores among each other; ``kind`` [n]: of each candidate, or that it does not count."""
-    counted = kind != EXCLUDED
-    member = kind[counted] == MEMBER
+    members, nonmembers = np.flatnonzero(kind == MEMBER), np.flatnonzero(kind == OFL)
+    counted = np.concatenate([members, nonmembers])
     scores = np.stack([c.scores[counted] for c in candidates])
-    ids = candidates[0].ids[counted][~member]
-    if not member.any() or not len(ids):
-        nothing = np.full_like(scores, np.nan)
-        return _Placed(scores, member, ids, nothing[:, :0], nothing)
-    aucs, of_members, of_nonmembers = placements(scores, member)
-    return _Placed(scores, member, ids, aucs, _pulls(of_members, of_nonmembers))
+    ids = candidates[0].ids[nonmembers]
+    m, n = len(members), len(nonmembers)
+    if not m or not n:
+        nothing = np.full(len(scores), np.nan)
+        return _Placed(scores, ids, nothing, np.zeros(scores.shape, np.uint8))
+    counts = placement_counts(scores, np.arange(m + n) < m)
+    aucs = counts[0].sum(axis=1) / (2 * m * n)
+    # a board has many: as few bytes as hold them
+    below = np.concatenate(counts, axis=1).astype(np.min_scalar_type(2 * max(m, n)))
+    return _Placed(scores, ids, aucs, below)
 
 
 def _entries(seed: int, placed: _Placed) -> Iterator[EntryScores]:
-    members = placed.scores[:, placed.member]
-    nonmembers = placed.scores[:, ~placed.member]
-    errors = np.linalg.norm(placed.pulls, axis=1)
+    m = placed.scores.shape[1] - len(placed.ids)
+    errors = np.linalg.norm(_pulls(placed.below, m), axis=1)
     if placed.few:
         errors[:] = np.nan
-    of_nonmembers = placed.pulls[:, members.shape[1] :]
     for i, auc in enumerate(placed.aucs):
-        sample = Sample(seed, members[i], nonmembers[i], placed.ids)
-        yield EntryScores(float(auc), float(errors[i]), sample, of_nonmembers[i])
+        scores = placed.scores[i]
+        sample = Sample(seed, scores[:m], scores[m:], placed.ids)
+        yield EntryScores(float(auc), float(errors[i]), sample, placed.below[i])
 
 
-def _pulls(of_members: ndarray, of_nonmembers: ndarray) -> ndarray:
-    """Return pulls [..., m + n] of an AUC, given the shares [..., m] of non-members below each
-    member and [..., n] of members below each non-member.
-
-    Their squares add up to DeLong's variance.
+def _pulls(below: ndarray, m: int) -> ndarray:
+    """Return pulls [..., m + n] of an AUC, given twice the numbers of the other class below each
+    member and non-member. Their squares add up to DeLong's variance.
     """
-    m, n = of_members.shape[-1], of_nonmembers.shape[-1]
-    gains = of_members - of_members.mean(axis=-1, keepdims=True)
-    losses = of_nonmembers.mean(axis=-1, keepdims=True) - of_nonmembers
-    scaled = gains / np.sqrt(m * max(m - 1, 1)), losses / np.sqrt(n * max(n - 1, 1))
-    return np.concatenate(scaled, axis=-1)
+    n = below.shape[-1] - m
+    gains = _deviations(below[..., :m], n)
+    losses = _deviations(below[..., m:], m)
+    return np.concatenate([gains, -losses], axis=-1)
+
+
+def _deviations(below: ndarray, others: int) -> ndarray:
+    """[..., n] share of the others below each, minus the mean, in the scale of its error."""
+    n = below.shape[-1]
+    shares = below / (2 * others)
+    deviations = shares - shares.mean(axis=-1, keepdims=True)
+    return np.asarray(deviations / np.sqrt(n * max(n - 1, 1)))

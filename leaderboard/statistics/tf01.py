@@ -15,7 +15,7 @@ prints bias and coverage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -113,12 +113,17 @@ def ranks_of(units: Sequence[Sample]) -> Ranks | None:
     """Thresholds at 0.1 %, which no increasing transformation of a unit's scores changes or, of
     smaller units, no change of their location and scale; None with too few non-members.
     """
-    sizes = [len(unit.nonmember) for unit in units]
-    if enough(sizes):
+    if not has_rate(units):
+        return None
+    if enough([len(unit.nonmember) for unit in units]):
         return _own_thresholds(units, TF01_FPR)
-    if alignable(sizes, len({unit.seed for unit in units})):
-        return _common_threshold(units)
-    return None
+    return _common_threshold(units)
+
+
+def has_rate(units: Sequence[Sample]) -> bool:
+    """Tell whether units have enough non-members for TF01."""
+    sizes = [len(unit.nonmember) for unit in units]
+    return enough(sizes) or alignable(sizes, len({unit.seed for unit in units}))
 
 
 def enough(sizes: Sequence[int]) -> bool:
@@ -153,13 +158,35 @@ def aligned_rate(units: Sequence[Sample]) -> float:
     """TF01 of aligned units as a fraction; 0 without one that has enough non-members to be
     aligned.
     """
-    usable = [unit.aligned for unit in units if len(unit.nonmember) >= ALIGNED_OF_ONE]
+    return aligned_rates(units, [0] * len(units), (-1,))[-1]
+
+
+def aligned_rates(
+    units: Sequence[Sample], folds: Sequence[int], left_out: Iterable[int]
+) -> dict[int, float]:
+    """:func:`aligned_rate` without the units of each fold that is ``left_out``."""
+    usable = [i for i, unit in enumerate(units) if len(unit.nonmember) >= ALIGNED_OF_ONE]
     if not usable:
-        return 0.0
-    members = np.concatenate([unit.member for unit in usable])
-    nonmembers = np.concatenate([unit.nonmember for unit in usable])
-    unit = np.zeros(1, int)  # one threshold for all: what only the interval needs is not computed
-    return Ranks([members], [_falling(nonmembers)], unit, unit, TF01_FPR).value
+        return dict.fromkeys(left_out, 0.0)
+    members = [units[i].aligned.member for i in usable]
+    nonmembers = [units[i].aligned.nonmember for i in usable]
+    fold_of_member, fold_of_nonmember = (
+        np.repeat([folds[i] for i in usable], list(map(len, scores)))
+        for scores in (members, nonmembers)
+    )
+    all_members, all_nonmembers = np.concatenate(members), np.concatenate(nonmembers)
+    # of all but one fold, the largest are among the largest of all and as many as that fold has
+    _, sizes = np.unique(fold_of_nonmember, return_counts=True)
+    most = min(int(TF01_FPR * (sizes.sum() + 1)) + 2 + sizes.max(), sizes.sum())
+    top = np.argpartition(-all_nonmembers, most - 1)[:most]
+    top = top[np.argsort(-all_nonmembers[top])]
+    rates = {}
+    for fold in left_out:
+        kept = all_members[fold_of_member != fold]
+        n = np.count_nonzero(fold_of_nonmember != fold)
+        thresholds = all_nonmembers[top[fold_of_nonmember[top] != fold]]
+        rates[fold] = _hits(kept, thresholds, n, TF01_FPR) / len(kept) if n else 0.0
+    return rates
 
 
 # -- estimates -------------------------------------------------------------------------------------
@@ -215,6 +242,27 @@ def _dispersion(groups: ndarray, top: ndarray) -> float:
     return float(counts.var(ddof=1) / counts.mean())
 
 
+def _hits(members: ndarray, nonmembers: ndarray, n: int, fpr: float) -> float:
+    """Members above rank ``fpr`` (n + 1), at least 1, of ``n`` non-members, of which the largest
+    are given, falling; interpolated between whole ranks.
+    """
+    rank = max(1.0, fpr * (n + 1))
+    rank_below = int(rank + 1e-9)  # 1 / 49 * 49 is less than 1
+    above, above_next = _above(members, nonmembers, np.array([rank_below, rank_below + 1]))
+    return float(above + max(rank - rank_below, 0.0) * (above_next - above))
+
+
+def _above(members: ndarray, nonmembers: ndarray, ranks: ndarray) -> ndarray:
+    """Count members above the falling non-members of these ranks, of equal scores none; above rank
+    0 none, above N + 1 all.
+    """
+    thresholds = nonmembers[: ranks.max()]
+    ascending = np.sort(members[members > thresholds.min(initial=np.inf)])
+    above = len(ascending) - np.searchsorted(ascending, thresholds, "right")
+    counts = np.array([0, *above, len(members)])
+    return np.asarray(counts[np.minimum(ranks, len(counts) - 1)])
+
+
 @dataclass(frozen=True)
 class Ranks:
     """Members above thresholds that are ranks among non-members, of each of U units."""
@@ -239,28 +287,13 @@ class Ranks:
     @cached_property
     def hits(self) -> ndarray:
         """[U] members above rank ``fpr`` (N + 1), at least 1, interpolated between whole ranks."""
-        hits = []
-        for unit, nonmembers in enumerate(self.nonmembers):
-            rank = max(1.0, self.fpr * (len(nonmembers) + 1))
-            rank_below = int(rank + 1e-9)  # 1 / 49 * 49 is less than 1
-            above, above_next = self._above(unit, np.array([rank_below, rank_below + 1]))
-            hits.append(above + max(rank - rank_below, 0.0) * (above_next - above))
-        return np.array(hits)
+        both = zip(self.members, self.nonmembers, strict=True)
+        return np.array([_hits(m, others, len(others), self.fpr) for m, others in both])
 
     @property
     def value(self) -> float:
         """TPR of thresholds with this expected FPR, a fraction."""
         return float(self.hits.sum() / self.sizes.sum())
-
-    def _above(self, unit: int, ranks: ndarray) -> ndarray:
-        """Count members of a unit above its non-members of these ranks, of equal scores none; above
-        rank 0 none, above N + 1 all.
-        """
-        member = np.sort(self.members[unit])
-        thresholds = self.nonmembers[unit][: ranks.max()]
-        above = len(member) - np.searchsorted(member, thresholds, "right")
-        counts = np.array([0, *above, len(member)])
-        return np.asarray(counts[np.minimum(ranks, len(counts) - 1)])
 
     @cached_property
     def limits(self) -> tuple[float, float]:
@@ -282,9 +315,9 @@ class Ranks:
         falling = np.argsort(np.argsort(-hit_rates, kind="stable"))
         opposed = np.sort(drawn, axis=1)[:, falling]
         low, high = np.zeros((2, DRAWS), int)
-        for unit, block in enumerate(self.blocks):
-            low += self._drawn(unit, opposed[:, block], 0)
-            high += self._drawn(unit, drawn[:, block], 1)
+        for members, nonmembers, block in self._by_threshold():
+            low += self._drawn(members, nonmembers, opposed[:, block], 0)
+            high += self._drawn(members, nonmembers, drawn[:, block], 1)
         n = self.sizes.sum()
         lower = np.where(low > 0, betaincinv(np.maximum(low, 1), n - low + 1, of_hits), 0.0)
         upper = np.where(high < n, betaincinv(high + 1, np.maximum(n - high, 1), of_hits), 1.0)
@@ -292,15 +325,26 @@ class Ranks:
         most = float(np.quantile(upper * spread, ENDS[1]))
         return min(least, self.value), min(max(most, self.value), 1.0)
 
-    def _drawn(self, unit: int, levels: ndarray, more: int) -> ndarray:
-        """[DRAWS] members of a unit above ranks J + ``more``, J at these levels of its
-        distribution.
+    def _by_threshold(self) -> Iterator[tuple[ndarray, ndarray, int]]:
+        """Yield (members, non-members falling, block) of the units that share a threshold, which
+        are one.
         """
-        mean = self.fpr * len(self.nonmembers[unit]) / self.clustered
+        alike: dict[tuple[int, int], list[int]] = {}
+        for unit, block in enumerate(self.blocks.tolist()):
+            alike.setdefault((id(self.nonmembers[unit]), block), []).append(unit)
+        for (_, block), units in alike.items():
+            members = np.concatenate([self.members[unit] for unit in units])
+            yield members, self.nonmembers[units[0]], block
+
+    def _drawn(self, members: ndarray, nonmembers: ndarray, levels: ndarray, more: int) -> ndarray:
+        """[DRAWS] members above the falling non-members of ranks J + ``more``, J at these levels of
+        its distribution.
+        """
+        mean = self.fpr * len(nonmembers) / self.clustered
         counts = np.arange(mean + 9 * np.sqrt(mean) + 9)
         number = np.searchsorted(pdtr(counts, mean), levels)
         ranks = self.clustered * (number + more)
-        return self._above(unit, ranks.astype(int))
+        return _above(members, nonmembers, ranks.astype(int))
 
     def _excess(self) -> float:
         """Relative variance of the mean TPR that comes from differences between seeds, or between

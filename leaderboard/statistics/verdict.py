@@ -14,7 +14,7 @@ from fedbench.leaderboard.statistics.leaks import Leaks
 from fedbench.leaderboard.statistics.paired import Pair, PairTests, ordered, rank_ranges
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.scores import CandidateFilter, Population, SectionScores
-from fedbench.leaderboard.statistics.worst_case import WorstCases, base_of
+from fedbench.leaderboard.statistics.worst_case import WorstCase, WorstCases, base_of
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,13 @@ class Pairwise:
         self._worst_cases = worst_cases
         self._rows = rows
         self._leaders: dict[str, str | None] = {}
+        self._intervals: dict[Pair, Interval | None] = {}
 
     @cached_property
     def tests(self) -> PairTests:
         """Tests of the rows' worst cases."""
         rivals = {row.label: self._worst_cases.of(row.label).rival for row in self._rows}
-        return PairTests(self._leaks.parts, rivals)
+        return PairTests(self._leaks, rivals)
 
     @cached_property
     def ranked(self) -> tuple[str, ...]:
@@ -107,7 +108,7 @@ class Pairwise:
         if len(rivals) < 2:
             return None
         labels = list(rivals)
-        tests = PairTests(self._leaks.parts, rivals)
+        tests = PairTests(self._leaks, rivals)
         lowest = labels[0]
         for label in labels[1:]:
             if tests.test((label, lowest))[0] < 0:
@@ -134,11 +135,17 @@ class Pairwise:
         refuted = {row.label for row in self._rows if row.refuted}
         intervals: dict[Pair, Interval] = {}
         for pair in pairs:
-            difference = self.tests.difference(pair)
-            if difference is not None and refuted.isdisjoint(pair):
-                intervals[pair] = difference.interval
+            interval = self._interval(pair)
+            if interval is not None and refuted.isdisjoint(pair):
+                intervals[pair] = interval
         adjusted = holm({pair: self.tests.test(pair)[1] for pair in intervals})
         return {pair: Difference(i, adjusted[pair]) for pair, i in intervals.items()}
+
+    def _interval(self, pair: Pair) -> Interval | None:
+        if pair not in self._intervals:
+            difference = self.tests.difference(pair)
+            self._intervals[pair] = None if difference is None else difference.interval
+        return self._intervals[pair]
 
 
 class LeakStatistics:
@@ -166,6 +173,15 @@ class LeakStatistics:
         """The comparison on the candidates that are clean, and on those that are mislabelled."""
         clean = LeakStatistics(self.scores, self.attacks, kind="clean")
         return clean, LeakStatistics(self.scores, self.attacks, kind="canary")
+
+    @cached_property
+    def clean_base(self) -> WorstCase | None:
+        """The undefended row's worst case on clean candidates, for which no other row is read."""
+        if self.base is None:
+            return None
+        alone = SectionScores([self.base], self.scores.units, self.scores.population)
+        clean = LeakStatistics(alone, self.attacks, kind="clean")
+        return clean.worst_cases.of(self.base.label).worst
 
     def held_against(self, population: Population) -> LeakStatistics:
         """Return the comparison with other non-members, judged by the attacks eligible here."""

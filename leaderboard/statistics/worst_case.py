@@ -136,7 +136,7 @@ class RowCase:
         rates: dict[str, dict[int, float]] = {}
         for attack in self._eligible:
             leak = self._leak(attack)
-            if leak.tf01 is not None:
+            if leak.has_tf01:
                 rates[attack] = leak.rates_elsewhere()
         picks = self._strongest(rates)
         rate = self._leaks.rate(self._label, picks)

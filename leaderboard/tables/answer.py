@@ -12,9 +12,8 @@ from fedbench.core.contract.board import Block, Note, Part, Text, Value, Words
 from fedbench.core.contract.section import RowSummary
 from fedbench.core.store.record import Utility
 from fedbench.leaderboard.columns import BY_KEY, column_for, delta_for, with_utility
-from fedbench.leaderboard.statistics.scores import SectionScores
 from fedbench.leaderboard.statistics.sections import BoardSection
-from fedbench.leaderboard.statistics.verdict import Difference, LeakStatistics
+from fedbench.leaderboard.statistics.verdict import Difference
 from fedbench.leaderboard.tables.common import amount, joined, named, sentence
 
 WITHIN = 0.01
@@ -244,10 +243,7 @@ def _canaries(section: BoardSection) -> Text:
     if base is None or not canaries:
         return ()
     members = sum(s.n_members for s in section.scores("mix"))
-    # a row's worst case needs no other row
-    alone = SectionScores([base], section.units, comparison.scores.population)
-    clean = LeakStatistics(alone, comparison.attacks, kind="clean")
-    cases = [c.worst_cases.of(base.label).worst for c in (comparison, clean)]
+    cases = comparison.worst_cases.of(base.label).worst, comparison.clean_base
     mixed, clean = (0.5 if case is None else case.interval.mean for case in cases)
     if mixed - clean < MUCH:
         return ()

@@ -288,7 +288,7 @@ def has_tf01(section: BoardSection, rows: Sequence[DefenseRow]) -> bool:
     """Whether any of these rows has it against any attack."""
     leaks = section.comparison.leaks
     pairs = product(rows, section.attacks)
-    return any(leaks.of(row.label, attack).tf01 for row, attack in pairs)
+    return any(leaks.of(row.label, attack).has_tf01 for row, attack in pairs)
 
 
 def _sizes(row: DefenseRow) -> list[int]:

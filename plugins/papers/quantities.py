@@ -112,7 +112,7 @@ def contrasted(
 
 def _paired_by_candidates(section: BoardSection, a: Quantity, b: Quantity, margin: float) -> Tested:
     rivals = {"first": _RIVALS[a.measure](section, a), "second": _RIVALS[b.measure](section, b)}
-    tests = PairTests(section.comparison.leaks.parts, rivals, margin)
+    tests = PairTests(section.comparison.leaks, rivals, margin)
     pair = "first", "second"
     if (difference := tests.difference(pair)) is None:
         raise Missing("no candidates in common")
