@@ -16,11 +16,9 @@ from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.statistics.audits import (
     TOGETHER,
     Calibrated,
-    calibrated,
     epsilon_bound,
     found_by,
     pool_of,
-    shares_pool,
 )
 from fedbench.leaderboard.statistics.calibration import lira, rmia
 
@@ -43,18 +41,14 @@ def contest(gain, attacks=("blackbox-loss", "fedmia-ii")):
                 noise = np.random.default_rng([seed, i, a]).normal(size=SAMPLES)
                 by_seed[seed] = {0: level + noise + gain * share * coins(seed)}
             scores[label][attack] = by_seed
-    made = judged(scores, lambda seed: np.where(coins(seed), MEMBER, OFL))
-    return SimpleNamespace(comparison=made)
+    return judged(scores, lambda seed: np.where(coins(seed), MEMBER, OFL))
 
 
 def test_calibrated_scores_are_those_of_the_pool_seed_by_seed():
     section = contest(gain=1.0)
-    scores = Calibrated(section)
+    scores = Calibrated(section.scores)
     raw = np.stack(
-        [
-            section.comparison.scores.candidates(s, [0])[0]["none", "blackbox-loss"].scores
-            for s in SEEDS
-        ]
+        [section.scores.candidates(s, [0])[0]["none", "blackbox-loss"].scores for s in SEEDS]
     )
     member = np.stack([coins(seed) for seed in SEEDS])
     for seed in (0, 9):
@@ -71,11 +65,11 @@ def test_calibrated_scores_are_those_of_the_pool_seed_by_seed():
 
 def test_calibration_finds_a_planted_leak_that_the_levels_of_candidates_hide():
     section = contest(gain=1.5)
-    general = section.comparison.worst_cases.of("none").worst
-    strongest = calibrated(section).worst_cases.of("none").worst
+    general = section.worst_cases.of("none").worst
+    strongest = section.calibrated.worst_cases.of("none").worst
     assert strongest.interval.mean > 0.85 > general.interval.mean + 0.15
-    assert calibrated(section).pairwise.ranks == {"half": (1, 1), "none": (2, 2)}
-    scores = Calibrated(section)
+    assert section.calibrated.pairwise.ranks == {"half": (1, 1), "none": (2, 2)}
+    scores = Calibrated(section.scores)
     by_share = [found_by(scores, label, "fedmia-ii").shares.mean() for label in ("none", "half")]
     assert by_share[0] > 0.15 > by_share[1] > 0.02
     assert found_by(scores, "none", "seqmia") is None
@@ -83,18 +77,18 @@ def test_calibration_finds_a_planted_leak_that_the_levels_of_candidates_hide():
 
 def test_scores_without_a_leak_stay_at_chance_and_show_no_epsilon():
     section = contest(gain=0.0)
-    scores = Calibrated(section)
+    scores = Calibrated(section.scores)
     bound = epsilon_bound(scores, "none")
     assert bound.epsilon == 0 and bound.limit > 2
     found = found_by(scores, "none", "fedmia-ii")
     assert found.shares.mean() < 0.03 and found.tenth < 0.06
-    parts = calibrated(section).leaks.parts
+    parts = section.calibrated.leaks.parts
     aucs = [part.entries["none", "fedmia-ii, LiRA"].auc for part in parts]
     assert np.mean(aucs) == pytest.approx(0.5, abs=0.04)
 
 
 def test_a_leak_shows_an_epsilon_below_the_limit_of_its_coins():
-    bound = epsilon_bound(Calibrated(contest(gain=8.0)), "none")
+    bound = epsilon_bound(Calibrated(contest(gain=8.0).scores), "none")
     assert 1.0 < bound.epsilon <= bound.limit
     assert bound.guesses.canaries == SAMPLES * 8
 
@@ -145,7 +139,7 @@ def test_seeds_of_one_pool_have_the_same_samples_and_coins_of_their_own(tmp_path
     overlaps = [len(a & b) / len(samples[0]) for a, b in combinations(members, 2)]
     assert 0.15 < min(overlaps) <= np.mean(overlaps) == pytest.approx(0.25, abs=0.03)
     results, usual = (SimpleNamespace(root=root) for root in (tmp_path / "r", finish(tmp_path)))
-    assert shares_pool(sections_of(results)[0]) and not shares_pool(sections_of(usual)[0])
+    assert sections_of(results)[0].shares_pool and not sections_of(usual)[0].shares_pool
     text = board(results)
     assert "Calibrated attacks" in text and "over 8 federations of one pool" in text
 

@@ -27,24 +27,12 @@ from fedbench.leaderboard.statistics.calibration import (
 from fedbench.leaderboard.statistics.epsilon import LEVEL, Guesses, approximate_dp, guesses_of
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.scores import Key, SectionScores
-from fedbench.leaderboard.statistics.sections import BoardSection
-from fedbench.leaderboard.statistics.verdict import LeakStatistics
 
-FEWEST = 8
-"""seeds: with fewer, one in eight candidates has too few federations on a side"""
 TOGETHER = "all attacks together"
 LOG_PROBABILITY = "blackbox-loss"
 """the attack with the log-probability of the true class as its score"""
 Method = Callable[[ndarray, ndarray], ndarray]
 METHODS: dict[str, Method] = {"LiRA": lira, "offline LiRA": lira_offline}
-
-
-def shares_pool(section: BoardSection) -> bool:
-    """Tell whether the section's seeds share a pool with memberships by coin, and are enough."""
-    described = section.described
-    federation = described.get("federation", {})
-    by_coin = isinstance(federation, dict) and federation.get("test_by") == "coin"
-    return by_coin and "data_seed" in described and len(section.seeds) >= FEWEST
 
 
 @dataclass(frozen=True)
@@ -83,11 +71,10 @@ def pool_of(by_seed: Mapping[int, Candidates]) -> Pool:
 class Calibrated(SectionScores):
     """Scores of a section's rows after calibration: each attack in each way, and all together.
 
-    The attacks of its rows are ``NAME, LiRA`` and so on.
+    The attacks of its rows are ``NAME, LiRA`` and so on. ``measured``: the scores before.
     """
 
-    def __init__(self, section: BoardSection) -> None:
-        measured = section.comparison.scores
+    def __init__(self, measured: SectionScores) -> None:
         super().__init__([_with_methods(row) for row in measured.rows], measured.units)
         self._measured = measured
 
@@ -154,13 +141,6 @@ def _with_methods(row: DefenseRow) -> DefenseRow:
             entries[f"{attack}, {name}"] = replace(entry, attack=f"{attack}, {name}")
     first = next(iter(row.entries.values()))
     return replace(row, entries={**entries, TOGETHER: replace(first, attack=TOGETHER)})
-
-
-def calibrated(section: BoardSection) -> LeakStatistics:
-    """Return the statistics of a section's rows against its calibrated attacks."""
-    scores = Calibrated(section)
-    attacks = tuple(next(iter(scores.rows)).entries)
-    return LeakStatistics(scores, attacks)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,8 @@ from fedbench.core.contract.board import Block, Content, Value, value
 from fedbench.core.metrics import t_interval
 from fedbench.leaderboard.statistics.audits import (
     Calibrated,
-    calibrated,
     epsilon_bound,
     found_by,
-    shares_pool,
 )
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
@@ -43,9 +41,9 @@ def auditors_table(section: BoardSection) -> list[Block]:
     """Return worst cases of the attacks as they are and calibrated, with both ranks; nothing where
     seeds do not share a pool.
     """
-    if not shares_pool(section):
+    if not section.shares_pool:
         return []
-    general, strongest = section.comparison, calibrated(section)
+    general, strongest = section.comparison, section.comparison.calibrated
     columns = [NAMED, *_columns(general, strongest)]
     caption = sentence(_CAPTION, str(len(section.seeds)))
     return [row_table("Calibrated attacks", caption, section.rows, columns)]
