@@ -19,7 +19,12 @@ from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import MARKER, Results
 from fedbench.core.store.stored_suites import ID
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn, drawn_on_board
-from fedbench.leaderboard.figures import image_of, roc_figure, tradeoff_figure
+from fedbench.leaderboard.figures import (
+    image_of,
+    roc_figure,
+    tradeoff_figure,
+    vulnerability_figure,
+)
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.grouping import build_sections, newest
 from fedbench.leaderboard.statistics.rows import outcome_of
@@ -207,9 +212,8 @@ def _page(source: Source, first: list[BoardSection], most_rows: int, plots: bool
     blocks += ranking.across_settings(sections, most_rows, places)
     blocks += _unscored(sections)
     blocks = without_empty_tables(blocks)
-    figure = tradeoff_figure(first[0]) if plots and first else None
-    if figure is not None:
-        blocks.append(image_of(figure, first[0]))
+    figures = [tradeoff_figure(first[0]), vulnerability_figure(first[0])] if plots and first else []
+    blocks += [image_of(figure, first[0]) for figure in figures if figure is not None]
     heading = Heading(2, Words("Provenance"))
     return [*blocks, heading, _short_provenance(records), Note(sentence(MORE))]
 
@@ -298,7 +302,7 @@ def _introduced(section: BoardSection, sections: Sequence[BoardSection]) -> list
 
 
 def _images(section: BoardSection) -> list[Block]:
-    figures = tradeoff_figure(section), roc_figure(section)
+    figures = tradeoff_figure(section), roc_figure(section), vulnerability_figure(section)
     return [image_of(figure, section) for figure in figures if figure is not None]
 
 
