@@ -19,7 +19,12 @@ from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import MARKER, Provisional, Results
 from fedbench.core.store.stored_suites import ID
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn, drawn_on_board
-from fedbench.leaderboard.figures import image_of, roc_figure, tradeoff_figure
+from fedbench.leaderboard.figures import (
+    image_of,
+    roc_figure,
+    tradeoff_figure,
+    vulnerability_figure,
+)
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.grouping import build_sections, newest
 from fedbench.leaderboard.statistics.rows import outcome_of
@@ -35,6 +40,7 @@ from fedbench.leaderboard.tables.attacks import (
     group_table,
     remarks,
 )
+from fedbench.leaderboard.tables.auditors import auditors_table
 from fedbench.leaderboard.tables.common import (
     counts_note,
     fold,
@@ -216,13 +222,13 @@ def _page(source: Source, first: list[BoardSection], most_rows: int, plots: bool
         blocks.append(Note(Words(text)))
     if first:
         blocks.append(auc_table(first[0], ranking.first_rows(first[0], most_rows)))
+        blocks += auditors_table(first[0])
     places = len(sections) <= ranking.MOST_SECTIONS
     blocks += ranking.across_settings(sections, most_rows, places)
     blocks += _unscored(sections)
     blocks = without_empty_tables(blocks)
-    figure = tradeoff_figure(first[0]) if plots and first else None
-    if figure is not None:
-        blocks.append(image_of(figure, first[0]))
+    figures = [tradeoff_figure(first[0]), vulnerability_figure(first[0])] if plots and first else []
+    blocks += [image_of(figure, first[0]) for figure in figures if figure is not None]
     heading = Heading(2, Words("Provenance"))
     return [*blocks, heading, _short_provenance(records), Note(sentence(MORE))]
 
@@ -312,7 +318,7 @@ def _introduced(section: BoardSection, sections: Sequence[BoardSection]) -> list
 
 
 def _images(section: BoardSection) -> list[Block]:
-    figures = tradeoff_figure(section), roc_figure(section)
+    figures = tradeoff_figure(section), roc_figure(section), vulnerability_figure(section)
     return [image_of(figure, section) for figure in figures if figure is not None]
 
 
@@ -326,7 +332,7 @@ def _section(
         for block in drawn(analysis, section, plots):
             (images if isinstance(block, Image) else drawings[analysis.place]).append(block)
     ranks: list[Block] = [counts_note(section), ranking.ranking_table(section, trust)]
-    ranks += [*ranking.canary_table(section), *remarks(section)]
+    ranks += [*auditors_table(section), *ranking.canary_table(section), *remarks(section)]
     by_attack: list[Block] = [*attack_tables(section), *fact_table(section)]
     by_attack += [*decision_tables(section), *drawings["attacks"]]
     beside: list[Block] = [*adversary_table(section), group_table(section)]

@@ -14,6 +14,7 @@ from fedbench.core.contract.section import RowSummary
 from fedbench.core.metrics import Interval, pareto_front
 from fedbench.leaderboard import style as board_style
 from fedbench.leaderboard.columns import column_for
+from fedbench.leaderboard.statistics.audits import Calibrated, found_by
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
@@ -118,6 +119,39 @@ def _roc_panel(axis: Axes, section: BoardSection, attack: str) -> None:
     axis.set_xlabel("false-positive rate", fontsize=8)
     axis.set_ylabel("true-positive rate", fontsize=8)
     axis.grid(True, which="major", color="0.92", lw=0.6)
+
+
+# -- candidates that are found ---------------------------------------------------------------------
+
+
+def vulnerability_figure(section: BoardSection) -> Figure | None:
+    """Return how often each candidate is found, one curve a defense over candidates in descending
+    order; None where the section's seeds share no pool.
+    """
+    if not section.shares_pool:
+        return None
+    return Figure("found", "Candidates that are found", lambda style: _draw_found(style, section))
+
+
+def _draw_found(style: Style, section: BoardSection) -> Canvas:
+    scores = section.comparison.calibrated.scores
+    assert isinstance(scores, Calibrated)
+    looks = row_styles(section)
+    figure = style.new_figure(6.4, 4.2)
+    axis = figure.subplots()
+    for row in section.rows:
+        worst = section.comparison.worst_cases.of(row.label).worst
+        by_attack = found_by(scores, row.label, worst.attack) if worst else None
+        if by_attack is not None:
+            share = np.arange(1, len(by_attack.shares) + 1) / len(by_attack.shares)
+            look = looks[row.label] | {"marker": ""}
+            axis.plot(100 * share, 100 * by_attack.shares, label=legend_name(row), **look)
+    axis.axhline(1.0, color="0.5", lw=0.8, ls=":", zorder=1)
+    axis.set(xscale="log", xlabel="candidates, most often found first (%)", ylim=(0, 100))
+    axis.set_ylabel("federations with it in which it is found (%)")
+    axis.set_title(f"{title_of(section)}: at an FPR of 1 % for each candidate", fontsize=9)
+    axis.legend(fontsize=7, frameon=False)
+    return figure
 
 
 # -- privacy against utility -----------------------------------------------------------------------

@@ -113,8 +113,8 @@ def world(aucs, error=1e-6, labels=None, names=None):
 
 def judged(scores, kind, canary=None, ids=lambda seed, target, n: np.arange(n)):
     """A contest of scores: label -> attack -> seed -> target -> [n] (None: the cell failed).
-    ``kind`` [n], or label -> [n]; ``canary`` [n] bool: by default none; ``ids``: seed, target, n ->
-    [n], by default the same for all targets.
+    ``kind`` [n], label -> [n], or a function of the seed; ``canary`` [n] bool: by default none;
+    ``ids``: seed, target, n -> [n], by default the same for all targets.
     """
     targets = defaultdict(set)
     for seed, of in (
@@ -128,10 +128,11 @@ def judged(scores, kind, canary=None, ids=lambda seed, target, n: np.arange(n)):
     rows = []
     for label, attacks in scores.items():
         own = kind[label] if isinstance(kind, dict) else kind
+        of_seed = own if callable(own) else lambda seed, own=own: own
         entries = {
             attack: AttackEntry(
                 attack,
-                {seed: _loaded(seed, of, own, canary, ids) for seed, of in seeds.items()},
+                {seed: _loaded(seed, of, of_seed(seed), canary, ids) for seed, of in seeds.items()},
                 targets,
             )
             for attack, seeds in attacks.items()

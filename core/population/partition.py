@@ -278,12 +278,14 @@ def cut_all(
     *,
     validation: float = 0.0,
     test: float = 0.0,
+    by_coin: bool = False,
     on_test: bool = False,
     rule: str = "iid",
 ) -> Split:
     """Cut each shard by :func:`cut`.
 
     Args:
+        by_coin: each sample is in the test part with probability ``test``, independently.
         on_test: the test part is the validation part, too (released code).
         rule: how the shards were made, for the remedy.
 
@@ -293,7 +295,10 @@ def cut_all(
     split = whole(shards, n_holdout)
     if not validation and not test:
         return split
-    cuts = [cut(attribute[s], validation, test, seed, k) for k, s in enumerate(shards)]
+    if by_coin:
+        cuts = [_by_coin(len(shard), test, seed, k) for k, shard in enumerate(shards)]
+    else:
+        cuts = [cut(attribute[s], validation, test, seed, k) for k, s in enumerate(shards)]
     shares = {"training": 1.0 - validation - test, "validation": validation, "test": test}
     parts = []
     for i, (name, share) in enumerate(shares.items()):
@@ -312,6 +317,17 @@ def cut_all(
     if on_test:
         validated = tested
     return replace(split, train=train, validation=validated, test=tested)
+
+
+def _by_coin(
+    n: int,
+    test: float,
+    seed: int,
+    client: int,
+) -> tuple[ndarray, ndarray, ndarray]:
+    """Sorted positions of the (training, validation, test) part: Bernoulli(``test``) draws."""
+    tested = numpy_rng(seed, "coins", client=client).random(n) < test
+    return np.flatnonzero(~tested), np.zeros(0, np.int64), np.flatnonzero(tested)
 
 
 def _too_few(attribute: ndarray, name: str, share: float) -> str:

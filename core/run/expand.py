@@ -159,16 +159,18 @@ class _Expansion:
         """Return (position of the row, seed) -> its jobs. One data set of one seed is in memory at
         a time.
         """
-        by_data: dict[str, list[int]] = {}
+        by_data: dict[tuple[str, int | None], list[int]] = {}
         for n, row in enumerate(rows):
-            key = key_of(self.resolved.settings[row.i].dataset.identity())
+            setting = self.resolved.settings[row.i]
+            key = key_of(setting.dataset.identity()), setting.spec.data_seed
             by_data.setdefault(key, []).append(n)
         jobs: dict[tuple[int, int], list[Job]] = {}
         for positions in by_data.values():
             first = rows[positions[0]]
-            dataset = self.resolved.settings[first.i].dataset
+            setting = self.resolved.settings[first.i]
+            dataset = setting.dataset
             for seed in self.spec.all_seeds:
-                load = partial(load_outline, dataset, seed)
+                load = partial(load_outline, dataset, setting.spec.seed_of_data(seed))
                 loaded = self.refusals.ask(self._place(first), f"dataset {dataset}", load)
                 if loaded is None:
                     continue

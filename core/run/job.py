@@ -245,7 +245,8 @@ def _setting_of(job: Job) -> dict[str, Any]:
     are in the fields; numbers of references that come to the same are the same.
     """
     setting = job.setting.model_dump(
-        mode="json", include={"partition", "federation", "audit", "groups", "thresholds"}
+        mode="json",
+        include={"partition", "federation", "data_seed", "audit", "groups", "thresholds"},
     )
     setting["federation"].pop("recipe", None)
     for part, name, default in _LATER:  # earlier records lack them

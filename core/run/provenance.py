@@ -160,11 +160,12 @@ def require_data(job: Job) -> None:
     """Raise ``UserError`` unless the job's data set can be loaded here, downloaded if it is
     missing, and is the planned one.
     """
-    digest = ask(lambda: load_data(job.dataset, job.seed).digest)
+    seed = job.setting.seed_of_data(job.seed)
+    digest = ask(lambda: load_data(job.dataset, seed).digest)
     planned = job.digests["data"]
     if digest != planned:
         raise UserError(
-            f"the data of '{job.dataset.name}', seed {job.seed}, are not those that the suite was "
+            f"the data of '{job.dataset.name}', seed {seed}, are not those that the suite was "
             f"planned with (digests {digest[:12]} and {planned[:12]}): delete them, or set "
             "FEDBENCH_DATA to a folder that all nodes share"
         )

@@ -130,7 +130,7 @@ def set_scene(job: Job, parts: Parts) -> Scene:
     Raises:
         UserError: for data that cannot carry the setting, and for other data than planned.
     """
-    data = parts.dataset.load(job.seed)
+    data = parts.dataset.load(job.setting.seed_of_data(job.seed))
     digest = data.digest()
     planned = job.digests["data"]
     if digest != planned:
@@ -174,7 +174,7 @@ def make_scene(
     n_holdout = len(data.holdout_y)
     clients = setting.federation.clients
     split = _cut(data, setting, seed)
-    groups = _grouped(data, setting, seed)
+    groups = _grouped(data, setting, setting.seed_of_data(seed))
     malicious = adversary.malicious(clients) if adversary else 0
     audits = [candidates_of(t, split, setting.audit, seed, malicious, groups) for t in targets]
     mask = np.zeros(0, np.int64)
@@ -187,7 +187,7 @@ def make_scene(
     tolerated = None
     if setting.thresholds:
         low, high = setting.thresholds
-        tolerated = thresholds(low, high, clients, seed)
+        tolerated = thresholds(low, high, clients, setting.seed_of_data(seed))
     return Scene(
         data=data,
         split=split,
@@ -209,11 +209,12 @@ def _cut(data: Data, setting: Setting, seed: int) -> Split:
     parameters = cut.model_dump(exclude_none=True)
     return cut_all(
         attribute,
-        partition(attribute, federation.clients, seed, **parameters),
+        partition(attribute, federation.clients, setting.seed_of_data(seed), **parameters),
         len(data.holdout_y),
         seed,
         validation=federation.validation,
         test=federation.test,
+        by_coin=federation.test_by == "coin",
         on_test=federation.validation_on == "nonmembers",
         rule=cut.name,
     )

@@ -158,6 +158,11 @@ class FederationSpec(SpecModel):
         description="share of each client's own samples, by class, that is not trained on: its "
         "outside non-members, in place of the hold-out's",
     )
+    test_by: Literal["class", "coin"] = Field(
+        "class",
+        description="coin: each sample is in the test part with probability `test`, whatever the "
+        "others are, as bounds on epsilon and calibration by sample need",
+    )
     validation_on: Literal["own", "nonmembers"] = Field(
         "own",
         description="nonmembers: each client validates on its test part, as in MemberShield's "
@@ -224,6 +229,10 @@ class FederationSpec(SpecModel):
             raise mistake(
                 f"validation {self.validation:g} and test {self.test:g} leave nothing to train on: "
                 "lower them"
+            )
+        if self.test_by == "coin" and (self.validation or not self.test):
+            raise mistake(
+                "test_by: coin draws the test part alone: give test a share, and no validation"
             )
         if self.validation_on == "nonmembers" and (self.validation or not self.test):
             raise mistake(

@@ -358,6 +358,13 @@ class Setting(SpecModel):
     model: Use | None = Field(None, description="the architecture; by default the dataset's own")
     partition: Partition = Field(default_factory=Partition, description="who gets which samples")
     federation: FederationSpec = Field(description="size and hyperparameters")
+    data_seed: int | None = Field(
+        None,
+        ge=0,
+        le=2**63 - 1,
+        description="loads and divides the data of all seeds as that seed does, so that a client "
+        "has the same samples in each: with test_by: coin, seeds differ in which it trains on",
+    )
     audit: AuditSpec = Field(default_factory=AuditSpec, description="what is measured")
     adversary: Adversary | None = Field(
         None,
@@ -393,6 +400,10 @@ class Setting(SpecModel):
         description="labels of the suite's attacks that run here, that of a grid for all its rows; "
         "by default all",
     )
+
+    def seed_of_data(self, seed: int) -> int:
+        """Return the seed by which a run's data are loaded and divided."""
+        return seed if self.data_seed is None else self.data_seed
 
     @model_validator(mode="after")
     def _groups_fit(self) -> Setting:

@@ -94,6 +94,8 @@ def described_of(run: dict[str, Any], coalition: str) -> dict[str, Any]:
     """Return the setting as a record describes it, given the identity of a run."""
     described: dict[str, Any] = {kind: _name_and_params(run[kind]) for kind in ("dataset", "model")}
     described |= {part: run["setting"][part] for part in _SETTING}
+    if run["setting"].get("data_seed") is not None:
+        described["data_seed"] = run["setting"]["data_seed"]
     if run.get("coalitions"):
         described["coalitions"] = {coalition: run["coalitions"]}
     if run.get("tuning"):

@@ -122,9 +122,24 @@ class SectionScores:
         self._parts = {kind: parts for kind, parts in self._parts.items() if kind == but}
 
     def _read(self, seed: int, units: list[Unit], parts: dict[CandidateFilter, list[Part]]) -> None:
-        """Add the parts of a seed, for which every file is opened once."""
+        """Add the parts of a seed."""
+        by_target = self.candidates(seed, [target for _, target in units])
+        if not by_target:
+            return
+        halves = len({s for s, _ in self.units}) == 1
+        ids = numbered([next(iter(of_key.values())).ids for of_key in by_target.values()])
+        for (target, candidates), of_target in zip(by_target.items(), ids, strict=True):
+            counted = {}
+            for key, c in candidates.items():
+                counted[key] = replace(of_population(c, self.population), ids=of_target)
+            _add_parts((seed, target), counted, halves, parts)
+
+    def candidates(self, seed: int, targets: Sequence[int]) -> dict[int, Mapping[Key, Candidates]]:
+        """Return target -> row and attack -> scored candidates, of the targets with any; every file
+        is opened once.
+        """
         records: dict[Key, LoadedRecord] = {}
-        by_target: dict[int, dict[Key, Candidates]] = {target: {} for _, target in units}
+        by_target: dict[int, dict[Key, Candidates]] = {target: {} for target in targets}
         for row in self.rows:
             for attack, entry in row.entries.items():
                 loaded = entry.ok(seed)
@@ -132,19 +147,13 @@ class SectionScores:
                     continue
                 key = row.label, attack
                 records[key] = loaded
-                targets = [t.target for t in loaded.record.targets if t.target in by_target]
-                for target, c in loaded.candidates_of(targets).items():
+                scored = [t.target for t in loaded.record.targets if t.target in by_target]
+                for target, c in loaded.candidates_of(scored).items():
                     by_target[target][key] = c
-        halves = len({s for s, _ in self.units}) == 1
-        by_target = {target: of_target for target, of_target in by_target.items() if of_target}
-        if not by_target:
-            return
-        ids = numbered([_ids(of_target, records) for of_target in by_target.values()])
-        for (target, candidates), of_target in zip(by_target.items(), ids, strict=True):
-            counted = {}
-            for key, c in candidates.items():
-                counted[key] = replace(of_population(c, self.population), ids=of_target)
-            _add_parts((seed, target), counted, halves, parts)
+        judged = {target: of_target for target, of_target in by_target.items() if of_target}
+        for of_target in judged.values():
+            _require_same(of_target, records)
+        return judged
 
 
 def of_population(c: Candidates, population: Population) -> Candidates:
@@ -161,8 +170,9 @@ def of_population(c: Candidates, population: Population) -> Candidates:
     return replace(c, kind=np.where(counts, np.where(member, MEMBER, OFL), EXCLUDED))
 
 
-def _ids(candidates: Mapping[Key, Candidates], records: Mapping[Key, LoadedRecord]) -> ndarray:
-    """Return the ids of the candidates, which all records of a target share."""
+def _require_same(
+    candidates: Mapping[Key, Candidates], records: Mapping[Key, LoadedRecord]
+) -> None:
     first = next(iter(candidates))
     for key, of_key in candidates.items():
         if not np.array_equal(of_key.ids, candidates[first].ids):
@@ -171,7 +181,6 @@ def _ids(candidates: Mapping[Key, Candidates], records: Mapping[Key, LoadedRecor
                 "target, but other candidates, so they cannot be compared; move one of them out "
                 "of the folder, or run the suite again with --rerun always"
             )
-    return candidates[first].ids
 
 
 def _add_parts(

@@ -23,6 +23,8 @@ from fedbench.leaderboard.statistics.verdict import LeakStatistics
 
 # wall time over CPU time of a training, from which on its machine had something else to do
 BUSY = 1.25
+FEWEST_FEDERATIONS = 8
+"""of one pool: with fewer, one in eight candidates has too few on a side"""
 RunPairs = list[tuple[LoadedRecord, LoadedRecord]]
 
 
@@ -132,6 +134,15 @@ class BoardSection:
         """Groups of clients, in the order of the setting; none where no analysis counted them."""
         runs = chain.from_iterable(row.utility_records.values() for row in self.rows)
         return next(filter(None, map(groups_in, runs)), ())
+
+    @property
+    def shares_pool(self) -> bool:
+        """Whether the seeds share a pool of data, with memberships by coin, and are enough to judge
+        scores in one by those in the others.
+        """
+        federation = self.described.get("federation", {})
+        by_coin = isinstance(federation, dict) and federation.get("test_by") == "coin"
+        return by_coin and "data_seed" in self.described and len(self.seeds) >= FEWEST_FEDERATIONS
 
     @property
     def left_out(self) -> list[str]:

@@ -9,6 +9,7 @@ from itertools import combinations
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
+from fedbench.leaderboard.statistics.audits import Calibrated
 from fedbench.leaderboard.statistics.intervals import holm, smallest_shown
 from fedbench.leaderboard.statistics.leaks import Leaks
 from fedbench.leaderboard.statistics.paired import Pair, PairTests, ordered, rank_ranges
@@ -182,6 +183,12 @@ class LeakStatistics:
         alone = SectionScores([self.base], self.scores.units, self.scores.population)
         clean = LeakStatistics(alone, self.attacks, kind="clean")
         return clean.worst_cases.of(self.base.label).worst
+
+    @cached_property
+    def calibrated(self) -> LeakStatistics:
+        """The comparison after calibration by the section's other seeds, which share a pool."""
+        scores = Calibrated(self.scores)
+        return LeakStatistics(scores, tuple(scores.rows[0].entries))
 
     def held_against(self, population: Population) -> LeakStatistics:
         """Return the comparison with other non-members, judged by the attacks eligible here."""

@@ -1,0 +1,115 @@
+"""What the strongest attack finds after calibration by federations that share a pool."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from fedbench.core.contract.board import Block, Content, Value, value
+from fedbench.core.metrics import t_interval
+from fedbench.leaderboard.statistics.audits import (
+    Calibrated,
+    epsilon_bound,
+    found_by,
+)
+from fedbench.leaderboard.statistics.rows import DefenseRow
+from fedbench.leaderboard.statistics.sections import BoardSection
+from fedbench.leaderboard.statistics.verdict import LeakStatistics
+from fedbench.leaderboard.tables.common import (
+    NAMED,
+    RANK,
+    Declared,
+    numbers,
+    rank_of,
+    row_table,
+    sentence,
+    words,
+    worst_of,
+)
+
+_CAPTION = (
+    " over {} federations of one pool: each candidate is a member by a coin, and an attack's score "
+    "in one federation is judged by those in the others (LiRA, RMIA; docs/auditing.md). Found: the "
+    "share of federations with a candidate in which the strongest attack passes the candidate's "
+    "own threshold of 1 % false positives, mean and the most vulnerable tenth"
+)
+
+
+def auditors_table(section: BoardSection) -> list[Block]:
+    """Return worst cases of the attacks as they are and calibrated, with both ranks; nothing where
+    seeds do not share a pool.
+    """
+    if not section.shares_pool:
+        return []
+    general, strongest = section.comparison, section.comparison.calibrated
+    columns = [NAMED, *_columns(general, strongest)]
+    caption = sentence(_CAPTION, str(len(section.seeds)))
+    return [row_table("Calibrated attacks", caption, section.rows, columns)]
+
+
+def _columns(general: LeakStatistics, strongest: LeakStatistics) -> list[Declared]:
+    assert isinstance(strongest.scores, Calibrated)
+    found = partial(_found, general, strongest.scores)
+    return [
+        (RANK, partial(rank_of, general)),
+        (words("# calibrated"), partial(rank_of, strongest)),
+        (numbers("worst case AUC", direction="lower"), partial(worst_of, general)),
+        (numbers("calibrated", direction="lower"), partial(worst_of, strongest)),
+        (numbers("difference", signed=True), partial(_difference, general, strongest)),
+        (numbers("TF01", digits=2, unit="%"), partial(_tf01, general)),
+        (numbers("TF01 calibrated", digits=2, unit="%"), partial(_tf01, strongest)),
+        (numbers("found", digits=1, unit="%"), partial(found, "all")),
+        (numbers("found, a tenth", digits=1, unit="%"), partial(found, "tenth")),
+        (words("\u03b5 at least"), partial(_epsilon, strongest.scores)),
+    ]
+
+
+def _tf01(statistics: LeakStatistics, row: DefenseRow) -> Content:
+    rate = statistics.worst_cases.of(row.label).worst_tf01
+    return None if rate is None else value(rate.interval)
+
+
+def _difference(general: LeakStatistics, strongest: LeakStatistics, row: DefenseRow) -> Content:
+    """Return the calibrated worst case minus the general one over seeds, with Student's t."""
+    sides = [_by_seed(statistics, row.label) for statistics in (strongest, general)]
+    seeds = sorted(set(sides[0]) & set(sides[1]))
+    if len(seeds) < 2:
+        return None
+    return value(t_interval([sides[0][seed] - sides[1][seed] for seed in seeds]))
+
+
+def _by_seed(statistics: LeakStatistics, label: str) -> dict[int, float]:
+    """Return seed -> mean AUC over targets of the attack that the other seeds pick."""
+    worst = statistics.worst_cases.of(label).worst
+    if worst is None:
+        return {}
+    aucs: dict[int, list[float]] = {}
+    for part in statistics.leaks.parts:
+        attack, sign = worst.picks.get(part.fold, ("", 1))
+        entry = part.entries.get((label, attack))
+        if entry is not None:
+            aucs.setdefault(part.fold, []).append(0.5 + sign * (entry.auc - 0.5))
+    return {seed: float(np.mean(values)) for seed, values in aucs.items()}
+
+
+def _found(
+    general: LeakStatistics,
+    scores: Calibrated,
+    which: Literal["all", "tenth"],
+    row: DefenseRow,
+) -> Content:
+    worst = general.worst_cases.of(row.label).worst
+    by_attack = found_by(scores, row.label, worst.attack) if worst else None
+    if by_attack is None:
+        return None
+    share = by_attack.tenth if which == "tenth" else float(by_attack.shares.mean())
+    return Value(mean=100 * share)
+
+
+def _epsilon(scores: Calibrated, row: DefenseRow) -> Content:
+    bound = epsilon_bound(scores, row.label)
+    if bound is None:
+        return None
+    return sentence(f"{bound.epsilon:.2f} of {bound.limit:.2f} ({{}})", bound.attack)

@@ -1,0 +1,119 @@
+"""Lower bounds on epsilon: null tests, Gaussian mechanisms, another library's numbers, limits."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+
+from fedbench.leaderboard.statistics.epsilon import (
+    Bonferroni,
+    Explicit,
+    Guesses,
+    Split,
+    approximate_dp,
+    clopper_pearson,
+    epsilon_of_gaussian,
+    gaussian_dp,
+    guesses_of,
+)
+
+SIZES = (20, 50, 100)
+CHOICES = [Explicit(60), Bonferroni(SIZES), Split(SIZES, chosen_on=100)]
+
+
+def gaussian(guesses, level, delta):
+    return epsilon_of_gaussian(gaussian_dp(guesses, level), delta)
+
+
+BOUNDS = [
+    lambda guesses, level: approximate_dp(guesses, 1e-5, level),
+    partial(gaussian, delta=1e-5),
+]
+
+
+# (m, r, v, delta): bounds of jax-privacy 2.0.0's `auditing`, for (epsilon, delta) and for GDP
+@pytest.mark.parametrize(
+    "m, r, v, delta, dp, gdp",
+    [
+        (100, 100, 80, 0, 0.958392, None),
+        (200, 200, 120, 0, 0.159070, None),
+        (1000, 200, 180, 1e-5, 1.796285, 2.901243),
+        (1000, 1000, 640, 1e-5, 0.464961, 0.889884),
+        (5000, 1000, 900, 1e-6, 2.020940, 3.395592),
+    ],
+)
+def test_the_bounds_are_those_of_another_library(m, r, v, delta, dp, gdp):
+    guesses = Guesses(m, r, v)
+    assert approximate_dp(guesses, delta) == pytest.approx(dp, abs=2e-5)
+    if gdp is not None:
+        assert gaussian(guesses, 0.05, delta) == pytest.approx(gdp, abs=2e-5)
+
+
+def test_a_bound_refutes_what_is_below_it_by_the_plain_sum_of_the_theorem():
+    m, r, v, delta = 300, 120, 100, 1e-4
+
+    def probability(epsilon):
+        q = np.exp(epsilon) / (1 + np.exp(epsilon))
+        weights = [binom.pmf(k, r, q) for k in range(r + 1)]
+        near = [sum(weights[max(v - i, 0) : v]) / i for i in range(1, v + 1)]
+        return sum(weights[v:]) + 2 * m * delta * max(near)
+
+    bound = approximate_dp(Guesses(m, r, v), delta)
+    assert probability(bound) <= 0.05 < probability(bound + 1e-4)
+
+
+def test_perfect_guesses_show_what_the_design_allows():
+    shown = [approximate_dp(Guesses(m, m, m)) for m in (100, 200, 1000)]
+    assert shown == pytest.approx([3.49, 4.19, 5.81], abs=0.01)
+    shown = [clopper_pearson(n, n, 0, n) for n in (16, 64, 200)]
+    assert shown == pytest.approx([1.35, 2.82, 3.98], abs=0.01)
+    assert clopper_pearson(0, 16, 16, 16) == clopper_pearson(8, 16, 8, 16) == 0
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize("choice", CHOICES)
+def test_null_scores_show_nothing_in_all_but_a_twentieth_of_audits(choice, bound):
+    rng = np.random.default_rng(7)
+    audits = [(rng.normal(size=200), rng.random(200) < 0.5) for _ in range(400)]
+    shown = sum(choice.bound(scores, member, bound) > 0 for scores, member in audits)
+    assert binom.sf(shown - 1, 400, 0.05) > 0.001
+
+
+def test_decisions_at_chance_show_nothing_in_all_but_a_twentieth_of_audits():
+    rng = np.random.default_rng(7)
+    decisions = rng.binomial(20, 0.5, size=(400, 2))
+    shown = sum(clopper_pearson(hits, 20, alarms, 20) > 0 for hits, alarms in decisions.tolist())
+    assert binom.sf(shown - 1, 400, 0.05) > 0.001
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_a_gaussian_mechanism_is_bounded_below_its_epsilon_and_shown_to_leak(bound):
+    rng, mu = np.random.default_rng(7), 1.5
+    truth, above, bounds = epsilon_of_gaussian(mu, 1e-5), 0, []
+    for _ in range(100):
+        member = rng.random(2000) < 0.5
+        bounds.append(
+            Bonferroni((50, 200)).bound(mu * member + rng.normal(size=2000), member, bound)
+        )
+        above += bounds[-1] > truth
+    assert binom.sf(above - 1, 100, 0.05) > 0.001
+    assert np.median(bounds) > truth / 5
+
+
+def test_the_epsilon_of_a_gaussian_mechanism_satisfies_its_definition():
+    for mu in (0.1, 1.0, 4.0):
+        epsilon = epsilon_of_gaussian(mu, 1e-5)
+        tpr, fpr = (norm.sf(epsilon / mu + half) for half in (-mu / 2, mu / 2))
+        assert tpr - np.exp(epsilon) * fpr == pytest.approx(1e-5, rel=0.01)
+    assert epsilon_of_gaussian(0.0, 1e-5) == 0
+
+
+def test_the_highest_are_guessed_as_members_and_the_lowest_as_outsiders():
+    scores = np.array([0.9, 0.1, 0.8, 0.3, 0.5])
+    member = np.array([True, False, False, True, True])
+    assert guesses_of(scores, member, 3) == Guesses(canaries=5, guessed=3, right=2)
+    assert guesses_of(scores, member, 0) == Guesses(canaries=5, guessed=0, right=0)
+    assert approximate_dp(Guesses(5, 0, 0), 1e-5) == gaussian_dp(Guesses(5, 0, 0)) == 0
