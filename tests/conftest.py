@@ -21,7 +21,7 @@ settings.load_profile("fedbench")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Switch pytest-benchmark off where tests run side by side; it would warn that it is."""
-    if config.getoption("numprocesses", None):
+    if config.getoption("numprocesses", None) or "PYTEST_XDIST_WORKER" in os.environ:
         config.option.benchmark_disable = True
 
 
