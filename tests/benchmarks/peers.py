@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -22,8 +23,6 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-
-SHAPE, CLASSES = (3, 32, 32), 10
 
 
 def blazefl_network():
@@ -42,7 +41,7 @@ def blazefl_network():
         nn.ReLU(),
         nn.Linear(120, 84),
         nn.ReLU(),
-        nn.Linear(84, CLASSES),
+        nn.Linear(84, 10),
     )
 
 
@@ -61,16 +60,30 @@ def pfl_network():
         nn.Linear(64 * 14 * 14, 128),
         nn.ReLU(),
         nn.Dropout(0.5),
-        nn.Linear(128, CLASSES),
+        nn.Linear(128, 10),
     )
 
 
-NETWORKS = {"blazefl": blazefl_network, "pfl": pfl_network}
+def resnet18():
+    """fedbench's ResNet18 with 100 classes, of FedMIA's recipe."""
+    from fedbench.core.models.residual import ResNet18
+
+    return ResNet18().build((3, 32, 32), 100)
+
+
+def mlp():
+    """The main suite's network for digits."""
+    from fedbench.core.models.sequential import MLP
+
+    return MLP(hidden=(256, 128)).build((1, 8, 8), 10)
+
+
+NETWORKS = {"blazefl": blazefl_network, "pfl": pfl_network, "resnet18": resnet18, "mlp": mlp}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A federation on random images of CIFAR-10's shape, trained by SGD without momentum.
+    """A federation on random images, of CIFAR-10's shape, trained by SGD without momentum.
 
     The defaults are BlazeFL's benchmark; its learning rate and batches too.
     """
@@ -82,6 +95,8 @@ class Workload:
     batch: int = 50
     epochs: int = 5
     lr: float = 0.1
+    shape: tuple[int, ...] = (3, 32, 32)
+    classes: int = 10
     device: str = "cpu"
     cores: int = 1
     """worker processes, of a framework that has some"""
@@ -111,8 +126,8 @@ PFL = Workload("pfl", clients=1000, cohort=50, samples=50, batch=10, epochs=1)
 def data_of(workload, client):
     """(x, y) of a client, from its number."""
     g = torch.Generator().manual_seed(client)
-    x = torch.rand(workload.samples, *SHAPE, generator=g)
-    y = torch.randint(0, CLASSES, (workload.samples,), generator=g)
+    x = torch.rand(workload.samples, *workload.shape, generator=g)
+    y = torch.randint(0, workload.classes, (workload.samples,), generator=g)
     return x.to(workload.device), y.to(workload.device)
 
 
@@ -156,6 +171,7 @@ def training(workload, rounds=100_000, module=None, optimizer=None, **settings):
         module or workload.module(),
         [MemberData(*data_of(workload, client)) for client in range(workload.clients)],
         rounds,
+        classes=workload.classes,
         device=workload.device,
         batch_size=workload.batch,
         local_epochs=workload.epochs,
@@ -340,6 +356,13 @@ POOLS = {"flower", "blazefl"}
 """those with worker processes of their own"""
 
 
+def peak_gib(device):
+    """GiB that torch reserved on the device at most; of a CPU, that this process had."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_reserved(device) / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
 # --- processes ------------------------------------------------------------------------------------
 
 
@@ -352,12 +375,12 @@ def serve(name, workload):
         print(json.dumps(message), file=channel, flush=True)
 
     def turns():
-        answer(ready=True)
+        answer(ready=0.0)
         for _ in sys.stdin:
             yield
             if workload.device.startswith("cuda"):
                 torch.cuda.synchronize()
-            answer(done=True)
+            answer(done=peak_gib(workload.device))
 
     torch.set_num_threads(1)
     try:
@@ -390,6 +413,8 @@ class Peer:
             )
             for _ in range(copies)
         ]
+        self.peak_gib = 0.0
+        """memory of the largest process"""
         self.failed = self._answers("ready")
 
     def _answers(self, wanted):
@@ -399,6 +424,7 @@ class Peer:
             message = json.loads(line) if line else {"failed": "its process ended"}
             if wanted not in message:
                 return message["failed"]
+            self.peak_gib = max(self.peak_gib, message[wanted])
         return None
 
     def round(self):
@@ -469,4 +495,5 @@ def started(stack, workload, pythons=None):
 if __name__ == "__main__":
     import peers  # workers of frameworks find its functions by this name
 
-    peers.serve(sys.argv[1], peers.Workload(**json.loads(sys.argv[2])))
+    fields = json.loads(sys.argv[2])
+    peers.serve(sys.argv[1], peers.Workload(**fields | {"shape": tuple(fields["shape"])}))
