@@ -68,11 +68,16 @@ def federations(workload, turns, pythons=None, enough=lambda: False):
         for turn in range(turns + 1):  # the first one warms up
             if turn > 1 and enough():
                 break
-            for name, peer in peers.items():
-                wall, cpu = peer.round()
+            for name in list(rates):
+                try:
+                    wall, cpu = peers[name].round()
+                except RuntimeError as error:
+                    reasons[name] = str(error)
+                    del rates[name]
+                    continue
                 if turn:
-                    rates[name]["wall"].append(peer.steps / wall)
-                    rates[name]["cpu"].append(peer.steps / max(cpu, 0.01))
+                    rates[name]["wall"].append(peers[name].steps / wall)
+                    rates[name]["cpu"].append(peers[name].steps / max(cpu, 0.01))
     rest = [name for name in rates if name != "ours"]
     return {
         "workload": vars(workload) | {"steps": workload.steps},
@@ -92,7 +97,7 @@ def ratios(ours, peer):
     return {clock: summary(quotients(ours[clock], peer[clock])) for clock in ours}
 
 
-def audit(workload, turns, candidates=CANDIDATES, by_hand=20, enough=lambda: False, **training_of):
+def audit(workload, turns, candidates=CANDIDATES, by_hand=20, enough=lambda: False):
     """Audited rounds and plain ones of one training in turn, and FedMIA's procedure by hand on the
     first candidates.
 
@@ -102,15 +107,15 @@ def audit(workload, turns, candidates=CANDIDATES, by_hand=20, enough=lambda: Fal
         candidates: half of them members of the targets.
         by_hand: candidates of FedMIA's procedure, which takes as long for each.
         enough: whether to stop before.
-        training_of: more arguments of the training.
 
     Returns:
         dict: medians and ranges of the ratios, and the largest difference of the gradient products
         from those by hand, over their largest.
     """
-    federation = training(workload, 2 * turns + 2, **training_of)
+    federation = training(workload, 2 * turns + 2)
     flat, now = federation.setup.flat, clock_of(workload.device)
     x, y = candidates_of(workload, candidates)
+    by_hand = min(by_hand, candidates)
     recorder = Recorder(
         flat,
         x,

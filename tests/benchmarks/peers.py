@@ -232,6 +232,13 @@ def flower(workload, turns):
             next(turns)  # StopIteration ends the simulation
             return super().configure_train(*args)
 
+        def aggregate_train(self, number, replies):
+            replies = list(replies)
+            errors = [reply.error.reason for reply in replies if reply.has_error()]
+            if errors or len(replies) < workload.cohort:
+                raise RuntimeError(f"{len(replies)} replies, errors: {errors[:1]}")
+            return super().aggregate_train(number, replies)
+
     server, client = ServerApp(), ClientApp()
     client.train()(partial(flower_client, workload))
 
