@@ -216,6 +216,9 @@ def main():
         metavar="NAME=PYTHON",
         help="the interpreter of a framework: flower=ENV/bin/python",
     )
+    parser.add_argument(
+        "--only", choices=("federations", "audit"), action="append", help="the other part stays"
+    )
     args = parser.parse_args()
     workload = WORKLOADS[args.workload]
     workload = replace(
@@ -227,14 +230,20 @@ def main():
         device=args.device,
     )
     torch.set_num_threads(1)
-    document = {"command": shlex.join(sys.argv), "machine": machine(args.device)}
     pythons = dict(pair.split("=", 1) for pair in args.python)
-    document["federations"] = federations(workload, args.turns, pythons)
-    args.output.write_text(json.dumps(document, indent=1) + "\n")
-    document["audit"] = audit(workload, args.turns, args.candidates)
-    document["goals"] = goals(document)
-    args.output.write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document["goals"], indent=1))
+    parts = {
+        "federations": lambda: federations(workload, args.turns, pythons),
+        "audit": lambda: audit(workload, args.turns, args.candidates),
+    }
+    document = json.loads(args.output.read_text()) if args.output.exists() else {}
+    for name in args.only or parts:
+        about = {"command": shlex.join(sys.argv), "machine": machine(args.device)}
+        document[name] = about | parts[name]()
+        args.output.write_text(json.dumps(document, indent=1) + "\n")
+    if document.keys() >= parts.keys():
+        document["goals"] = goals(document)
+        args.output.write_text(json.dumps(document, indent=1) + "\n")
+        print(json.dumps(document["goals"], indent=1))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,15 @@ def write(args, section, values):
 def steps(args, left):
     """Cost of a step by network and precision."""
     import torch
-    from gpu_steps import CASES, PRECISIONS, Steps, configurations, measured, tiny
+    from gpu_steps import (
+        CASES,
+        PRECISIONS,
+        Steps,
+        configurations,
+        measured,
+        tiny,
+        variants_of,
+    )
 
     on_gpu, results = args.device.startswith("cuda"), {}
     for case, precision in configurations():
@@ -59,7 +67,8 @@ def steps(args, left):
             torch.cuda.reset_peak_memory_stats(args.device)
         workload = replace(CASES[case], device=args.device)
         work = Steps(tiny(workload) if args.tiny else workload, **PRECISIONS[precision])
-        results[name] = measured(work, 1 if args.tiny else 5, lambda: left() < 0)
+        turns = 1 if args.tiny else 5
+        results[name] = measured(work, variants_of(name), turns, lambda: left() < 0)
         write(args, "steps", results)
     write(args, "steps", results)
 
@@ -84,15 +93,21 @@ def audit(args, left):
     from audit1 import audit as measured
     from peers import Workload
 
+    from fedbench.core.numerics.wrappers import matmuls
+
     blazefl = Workload(device=args.device)
     fedmia = Workload("resnet18", 10, 10, 500, 100, 1, 0.01, classes=100, device=args.device)
-    cases, results = {"blazefl": (blazefl, 2000), "fedmia": (fedmia, 1500)}, {}
-    for name, (workload, candidates) in cases.items():
+    cases = {"blazefl": (blazefl, 2000, "fp32"), "fedmia": (fedmia, 1500, "fp32")}
+    if args.device.startswith("cuda"):
+        cases["fedmia, signals in tf32"] = (fedmia, 1500, "tf32")
+    results = {}
+    for name, (workload, candidates, precision) in cases.items():
         if args.tiny:
             workload, candidates = replace(workload, clients=2, cohort=2, samples=10, epochs=1), 16
-        results[name] = measured(
-            workload, 1 if args.tiny else 5, candidates, enough=lambda: left() < 0
-        )
+        with matmuls(precision):
+            results[name] = measured(
+                workload, 1 if args.tiny else 5, candidates, enough=lambda: left() < 0
+            )
         write(args, "audit", results)
 
 

@@ -30,11 +30,17 @@ PRECISIONS = {
 }
 VARIANTS = {
     "ours": {},
-    "ours, autograd": {"backend": "autograd"},
+    "ours, stacked": {"backend": "stacked"},
     "ours, recorded": {"backend": "recorded"},
-    "ours, compiled": {"compile": True},
 }
-"""settings of a federation; of an earlier fedbench some are not available"""
+"""settings of a federation; in an earlier fedbench some are not available"""
+COMPILED = {"resnet18 bf16", "cnn fp32"}
+"""with a variant that torch compiles, which takes a minute"""
+
+
+def variants_of(name):
+    """Our variants for a configuration."""
+    return VARIANTS | ({"ours, compiled": {"compile": True}} if name in COMPILED else {})
 
 
 def tiny(case):
@@ -126,12 +132,12 @@ def flops_of(steps):
     return counter.get_total_flops() * steps.workload.batch / 2
 
 
-def measured(steps, turns, enough):
+def measured(steps, variants, turns, enough):
     """Steps a second of ours, by settings, and of bare loops, in turn; their ratios, TFLOP/s, equal
     bits of two trainings, peak memory, and the profile of a round of each of ours.
     """
     trainings, absent = {}, {}
-    for name, settings in VARIANTS.items():
+    for name, settings in variants.items():
         try:
             trainings[name] = steps.training(**settings)
         except ValidationError as error:

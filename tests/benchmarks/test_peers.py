@@ -15,10 +15,11 @@ from torch.nn.functional import cross_entropy
 
 from fedbench.core.numerics.rng import key_for
 
+PUBLISHED = {name: NETWORKS[name] for name in ("blazefl", "pfl")}
 SMALL = Workload(clients=3, cohort=2, samples=12, batch=5, epochs=2)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", PUBLISHED)
 def test_a_clients_update_is_that_of_steps_by_hand(network):
     """In the order of its batches and with its dropout."""
     workload = Workload(network, clients=2, cohort=2, samples=12, batch=5, epochs=1)
@@ -61,7 +62,7 @@ def test_workloads_are_the_published_ones():
     """
     assert Workload().steps == 5_000
     assert 1_500 * PFL.steps == 375_000
-    sizes = {name: sum(p.numel() for p in net().parameters()) for name, net in NETWORKS.items()}
+    sizes = {name: sum(p.numel() for p in net().parameters()) for name, net in PUBLISHED.items()}
     assert sizes == {"blazefl": 62_006, "pfl": 1_626_442}
 
 
