@@ -19,6 +19,12 @@ settings.register_profile("fedbench", deadline=None)
 settings.load_profile("fedbench")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Switch pytest-benchmark off where tests run side by side; it would warn that it is."""
+    if config.getoption("numprocesses", None) or "PYTEST_XDIST_WORKER" in os.environ:
+        config.option.benchmark_disable = True
+
+
 @pytest.fixture(autouse=True, scope="session")
 def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What the tests remember of plugins is not what the user's commands do; the data stay where

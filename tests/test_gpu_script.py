@@ -17,11 +17,26 @@ SCRIPT = Path(__file__).parent / "benchmarks" / "gpu.py"
 
 
 def test_every_section_is_measured_at_toy_size(tmp_path):
-    words = ["--output", str(tmp_path), "--device", "cpu", "--tiny", "--budget", "3000"]
+    output = tmp_path / "gpu.json"
+    words = [str(output), "--device", "cpu", "--tiny", "--budget", "3000"]
     ended = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
-    assert {(section["device"], section["tiny"]) for section in found.values()} == {("cpu", True)}
-    assert all(one["ratios"]["ours / bare"] for one in found["steps"]["configurations"].values())
-    (one,) = found["toys"]["suites"].values()
-    assert one == {"ended": [0, 0, 0], "cells": 1, "bit_equal": True, "auc_apart": 0.0}
+    document = json.loads(output.read_text())
+    assert document["tiny"] and document["machine"]["device"] == "cpu"
+    for name, measured in document["steps"].items():
+        if "tf32" in name:
+            assert measured.startswith("not available")
+        else:
+            assert measured["equal_bits"]
+            assert measured["ratios"]["ours / bare, our settings"]["n"] == 1
+            assert measured["profiles"]["ours"]["operations"] > 0
+    for workload in document["peers"].values():
+        assert workload["ratios"]["ours / bare"]["wall"]["n"] == 1
+        assert workload["steps_per_s"].keys() | workload["skipped"].keys() == {
+            *("ours", "bare", "pfl", "flower", "blazefl")
+        }
+    for audit in document["audit"].values():
+        assert audit["largest relative difference"] < 1e-3
+    assert [*document["side_by_side"]] == ["1", "2"]
+    (toy,) = document["toys"]["suites"].values()
+    assert toy == {"ended": [0, 0, 0], "cells": 1, "bit_equal": True, "auc_apart": 0.0}

@@ -1,7 +1,5 @@
-"""Two local workers beside one, and one Ray node beside local workers, on the same runs. Reported,
-not asserted.
+"""Two local workers beside one, and one Ray node beside local workers, on the same runs.
 
-    pytest -m benchmark -s tests/benchmarks/test_bench_executors.py
     FEDBENCH_RUNS=8 FEDBENCH_ROUNDS=600 FEDBENCH_REPEATS=2 pytest ...     fewer and longer runs
 
 Each figure is a ratio of wall times of whole commands, taken in turn: planning and the board are in
@@ -15,13 +13,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
+from itertools import count
 
 import pytest
 from running import changed, fingerprint
-from workloads import ratio
 
-pytestmark = pytest.mark.benchmark
+pytestmark = pytest.mark.benchmark(group="executors")
 
 RUNS, ROUNDS, REPEATS = (
     int(os.environ.get(f"FEDBENCH_{name}", n))
@@ -49,43 +46,32 @@ def path(tmp_path_factory):
     )
 
 
-def seconds(path, results, *words):
-    began = time.perf_counter()
-    call = [
-        sys.executable,
-        "-m",
-        "fedbench.core.cli.main",
-        "run",
-        path,
-        "--results",
-        results,
-        "--no-plots",
-        *words,
-    ]
-    done = subprocess.run(call, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return time.perf_counter() - began
+@pytest.fixture
+def command(path, tmp_path):
+    """A way to run the suite into a folder of its own; all folders have the same records."""
+    number, fingerprints = count(), []
+
+    def way(*options):
+        results = tmp_path / str(next(number))
+        words = ["run", path, "--results", results, "--no-plots", *options]
+        call = [sys.executable, "-m", "fedbench.core.cli.main", *words]
+        done = subprocess.run(call, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        fingerprints.append(fingerprint(results))
+
+    yield way
+    assert all(one == fingerprints[0] for one in fingerprints)
 
 
-def compare(what, path, folder, one, other, between=lambda: None):
-    """Time of ``one`` over time of ``other``, in turn; their records are the same."""
-    taken = []
-    for i in range(REPEATS):
-        first = seconds(path, folder / f"{i}-one", *one)
-        between()
-        taken.append((first, seconds(path, folder / f"{i}-other", *other)))
-        assert fingerprint(folder / f"{i}-one") == fingerprint(folder / f"{i}-other")
-    print(
-        f"\n{what}, wall time: {ratio(*zip(*taken, strict=True))}, {RUNS} runs of {ROUNDS} rounds "
-        "each"
-    )
+def test_two_local_workers(beside, command):
+    ways = {
+        "one worker": lambda: command("--workers", "1"),
+        "two workers": lambda: command("--workers", "2"),
+    }
+    beside(ways, REPEATS)
 
 
-def test_two_local_workers_beside_one(path, tmp_path):
-    compare("one local worker / two", path, tmp_path, ("--workers", "1"), ("--workers", "2"))
-
-
-def test_one_ray_node_beside_local(path, tmp_path, monkeypatch):
+def test_one_ray_node(beside, command, tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedbench-privacy[ray]'")
     from ray_nodes import AUTHENTICATION, Node
 
@@ -93,19 +79,13 @@ def test_one_ray_node_beside_local(path, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     node = Node("bench", tmp_path, cpus=2)
 
-    def forget():
-        """What one repetition trained would spare the next its training."""
+    def local():
+        command("--workers", "2")
+        # what one repetition trained would spare the next its training
         shutil.rmtree(tmp_path / "cache-bench" / "fedbench" / "trainings", ignore_errors=True)
 
     ray = ("--executor", "ray", "--ray-address", node.address)
     try:
-        compare(
-            "two local workers / one Ray node with two cores",
-            path,
-            tmp_path,
-            ("--workers", "2"),
-            ray,
-            forget,
-        )
+        beside({"two local workers": local, "a node of two cores": lambda: command(*ray)}, REPEATS)
     finally:
         node.end()

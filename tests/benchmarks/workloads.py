@@ -119,6 +119,32 @@ def optimiser(module, of):
     return torch.optim.SGD(module.parameters(), momentum=of.momentum, **more)
 
 
+def one_pass_a_sample_and_client(module, x, y, updates):
+    """[K, n] <g_i, u_k>, as FedMIA's released code computes it: for every client, a Python loop
+    with one backward pass a sample.
+    """
+    products = torch.empty(len(updates), len(x), device=x.device)
+    parameters = list(module.parameters())
+    for k, update in enumerate(updates):
+        for i in range(len(x)):
+            loss = cross_entropy(module(x[i : i + 1]), y[i : i + 1])
+            gradients = torch.autograd.grad(loss, parameters)
+            products[k, i] = torch.cat([g.reshape(-1) for g in gradients]) @ update
+    return products
+
+
+def clock_of(device):
+    """Return a clock that waits until what was handed to the device is done."""
+    device = torch.device(device)
+
+    def now():
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return now
+
+
 def in_turn(ways, n, times=1, clock=time.perf_counter, enough=lambda: False):
     """name -> n durations, fewer where it is enough: all ways in each turn, so that a drift of the
     machine's speed meets all. A first turn warms up.
@@ -135,7 +161,17 @@ def in_turn(ways, n, times=1, clock=time.perf_counter, enough=lambda: False):
     return {name: of[1:] for name, of in found.items()}
 
 
-def ratio(slow, fast):
-    """Median, smallest and largest ratio of a turn."""
-    found = sorted(a / b for a, b in zip(slow, fast, strict=True))
-    return f"{statistics.median(found):.2f} ({found[0]:.2f}-{found[-1]:.2f}, n {len(found)})"
+def quotients(slow, fast):
+    """Ratio of each turn."""
+    return [a / b for a, b in zip(slow, fast, strict=True)]
+
+
+def summary(values):
+    """Median, smallest and largest of some ratios or rates, and their number."""
+    median = statistics.median(values)
+    return {"median": median, "low": min(values), "high": max(values), "n": len(values)}
+
+
+def shown(of):
+    """A summary as text."""
+    return f"{of['median']:.3g} ({of['low']:.3g}-{of['high']:.3g}, n {of['n']})"
