@@ -83,7 +83,7 @@ class Calibrated(SectionScores):
         """Target, row and attack -> its scores over seeds. Raises UserError where two records of a
         target differ in candidates.
         """
-        pools = {}
+        pools: dict[tuple[int, Key], Pool] = {}
         for row in self._measured.rows:
             scores = SectionScores([row], self._measured.units)
             by_key: dict[tuple[int, Key], dict[int, Candidates]] = {}
@@ -101,7 +101,7 @@ class Calibrated(SectionScores):
     @cached_property
     def _ratios(self) -> dict[tuple[int, Key], tuple[Pool, ndarray]]:
         """Target, row and calibrated attack -> its pool and [F, m] scores."""
-        ratios = {}
+        ratios: dict[tuple[int, Key], tuple[Pool, ndarray]] = {}
         by_row: dict[tuple[int, str], list[Pool]] = {}
         for (target, (label, attack)), pool in self.pools.items():
             by_row.setdefault((target, label), []).append(pool)
@@ -115,7 +115,9 @@ class Calibrated(SectionScores):
             ratios[target, (label, TOGETHER)] = same[0], together
         return ratios
 
-    def candidates(self, seed: int, targets: Sequence[int]) -> dict[int, Mapping[Key, Candidates]]:
+    def candidates(
+        self, seed: int, targets: Sequence[int]
+    ) -> Mapping[int, Mapping[Key, Candidates]]:
         """Return target -> row and calibrated attack -> scored candidates of the pool."""
         by_target: dict[int, dict[Key, Candidates]] = {}
         for (target, key), (pool, ratios) in self._ratios.items():
@@ -126,7 +128,7 @@ class Calibrated(SectionScores):
                 in_mix = np.ones(len(kind), bool)
                 scored = Candidates(ratios[f], kind, pool.ids, in_mix, pool.canary)
                 by_target.setdefault(target, {})[key] = scored
-        return dict(by_target)
+        return by_target
 
 
 def methods_of(attack: str) -> dict[str, Method]:

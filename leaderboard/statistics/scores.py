@@ -134,7 +134,9 @@ class SectionScores:
                 counted[key] = replace(of_population(c, self.population), ids=of_target)
             _add_parts((seed, target), counted, halves, parts)
 
-    def candidates(self, seed: int, targets: Sequence[int]) -> dict[int, Mapping[Key, Candidates]]:
+    def candidates(
+        self, seed: int, targets: Sequence[int]
+    ) -> Mapping[int, Mapping[Key, Candidates]]:
         """Return target -> row and attack -> scored candidates, of the targets with any; every file
         is opened once.
         """
