@@ -34,10 +34,12 @@ def checked(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray]:
 def counts_by_value(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndarray]:
     """Count members [m] and non-members [m] at each of the m distinct scores, ascending."""
     scores, member = checked(scores, member)
-    values, group = np.unique(scores, return_inverse=True)
-    members = np.bincount(group[member], minlength=len(values))
-    nonmembers = np.bincount(group[~member], minlength=len(values))
-    return values, members, nonmembers
+    order = np.argsort(scores)
+    ascending = scores[order]
+    last = np.flatnonzero(np.append(ascending[1:] != ascending[:-1], True))
+    upto = np.append(-1, last)
+    members = np.diff(np.cumsum(member[order])[last], prepend=0)
+    return ascending[last], members, np.diff(upto) - members
 
 
 def allowed_false_positives(n_nonmembers: int, fpr: float) -> int:
