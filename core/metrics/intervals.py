@@ -97,10 +97,11 @@ def bootstrap(
     tf01 = np.empty(n)
     with_tf01 = np.sum(~member) >= TF01_MIN_NONMEMBERS
     replicates = _Replicates(scores[member], scores[~member])
-    for columns, *counts in _resamples(member, draws or SharedDraws(0), rng, n):
-        auc[columns] = replicates.auc(*counts)
+    for columns, members, nonmembers in _resamples(member, draws or SharedDraws(0), rng, n):
+        lowest = replicates.lowest(nonmembers)
+        auc[columns] = replicates.auc(members, lowest)
         if with_tf01:
-            tf01[columns] = replicates.tf01(*counts)
+            tf01[columns] = replicates.tf01(members, lowest)
     result = BootstrapResult(auc_se=float(auc.std(ddof=1)), auc=auc)
     if not with_tf01:
         return result
@@ -120,27 +121,25 @@ class _Replicates:
         self._left = np.searchsorted(ascending, members, "left")
         self._right = np.searchsorted(ascending, members, "right")
 
-    def auc(self, members: ndarray, nonmembers: ndarray) -> ndarray:
-        """AUC [b] from counts [P, b] and [N, b]; exact, since sums of halves are."""
-        lowest = self._lowest(nonmembers)
+    def lowest(self, nonmembers: ndarray) -> ndarray:
+        """[k, b]: resampled non-members among the k lowest, k from 0, from counts [N, b]."""
+        sums = np.zeros((len(nonmembers) + 1, nonmembers.shape[1]), np.int32)
+        sums[1:] = nonmembers.take(self._order, axis=0)
+        return np.cumsum(sums, axis=0, out=sums)
+
+    def auc(self, members: ndarray, lowest: ndarray) -> ndarray:
+        """AUC [b] from counts [P, b] and :meth:`lowest`; exact, since sums of halves are."""
         below = lowest.take(self._left, axis=0)
         upto = lowest.take(self._right, axis=0)
         sums = np.einsum("mb,mb->b", members, 0.5 * (below + upto))
         return np.asarray(sums / self._pairs)
 
-    def tf01(self, members: ndarray, nonmembers: ndarray) -> ndarray:
-        """TF01 [b] in percent from counts [P, b] and [N, b]."""
-        n = len(nonmembers)
-        below = self._lowest(nonmembers).take(self._left, axis=0)
-        called = n - below <= allowed_false_positives(n, TF01_FPR)
+    def tf01(self, members: ndarray, lowest: ndarray) -> ndarray:
+        """TF01 [b] in percent from counts [P, b] and :meth:`lowest`."""
+        n = len(lowest) - 1
+        called = n - lowest.take(self._left, axis=0) <= allowed_false_positives(n, TF01_FPR)
         n_called = np.where(called, members, 0).sum(axis=0)
         return np.asarray(100 * (n_called / len(members)))
-
-    def _lowest(self, nonmembers: ndarray) -> ndarray:
-        """[k, b]: resampled non-members among the k lowest, for k from 0."""
-        lowest = np.zeros((len(nonmembers) + 1, nonmembers.shape[1]), np.int32)
-        lowest[1:] = nonmembers.take(self._order, axis=0)
-        return np.cumsum(lowest, axis=0, out=lowest)
 
 
 def _resamples(
