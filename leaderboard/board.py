@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from fedbench.core.contract.board import Block, Column, Content, Image, Value, opened
 from fedbench.core.contract.components import Report, Summary
 from fedbench.core.store.files import write_atomically
-from fedbench.leaderboard.columns import COLUMNS
+from fedbench.leaderboard.columns import COLUMNS, with_utility
 from fedbench.leaderboard.document import Source, document, one_page, source_of
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.rows import DefenseRow
@@ -22,8 +22,8 @@ from fedbench.leaderboard.tables.common import amount, plain_text
 from fedbench.leaderboard.tables.ranking import Trust, front_table
 
 _READING = (
-    "with 95 % intervals; delta-accuracy in points, against the undefended run; runtime over that "
-    "of the row with 1; all else on the board"
+    "with 95 % intervals; delta: utility minus that of the undefended run, of accuracy in points; "
+    "runtime over that of the row with 1; all else on the board"
 )
 
 
@@ -86,6 +86,8 @@ def summary(sections: Sequence[BoardSection], trust: Trust = None) -> Summary:
     headers = ["#", "defense", *(column.terminal for column in COLUMNS if column.terminal)]
     headers.insert(3, "by")  # the attack has a column of its own
     headers += ["trust"] if trust else []
+    if any(with_utility("accuracy", section.utility) != "accuracy" for section in sections):
+        headers[headers.index("delta-acc")] = "delta"  # of each section's utility
     rows: list[list[str]] = []
     headings: list[str] = []
     for section in sections:

@@ -18,6 +18,7 @@ from fedbench.core import EVERY_TASK, MemberData, UserError
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.per_sample import per_sample_gradients
 from fedbench.core.process.ask import ask
+from fedbench.core.run import pretraining
 from fedbench.core.signals.builtin import Loss
 from fedbench.core.signals.probes import SignalCall
 from fedbench.core.store.reading import load_records
@@ -124,6 +125,27 @@ def test_pretraining_has_the_same_bits_in_two_processes_and_every_class_starts_f
     assert not any(torch.equal(a, b) for a, b in pairs)
 
 
+def test_a_pretrained_network_comes_from_the_cache_unless_its_file_is_damaged(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(pretraining, "_path", lambda job, key: tmp_path / "pretrained.npz")
+
+    def bits():
+        module, x, y = fresh(hidden=12)
+        public = SimpleNamespace(public_x=x.numpy(), public_y=y.numpy())
+        pretraining.pretrain(None, MLPDenoiser(hidden=12, steps=5), module, public, key=7)
+        return module.state_dict(), [p.requires_grad for p in module.parameters()], torch.rand(2)
+
+    trained = bits()
+    (tmp_path / "pretrained.npz").write_bytes(b"damaged")
+    again = bits()
+    monkeypatch.setattr(MLPDenoiser, "_batches", None)  # a second pretraining would fail
+    cached = bits()
+    assert trained[1] == again[1] == cached[1] == [True] + [False] * (len(trained[1]) - 1)
+    assert_close([again[0], again[2]], [trained[0], trained[2]], rtol=0, atol=0)
+    assert_close([cached[0], cached[2]], [trained[0], trained[2]], rtol=0, atol=0)
+
+
 def test_clients_upload_embeddings_alone_the_same_with_both_backends():
     ends = []
     for backend in ("stacked", "autograd"):
@@ -168,7 +190,8 @@ def test_a_run_is_attacked_skips_what_needs_logits_and_has_images_of_its_samples
         analyses=["generated-images"],
         coalitions=["uniform"],
     )
-    invoke(path, "--results", tmp_path / "r", status=0)
+    output = invoke(path, "--results", tmp_path / "r", status=0)
+    assert "delta" in output.split() and "delta-acc" not in output
     records = {
         (r.record.defense.label, r.record.attack.label): r for r in load_records(tmp_path / "r")
     }

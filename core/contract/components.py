@@ -162,7 +162,8 @@ class Model(Configured):
         """Train a fresh ``module``, on its device, on the public part of ``data`` before round 1.
 
         By default nothing is trained. The engine seeds torch's generator before ``build``, so draws
-        from it are reproducible.
+        from it are reproducible. Parameters, buffers and which parameters are trained are cached
+        for other runs of the setting and seed; nothing else that it changes is.
         """
 
 

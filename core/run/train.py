@@ -43,6 +43,7 @@ from fedbench.core.run.needs import (
     needed_rows,
     require_use,
 )
+from fedbench.core.run.pretraining import pretrain
 from fedbench.core.run.process import log_failure
 from fedbench.core.run.scene import (
     Parts,
@@ -327,7 +328,7 @@ def fresh_models(
         torch.random.default_generator.manual_seed(key)
         with at_work(f"model {job.model}"):
             module = builder.build(data.input_shape, data.n_classes).to(device)
-            builder.pretrain(module, data)
+            pretrain(job, builder, module, data, key)
         module = in_training_form(module, config.precision, config.memory_format)
         return FlatModel(wrap(module, data), device, data.task)
 

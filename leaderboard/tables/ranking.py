@@ -71,11 +71,11 @@ READING = Note(
         "overlap are no tie:\n"
         "the full ranking names the rows that the paired tests do not distinguish. `±` and "
         "brackets are 95 %.\n"
-        "Accuracy is the mean over the last three audited rounds, against the undefended run of "
-        "the same seed; runtime is over\n"
-        "plain training, as each table says. Floors are rows for comparison, not defenses. On "
-        "another type of CPU ranks may move\n"
-        "by a place."
+        "Utility (accuracy, unless a table names another) is the mean over the last three audited "
+        "rounds, its delta against\n"
+        "the undefended run of the same seed; runtime is over plain training, as each table says. "
+        "Floors are rows for comparison,\n"
+        "not defenses. On another type of CPU ranks may move by a place."
     )
 )
 
