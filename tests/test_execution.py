@@ -124,16 +124,17 @@ class Vanishes(Attack):
 
 def test_own_attacks_share_a_fork_answer_as_alone_and_a_crash_costs_one_cell(finished, jobs):
     job = replace(jobs[0], results=str(finished))
-    events = []
-    run, _ = trained(job, lambda *event: None)
+    reports = []
+    run, _ = trained(job, lambda *report: None)
     first, last = job.cells
     crash = replace(first, attack=use(Vanishes), key="crash")
-    found = answers_of([first, crash, last], run, lambda *event: events.append(event))
-    assert events == [("judging", cell.key) for cell in (first, crash, last)]
+    found = answers_of([first, crash, last], run, lambda *report: reports.append(report))
+    judging = [key for kind, key in reports if kind == "judging"]
+    assert judging == [first.key, "crash", last.key]
     assert found["crash"].outcome == "failed"
     assert "attack 'Vanishes' (tests 0): it ended the process with status 4" in str(found["crash"])
     for cell in (first, last):
-        alone = answers_of([cell], run, lambda *event: None)
+        alone = answers_of([cell], run, lambda *report: None)
         np.testing.assert_array_equal(found[cell.key].scores, alone[cell.key].scores)
 
 
