@@ -327,6 +327,13 @@ def test_a_cells_key_is_the_hash_of_its_runs_key_and_what_it_adds():
     assert keys_of(made_of) == (job.run_key, key_of(alone))
 
 
+def test_a_field_that_earlier_records_lack_enters_the_key_only_where_it_is_set():
+    setting = identity(JOB)["setting"]
+    assert "compile" not in setting["federation"] and "precision" not in setting["audit"]
+    compiled = put(JOB, "setting.federation.compile", lambda _: True)
+    assert identity(compiled)["setting"]["federation"]["compile"] is True
+
+
 def test_a_job_is_the_same_in_another_process(tmp_path):
     job = planned(tmp_path, targets=[0, 3])
     there = job_of(job_json(job))

@@ -142,7 +142,8 @@ def executor_of(name: str, workers: int | None, address: str | None) -> Executor
     from fedbench.core.run.executor import make_executor
 
     if name == LOCAL:
-        return make_executor(LOCAL, workers=workers or usable_cores())
+        most = workers or usable_cores()
+        return make_executor(LOCAL, workers=most, measured=workers is None)
     return make_executor(name, workers=workers, address=address)
 
 

@@ -67,8 +67,8 @@ RAY = "ray"
 @click.option(
     "--workers",
     type=click.IntRange(1),
-    help="Runs side by side, one thread each; same results.  [default: the cores; with ray, as "
-    "many as fit]",
+    help="Runs side by side, one thread each; same results.  [default: the cores; on GPUs up to "
+    "as many, as their memory and speed allow; with ray, as many as fit]",
 )
 @click.option(
     "--device",

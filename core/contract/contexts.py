@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 class Randomness:
     """Keyed randomness of one phase.
 
-    ``rng`` is a numpy generator for small draws, ``generator`` a torch CPU generator for tensors.
-    Draws are made on the CPU and moved, so every device sees the same numbers. ``key`` is an
-    integer seed made from (seed, purpose, round, client); ``device``: that of the run's tensors.
+    ``rng`` is a numpy generator for small draws, ``generator`` a torch CPU generator for tensors,
+    of which every device sees the same numbers. Noise of the size of the model is drawn on the
+    run's device: a GPU's numbers are its own, as the keys of its records are. ``key`` is an integer
+    seed made from (seed, purpose, round, client); ``device``: that of the run's tensors.
     """
 
     key: int
@@ -42,17 +43,28 @@ class Randomness:
 
         return torch.Generator().manual_seed(self.key & (2**63 - 1))
 
+    @cached_property
+    def device_generator(self) -> torch.Generator:
+        """torch generator of this phase on the run's device; on the CPU it is ``generator``."""
+        import torch
+
+        if self.device.type == "cpu":
+            return self.generator
+        return torch.Generator(self.device).manual_seed(self.key & (2**63 - 1))
+
     def randn(self, *shape: int) -> Tensor:
         """Standard normal float32 of ``shape`` on the run's device."""
         import torch
 
-        return torch.randn(*shape, generator=self.generator).to(self.device)
+        g = self.device_generator
+        return torch.randn(*shape, generator=g, device=g.device)
 
     def randn_like(self, like: Tensor) -> Tensor:
         """Standard normal of the shape and dtype of ``like``."""
         import torch
 
-        return torch.randn(like.shape, generator=self.generator).to(like)
+        g = self.device_generator
+        return torch.randn(like.shape, generator=g, device=g.device).to(like)
 
     def randperm(self, n: int) -> Tensor:
         """A permutation of 0..n-1, [n] int64 on the run's device."""

@@ -143,6 +143,8 @@ class Classification(Task):
                 # the type of their product, and of its gradient
                 wide = target.to(torch.promote_types(target.dtype, logs.dtype))
                 g = (wide * -weight).to(logs.dtype)
+            elif outputs.is_cuda and isinstance(weight, torch.Tensor):
+                g = one_hot_product(logs, target, -weight)
             else:
                 g = torch.zeros_like(logs).scatter_(-1, target[..., None], -weight)
             return torch._log_softmax_backward_data(g, logs, -1, outputs.dtype)
@@ -150,6 +152,13 @@ class Classification(Task):
     def predict(self, outputs: Tensor) -> Tensor:
         """Class of the largest logit."""
         return outputs.argmax(1)
+
+
+def one_hot_product(like: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """``weight`` [..., 1] at the label of each row of ``like`` [..., C], else 0. On a GPU
+    ``scatter_`` of a tensor is not deterministic, that of a number is.
+    """
+    return like.new_zeros(like.shape).scatter_(-1, target[..., None], 1) * weight
 
 
 DEFAULT_TASK = Classification()

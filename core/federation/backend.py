@@ -23,6 +23,7 @@ from fedbench.core.federation.guard import run_model
 from fedbench.core.federation.optimizer import State, make_optimizer
 from fedbench.core.federation.setup import MemberTools
 from fedbench.core.federation.turn import Turn
+from fedbench.core.numerics.chain import is_own, unfilled
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.wrappers import as_floats
 from fedbench.core.spec.federation import FederationSpec
@@ -64,6 +65,7 @@ class Backend:
         self.flat = flat
         self.clients = clients
         self.moments = moments
+        self._own = False
         self.alone = Group(self, flat.params[None], flat.grad[None])
 
     def note(self, x: Tensor) -> str:
@@ -77,23 +79,28 @@ class Backend:
 
     def examine(self, x: Tensor) -> None:
         """Note the model's present layers, before batches like ``x``: a plugin may change them."""
+        self._own = is_own(self.flat.module, self.flat.task)
 
     def mean_gradient(self, x: Tensor, target: Tensor) -> None:
         """Fill ``flat.grad`` with that of the mean loss on ``x`` [B, *input]."""
-        loss = self.flat.task.loss(self.flat.module(x), target)
-        self.flat.clear_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        with unfilled(self._own):
+            loss = self.flat.task.loss(self.flat.module(x), target)
+            self.flat.drop_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.flat.take_grad()
 
     def loss_gradient(self, request: GradientRequest) -> None:
         """Fill ``flat.grad`` with that of a defense's own loss, or of samples with a graph."""
         batch = request.batch
-        outputs = run_model(self.flat.module, batch.x, where=request.place)
+        with unfilled(self._own):
+            outputs = run_model(self.flat.module, batch.x, where=request.place)
         if request.loss is None:
             loss = self.flat.task.loss(outputs, batch.target)
         else:
             loss = request.loss(outputs)
-        self.flat.clear_grad()  # a plugin may have used, or dropped, the gradients
+        self.flat.drop_grad()  # a plugin may have used the gradients
         request.backward(loss)
+        self.flat.take_grad()
 
     def gradient(self, request: GradientRequest) -> None:
         """Fill ``flat.grad`` with the requested gradient."""
@@ -143,13 +150,23 @@ class Group:
 
     def steps(self, drawn: Sequence[list[Tensor]]) -> Iterator[dict[int, int]]:
         """The steps of an epoch, in which client i trains on ``drawn[i]``, positions in its
-        selection: for each the clients that have a batch, with its size.
+        selection: for each the clients that have a batch, with its size. A group may take steps
+        without phases by itself, and leave them out.
         """
         turn = self.turns[0]
         self.backend.examine(turn.data.x)
         for batch in batches_of(self.flat, turn, drawn[0]):
             self._batch = batch
             yield {0: len(batch.index)}
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The present step's, for :meth:`mean_gradients`."""
+        return self._batch.x, self._batch.target
+
+    def mean_gradients(self, *inputs: Tensor) -> None:
+        """Fill ``grads`` with those of each client's mean loss."""
+        self.backend.mean_gradient(*inputs)
 
     def batch(self, i: int) -> Batch:
         """Client ``i``'s batch of the present step."""
@@ -195,11 +212,10 @@ def batches_of(flat: FlatModel, turn: Turn, drawn: list[Tensor]) -> Iterator[Bat
         yield Batch(x, y, rows, soft, flags[s])
 
 
-_MODULES = {"auto": "stacked", "autograd": "backend"}
-
-
-def backend_of(config: FederationSpec) -> type[Backend]:
-    """The federation's backend; ``auto``: the fastest one."""
-    name = _MODULES.get(config.backend, config.backend)
+def backend_of(config: FederationSpec, device: torch.device) -> type[Backend]:
+    """The federation's backend; ``auto``: the fastest one on the device."""
+    fastest = "recorded" if device.type == "cuda" else "stacked"
+    modules = {"auto": fastest, "autograd": "backend"}
+    name = modules.get(config.backend, config.backend)
     backend: type[Backend] = import_module(f"fedbench.core.federation.{name}").Backend
     return backend

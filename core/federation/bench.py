@@ -34,7 +34,7 @@ class Bench:
         self.start = start
         self._batch_size = setup.config.batch_size
         self._lr = lr_at(setup.config, round)
-        self._backend = backend_of(setup.config)(setup.config, setup.flat)
+        self._backend = backend_of(setup.config, setup.device)(setup.config, setup.flat)
         self._optimizer = self._backend.alone.optimizer
 
     def _load(self, x: Tensor, training: bool) -> None:

@@ -45,7 +45,25 @@ class State(NamedTuple):
     """number of steps, a float32 scalar"""
 
 
-class SGD:
+class Rule:
+    """Base of the optimisers. ``rate``: where it is set, a float32 scalar on the device that holds
+    the learning rate, so that a recorded step reads the present one.
+    """
+
+    rate: Tensor | None = None
+    _lr = math.nan
+
+    def at(self, lr: float | Tensor) -> float | Tensor:
+        """``lr`` as a step's kernel takes it: a number is put in ``rate``."""
+        if self.rate is None or isinstance(lr, Tensor):
+            return lr
+        if lr != self._lr:
+            self.rate.fill_(lr)
+            self._lr = lr
+        return self.rate
+
+
+class SGD(Rule):
     """Momentum SGD with weight decay on rows of ``params`` [G, P]: v <- m v + (g + wd p); p <- p -
     lr v.
 
@@ -66,6 +84,11 @@ class SGD:
         self._weight_decay = weight_decay
         self._velocity = torch.zeros_like(params) if momentum else params.new_zeros(0)
 
+    @property
+    def state(self) -> list[Tensor] | None:
+        """Its state; None where it does not lie in the same tensors in all rounds."""
+        return [self._velocity]
+
     def reset(self, clients: Sequence[int] = (), again: bool = False) -> None:
         """Forget the momentum. ``clients``: ids of those that the first rows belong to; () for one
         that is no client. ``again``: whether :meth:`restart` may follow.
@@ -76,13 +99,13 @@ class SGD:
         """Return to the state that ``reset`` left."""
         self._velocity.zero_()
 
-    def step(self, lr: float, rows: Sequence[int] = (0,)) -> None:
+    def step(self, lr: float | Tensor, rows: Sequence[int] = (0,)) -> None:
         """Step these rows."""
         torch._fused_sgd_(  # what torch.optim.SGD(fused=True) calls: one pass over the memory
             [self._params[i] for i in rows],
             [self._grads[i] for i in rows],
             [self._velocity[i] for i in rows] if self._momentum else [],
-            lr=lr,
+            lr=self.at(lr),
             momentum=self._momentum,
             weight_decay=self._weight_decay,
             dampening=0.0,
@@ -100,7 +123,7 @@ class SGD:
         return gradients.mul_(-lr)
 
 
-class Adam:
+class Adam(Rule):
     """Adam (Kingma & Ba, ICLR 2015, algorithm 1; L2 weight decay added to the gradient, eps 1e-8)
     on rows of ``params`` [G, P]; ``grads``: [G, P], only read.
 
@@ -128,6 +151,13 @@ class Adam:
         self._weight_decay = weight_decay
         self._states = list[State]()
         self._began = list[State]()
+
+    @property
+    def state(self) -> list[Tensor] | None:
+        """See ``SGD``."""
+        if self._moments is not None:
+            return None
+        return [t for state in self._states for t in state]
 
     def reset(self, clients: Sequence[int] = (), again: bool = False) -> None:
         """Take fresh moments, or the clients' own, as their last round left them. ``clients``,
@@ -158,7 +188,7 @@ class Adam:
             torch.zeros((), dtype=torch.float32, device=row.device),
         )
 
-    def step(self, lr: float, rows: Sequence[int] = (0,)) -> None:
+    def step(self, lr: float | Tensor, rows: Sequence[int] = (0,)) -> None:
         """Step these rows."""
         states = [self._states[i] for i in rows]
         steps = [state.steps for state in states]
@@ -170,7 +200,7 @@ class Adam:
             [state.second for state in states],
             [],
             steps,
-            lr=lr,
+            lr=self.at(lr),
             beta1=self._betas[0],
             beta2=self._betas[1],
             weight_decay=self._weight_decay,

@@ -28,10 +28,13 @@ from fedbench.core.federation.turn import Turn
 from fedbench.core.numerics.chain import Chain, Graph, obstacle, unfilled
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import clipped_gradient
+from fedbench.core.numerics.per_sample import random_state, set_random_state
 from fedbench.core.numerics.wrappers import as_floats
 
-MOST_ELEMENTS = 2**19
-"""parameters of the models of a group together"""
+MOST_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
+"""parameters of the models of a group together: on the CPU what stays in its cache, on a GPU, where
+a step's launches cost more than its arithmetic, 256 MiB (not measured)
+"""
 MOST_CLIENTS = 64
 """of a group"""
 # steps stacked at once: a whole epoch, padded to the largest client, may be many times the clients'
@@ -48,7 +51,9 @@ class Backend(backend.Backend):
     @cached_property
     def _size(self) -> int:
         """Number of clients that train at once; 0 where none do."""
-        size = min(MOST_CLIENTS, MOST_ELEMENTS // self.flat.params.numel(), self.clients)
+        params = self.flat.params
+        most = MOST_ELEMENTS.get(params.device.type, 0) // params.numel()
+        size = min(MOST_CLIENTS, most, self.clients)
         if size < 2 or not isinstance(self.flat.task, Classification):
             return 0
         return size
@@ -69,13 +74,18 @@ class Backend(backend.Backend):
         alone = [turn for turn in turns if "local_train" in turn.phases]
         yield from super().groups(alone)
         if self._stacked is None:
-            self._stacked = StackedGroup(self, self._size)
+            self._stacked = self.stack(self._size)
         self._stacked.chain = chain
         for members in _alike(turns):
             for first in range(0, len(members), self._size):
                 yield self._stacked, members[first : first + self._size]
 
+    def stack(self, size: int) -> StackedGroup:
+        """A group of up to ``size`` clients that train at once."""
+        return StackedGroup(self, size)
+
     def examine(self, x: Tensor) -> None:
+        super().examine(x)
         self._chain = Chain.of(self.flat, x)
 
     def mean_gradient(self, x: Tensor, target: Tensor) -> None:
@@ -147,7 +157,7 @@ class StackedGroup(Group):
         self.tools = GroupTools(self)
 
     def receive(self) -> None:
-        self._random = [torch.Generator().get_state()] * len(self.turns)
+        self._random = [random_state(self.params.device)] * len(self.turns)
         self._chains: dict[int, Chain] = {}
         for row, turn in zip(self.params, self.turns, strict=False):
             row.copy_(turn.start.params)
@@ -155,7 +165,7 @@ class StackedGroup(Group):
     def show(self, i: int) -> None:
         self.flat.show(self.rows[i])
         self.tools.row = i
-        torch.random.default_generator.set_state(self._random[i])
+        set_random_state(self._random[i])
 
     def work_as(
         self,
@@ -166,7 +176,7 @@ class StackedGroup(Group):
     ) -> Any:
         self.show(i)
         result = work(*args, **named)
-        self._random[i] = torch.random.default_generator.get_state()
+        self._random[i] = random_state(self.params.device)
         return result
 
     def close(self) -> None:
@@ -186,6 +196,15 @@ class StackedGroup(Group):
             self.data = data._replace(x=as_floats(self.flat.module, data.x))
             self.tools.end()
             yield sizes
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return self.data.x, self.data.target, self.data.weight
+
+    def mean_gradients(self, *inputs: Tensor) -> None:
+        x, target, weight = inputs
+        chain = self.chain_of(len(x))
+        chain.backward(self.flat.task.output_gradient(chain.forward(x), target, weight))
 
     def batch(self, i: int) -> Batch:
         pick = self._drawn[i][self._s]
@@ -211,7 +230,7 @@ class StackedGroup(Group):
         self.tools.end()  # its gradients are overwritten
         data = self.data
         place = f"round {self.turns[0].round}"
-        chain = self.chain_of_step()
+        chain = self.chain_of(len(data.y))
         outputs = run_model(chain.forward, data.x, where=place)
         gradient = self.flat.task.output_gradient
         g = run_model(gradient, outputs, data.target, data.weight, where=place)
@@ -228,9 +247,8 @@ class StackedGroup(Group):
             if request.has_graph:
                 self.work_as(i, self.backend.loss_gradient, request)
 
-    def chain_of_step(self) -> Chain:
-        """The chain of the clients in the present step."""
-        m = len(self.data.y)
+    def chain_of(self, m: int) -> Chain:
+        """The chain of the first ``m`` clients."""
         if m not in self._chains:
             params = self.params[:m]
             grads = self.grads[:m]
@@ -337,9 +355,12 @@ def _targets(y: list[Tensor], soft: list[Tensor | None]) -> list[Tensor]:
 
 
 def _weights(sizes: Tensor, width: int, like: Tensor) -> Tensor:
-    """Weights [..., width] of the samples of batches of these ``sizes`` in their means."""
+    """Weights [..., width], on the device of ``like``, of the samples of batches of these
+    ``sizes`` in their means.
+    """
     sizes = sizes[..., None]
-    return (torch.arange(width) < sizes) / sizes.clamp_min(1).to(like)
+    weights = (torch.arange(width) < sizes) / sizes.clamp_min(1).to(like.dtype)
+    return weights.to(like.device)
 
 
 class GroupTools(MemberTools):
@@ -383,7 +404,7 @@ class GroupTools(MemberTools):
         data = group.data
         if not self._bound:
             real = (data.weight > 0).to(data.weight)
-            group.chain_of_step().clipped(data.x, data.target, real, bound)
+            group.chain_of(len(real)).clipped(data.x, data.target, real, bound)
             self._bound = bound
             self._params = group.params.clone()
         return group.grads[self.row].clone()

@@ -44,7 +44,8 @@ class Trainer:
         self.of_training = self.acting & (BATCH | ROUND)
         self.of_upload = [name for name in phases(stage=("upload",)) if name in self.acting]
         self.usage = Usage(setup.clients)
-        self.backend = backend_of(setup.config)(setup.config, setup.flat, len(setup.clients), {})
+        make_backend = backend_of(setup.config, setup.device)
+        self.backend = make_backend(setup.config, setup.flat, len(setup.clients), {})
 
     @property
     def note(self) -> str:

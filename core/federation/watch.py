@@ -88,7 +88,7 @@ class Watch:
         for name, t in self._tensors.items():
             state[name] = _fingerprint(t) if self._closely else t._version
         if self._module is not None:
-            state[_MODULE] = _structure(self._module)
+            state[_MODULE] = structure_of(self._module)
         return state
 
 
@@ -110,7 +110,7 @@ def _fingerprint(t: torch.Tensor) -> list[Any]:
     return [t._version, t.data_ptr(), t.shape, t.dtype, repr(t.detach().sum().item())]
 
 
-def _structure(module: nn.Module) -> list[Any]:
+def structure_of(module: nn.Module) -> list[Any]:
     """Return the parts of a module, its tensors, the hooks on them, and the settings of torch's
     own layers (momentum, dropout rate); a plugin's own layers may keep counters.
     """

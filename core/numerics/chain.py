@@ -24,25 +24,35 @@ from fedbench.core.numerics.layers import has_hooks
 from fedbench.core.numerics.links import LINKS, STACKED, DropoutLink, FlattenLink, LinearLink, Link
 from fedbench.core.numerics.wrappers import Normalised, as_floats
 
+_PACKAGES = {"torch", "torchvision", "fedbench"}
+
 
 @contextmanager
-def unfilled() -> Iterator[None]:
-    """Only for a chain's kernels, which write all that they allocate: deterministic mode would fill
-    it with NaN before.
+def unfilled(where: bool = True) -> Iterator[None]:
+    """Only for kernels of torch, which write all that they allocate: deterministic mode would fill
+    it with NaN before. ``where``: False for code of a plugin, which keeps the fills.
     """
     switch: Any = deterministic  # torch's types do not know its own switch
     before = switch.fill_uninitialized_memory
-    switch.fill_uninitialized_memory = False
+    switch.fill_uninitialized_memory = before and not where
     try:
         yield
     finally:
         switch.fill_uninitialized_memory = before
 
 
+def is_own(module: nn.Module, task: Task) -> bool:
+    """Whether code of torch and of fedbench alone computes the module's outputs and their loss."""
+    layers = list(module.modules())
+    packages = {type(part).__module__.partition(".")[0] for part in (*layers, task)}
+    hooked = any(map(has_hooks, layers)) or any(map(_is_hooked, module.parameters()))
+    return packages <= _PACKAGES and not hooked
+
+
 class Chain:
-    """Gradient of the loss of one model on the CPU, or of the models of many clients, into
-    ``grads``: [P], or [G, P]. Made by :meth:`of`, anew for every client: it holds the layers as
-    they are then. ``draws``: whether a forward pass draws random numbers; ``stackable``: whether
+    """Gradient of the loss of one model, or of the models of many clients, into ``grads``: [P], or
+    [G, P]. Made by :meth:`of`, anew for every client: it holds the layers as they are then.
+    ``draws``: whether a forward pass draws random numbers; ``stackable``: whether
     :meth:`of_clients` serves this model.
     """
 
@@ -62,7 +72,8 @@ class Chain:
     @classmethod
     def of(cls, flat: FlatModel, like: Tensor) -> Chain | None:
         """The chain for batches ``like`` this one [B, *input]. None where a layer is not of
-        ``LINKS``, is used twice, hooked, frozen or not on the CPU in full precision.
+        ``LINKS``, is used twice, hooked, frozen or not in full precision; on a GPU, where one is
+        not of ``STACKED``.
         """
         if flat.params.dtype not in (torch.float32, torch.float64):
             return None
@@ -143,7 +154,7 @@ def walked(
     task: Task = DEFAULT_TASK,
 ) -> list[tuple[nn.Module, Tensor, Tensor]] | None:
     """Each layer with parameters, its input and the gradient of the summed loss at its output;
-    None where ``module`` is no chain, or on a GPU.
+    None where ``module`` is no chain.
 
     ``grads``: a value for each trainable parameter, by its id, where that is at hand: to look for
     them takes as long as a small layer.
@@ -176,7 +187,7 @@ def _descending(links: list[Link], g: Tensor) -> Iterator[tuple[Link, Tensor]]:
 
 def links_of(module: nn.Module, grads: Mapping[int, Tensor], rows: bool) -> list[Link] | None:
     """The model as links, with where each parameter's gradient goes, by its id; None where it is no
-    chain of such layers, on the CPU, that reaches all of ``grads``. ``rows``: whether its inputs
+    chain of such layers that reaches all of ``grads``. ``rows``: whether its inputs
     are [B, d].
     """
     layers = _layers(module)
@@ -189,6 +200,8 @@ def links_of(module: nn.Module, grads: Mapping[int, Tensor], rows: bool) -> list
         kind = LINKS.get(type(layer))
         parameters = list(layer._parameters.values())
         if kind is None or not kind.serves(layer, rows) or has_hooks(layer):
+            return None
+        if type(layer) not in STACKED and not next(iter(grads.values())).is_cpu:
             return None
         if not all(p is None or _plain(p, grads) for p in parameters):
             return None
@@ -212,8 +225,11 @@ def obstacle(module: nn.Module) -> str:
 
 
 def _plain(p: nn.Parameter, grads: Mapping[int, Tensor]) -> bool:
-    hooks = p._backward_hooks, getattr(p, "_post_accumulate_grad_hooks", None)
-    return id(p) in grads and p.requires_grad and p.is_cpu and not any(hooks)
+    return id(p) in grads and p.requires_grad and not _is_hooked(p)
+
+
+def _is_hooked(p: nn.Parameter) -> bool:
+    return bool(p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None))
 
 
 def _forward(module: nn.Module, links: list[Link], x: Tensor) -> Tensor:

@@ -132,7 +132,7 @@ class FlatModel:
     (:meth:`show`).
 
     ``layers``: where each of the ``trainable`` tensors lies in them; ``gradients``: views of
-    ``grad`` in their shapes; ``task``: the module's loss.
+    ``grad`` in their shapes; ``counters``: the module's other buffers; ``task``: its loss.
 
     Order: ``module.parameters()`` with ``requires_grad``. Floating-point buffers travel with a
     client's update but are not part of P, so noise and gradient features act on trainable
@@ -150,7 +150,7 @@ class FlatModel:
         self.trainable = [p for p in module.parameters() if p.requires_grad]
         self.layers = _layers_of(module)
         self._floating = [b for b in module.buffers() if b.is_floating_point()]
-        self._integers = [b for b in module.buffers() if not b.is_floating_point()]
+        self.counters = [b for b in module.buffers() if not b.is_floating_point()]
         with torch.no_grad():
             params = torch.cat([p.reshape(-1) for p in self.trainable])
             floats = [b.reshape(-1) for b in self._floating]
@@ -164,7 +164,7 @@ class FlatModel:
     @property
     def state(self) -> ModelState:
         """The present model: live parameters and buffers, and a copy of the counts."""
-        integers = [b.detach().reshape(-1).long() for b in self._integers]
+        integers = [b.detach().reshape(-1).long() for b in self.counters]
         none = torch.zeros(0, dtype=torch.int64, device=self.params.device)
         return ModelState(self.params, self.buffers, torch.cat(integers or [none]))
 
@@ -173,8 +173,8 @@ class FlatModel:
         """Let the module hold ``state``, which stays unchanged."""
         self.params.copy_(state.params)
         self.buffers.copy_(state.buffers)
-        parts = _parts(state.counts, self._integers)
-        for b, part in zip(self._integers, parts, strict=True):
+        parts = _parts(state.counts, self.counters)
+        for b, part in zip(self.counters, parts, strict=True):
             b.copy_(part.view_as(b))
 
     def rows(
@@ -220,8 +220,22 @@ class FlatModel:
     def clear_grad(self) -> None:
         """Set ``grad`` to zero, and make every parameter's ``.grad`` a view of it."""
         self.grad.zero_()
+        self._bind_grad()
+
+    def _bind_grad(self) -> None:
         for p, part in zip(self.trainable, self.gradients, strict=True):
             p.grad = part
+
+    def take_grad(self) -> None:
+        """Copy the gradients that autograd left in ``.grad``, which was None before, into ``grad``,
+        and make ``.grad`` a view of it: one copy in place of an addition to zeros a parameter.
+        """
+        pairs = zip(self.gradients, [p.grad for p in self.trainable], strict=True)
+        computed = [(into, g.to_dense()) for into, g in pairs if g is not None]
+        if len(computed) < len(self.trainable):
+            self.grad.zero_()
+        torch._foreach_copy_([into for into, _ in computed], [g for _, g in computed])
+        self._bind_grad()
 
     def drop_grad(self) -> None:
         """Make every parameter's ``.grad`` None, as for a module that has not been trained."""

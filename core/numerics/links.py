@@ -258,7 +258,7 @@ LINKS: dict[type[nn.Module], type[Link]] = {
 }
 
 STACKED = frozenset({nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh})
-"""Layers of which many clients are computed at once on the CPU. Convolutions, and what stands
-between them, are as fast client by client (tests/benchmarks/test_bench_chain.py); dropout draws
-from each client's generator. On a GPU every layer is autograd's.
+"""Layers of which many clients are computed at once. Convolutions, and what stands between them,
+are as fast client by client on the CPU (tests/benchmarks/test_bench_chain.py), and autograd's on a
+GPU; dropout draws from each client's generator.
 """

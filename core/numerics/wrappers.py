@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import Module
 
 from fedbench.core.contract.components import Data
-from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.task import Purpose, Task
 
 
@@ -79,45 +80,62 @@ def task_rows(
 class TrainingForm(Module):
     """``module`` as it computes in training mode only. ``bf16``: its forward pass is autocast to
     bfloat16, and returns float32; ``channels_last``: it takes images [B, C, H, W] with the channels
-    last in memory, by other kernels with other last digits. Parameters, evaluation and signals are
-    as ever.
+    last in memory, by other kernels with other last digits; ``compiled``: it runs as torch.compile
+    makes it, with other last digits. Parameters, evaluation and signals are as ever.
     """
 
-    def __init__(self, module: Module, bf16: bool, channels_last: bool) -> None:
+    def __init__(
+        self, module: Module, bf16: bool, channels_last: bool, compiled: bool = False
+    ) -> None:
         super().__init__()
         self.module = module
         self._bf16 = bf16
         self._channels_last = channels_last
+        self._compiled = compiled
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and self._channels_last and x.dim() == 4:
             x = x.to(memory_format=torch.channels_last)
-        if not self.training or not self._bf16:
+        if not self.training:
             return self.module(x)
+        call = _compiled() if self._compiled else _call
+        if not self._bf16:
+            return call(self.module, x)
         with torch.autocast(x.device.type, torch.bfloat16):
-            out = self.module(x)
+            out = call(self.module, x)
         return out.float()
 
 
-def in_training_form(module: Module, precision: str, memory_format: str) -> Module:
-    """``module`` as it trains in ``precision`` and ``memory_format``."""
+COMPILER = "inductor"
+"""backend of torch.compile"""
+
+
+def _call(module: Module, x: Tensor) -> Tensor:
+    return module(x)
+
+
+@cache
+def _compiled() -> Callable[[Module, Tensor], Tensor]:
+    # torch takes several seconds to import its compiler, and would start processes for it
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    compiled: Callable[[Module, Tensor], Tensor] = torch.compile(_call, backend=COMPILER)
+    return compiled
+
+
+def in_training_form(
+    module: Module, precision: str, memory_format: str, compiled: bool = False
+) -> Module:
+    """``module`` as it trains in ``precision`` and ``memory_format``, ``compiled`` or not."""
     bf16 = precision == "bf16"
     channels_last = memory_format == "channels_last"
-    return TrainingForm(module, bf16, channels_last) if bf16 or channels_last else module
-
-
-def check_precision(precision: str, device: str) -> bool:
-    """Raise ``UserError`` where the device does not have this arithmetic."""
-    if precision == "tf32" and not device.startswith("cuda"):
-        raise UserError(
-            "precision tf32 is arithmetic of NVIDIA GPUs; on this device choose fp32 or bf16"
-        )
-    return True
+    if not (bf16 or channels_last or compiled):
+        return module
+    return TrainingForm(module, bf16, channels_last, compiled)
 
 
 @contextmanager
 def matmuls(precision: str) -> Iterator[None]:
-    """TF32 matrix products and convolutions while clients train, and only then."""
+    """TF32 matrix products and convolutions inside, while clients train or a round is audited."""
     cuda = torch.backends.cuda.matmul
     cudnn = torch.backends.cudnn
     before = cuda.allow_tf32, cudnn.allow_tf32

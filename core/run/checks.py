@@ -1,8 +1,10 @@
-"""Checks of the data of a suite, made before anything is trained."""
+"""Checks of the data and the device of a suite, made before anything is trained."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,7 @@ from fedbench.core.population.labels import data_of_labels, labels_of
 from fedbench.core.process.ask import ask, is_own, long_plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.use import ComponentUse
+from fedbench.core.spec.setting import Setting
 from fedbench.core.toolkit.arrays import check_data
 
 
@@ -125,3 +128,18 @@ def _outline(loaded: Loaded) -> dict[str, Any]:
         "digest": loaded.digest,
         "repeated": loaded.repeated,
     }
+
+
+def check_device(setting: Setting, device: str) -> bool:
+    """Raise ``UserError`` where the device or machine cannot train, or audit, as a setting says."""
+    federation = setting.federation
+    on_gpu = device.startswith("cuda")
+    if not on_gpu and "tf32" in (federation.precision, setting.audit.precision):
+        raise UserError(
+            "precision tf32 is arithmetic of NVIDIA GPUs; on this device choose fp32 or bf16"
+        )
+    if not on_gpu and federation.backend == "recorded":
+        raise UserError("backend recorded is for NVIDIA GPUs; on this device choose auto")
+    if federation.compile and not shutil.which(os.environ.get("CXX", "g++")):
+        raise UserError("compile needs a C++ compiler: install g++, or leave compile out")
+    return True

@@ -19,13 +19,12 @@ from fedbench.core.contract.components import Data
 from fedbench.core.contract.errors import UserError
 from fedbench.core.federation.guard import remarks_of, require_served
 from fedbench.core.federation.setup import public_facts
-from fedbench.core.numerics.wrappers import check_precision
 from fedbench.core.population.audit import Target, split_digest
 from fedbench.core.process.ask import ask_apart, is_own
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.run.checks import Loaded, load_data, load_outline
+from fedbench.core.run.checks import Loaded, check_device, load_data, load_outline
 from fedbench.core.run.declarations import Declared, Misspelt, declared
 from fedbench.core.run.job import Cell, Job, cell_identity
 from fedbench.core.run.model_checks import try_model
@@ -308,8 +307,7 @@ class _Expansion:
         setting = self.spec.settings[row.i]
         place = self._place(row)
         size = self._size(row, seed, data)
-        precision = setting.federation.precision
-        self.refusals.ask(place, "precision", lambda: check_precision(precision, self.device))
+        self.refusals.ask(place, "precision", partial(check_device, setting, self.device))
         party = f"defense {row.use}"
         place = f"{self.refusals.place_of('defense', row.use)}: in {place}"
         self.refusals.ask(place, party, row.require_members)

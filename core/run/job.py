@@ -236,6 +236,10 @@ def identity(job: Job) -> dict[str, Any]:
     }
 
 
+# fields that enter the key only where they are set, with their defaults
+_LATER = (("federation", "compile", False), ("audit", "precision", "fp32"))
+
+
 def _setting_of(job: Job) -> dict[str, Any]:
     """Return the setting's fields that no other field of the job resolves. The values of a recipe
     are in the fields; numbers of references that come to the same are the same.
@@ -244,6 +248,9 @@ def _setting_of(job: Job) -> dict[str, Any]:
         mode="json", include={"partition", "federation", "audit", "groups", "thresholds"}
     )
     setting["federation"].pop("recipe", None)
+    for part, name, default in _LATER:  # earlier records lack them
+        if setting[part][name] == default:
+            del setting[part][name]
     setting["audit"]["references"] = job.references
     return setting
 

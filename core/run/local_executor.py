@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe, connection, forkserver
 from multiprocessing.connection import Connection
@@ -36,18 +36,24 @@ _UNKNOWN = 255  # multiprocessing's exit code where the fork server, which would
 
 @dataclass(frozen=True)
 class LocalProcesses:
-    """At most ``workers`` runs at a time on this machine."""
+    """At most ``workers`` runs at a time on this machine; ``measured``: on GPUs as many of them as
+    :class:`Places` finds.
+    """
 
     workers: int
+    measured: bool = False
 
     def execute(self, jobs: Iterable[Job], watcher: Watcher) -> None:
         """See :class:`fedbench.core.run.executor.Executor`."""
         waiting = list(jobs)
         running = list[_Worker]()
         gpus = gpus_for(waiting)
+        on_gpus = any(job.device.startswith("cuda") for job in waiting)
+        places = Places(self.workers, max(1, len(gpus))) if self.measured and on_gpus else None
         try:
             while waiting or running:
-                while waiting and len(running) < self.workers:
+                limit = places.number if places else self.workers
+                while waiting and len(running) < limit:
                     job = placed(waiting.pop(0), [worker.job for worker in running], gpus)
                     running.append(_Worker(job, watcher))
                 sources = []
@@ -59,6 +65,8 @@ class LocalProcesses:
                     if worker.ended():
                         running.remove(worker)
                         watcher.finished(worker.job)
+                        if places and worker.memory:
+                            places.ended(worker.rounds, *worker.memory)
                 watcher.tick()
         finally:
             for worker in running:
@@ -89,6 +97,8 @@ class _Worker:
         self._reason = ""
         self._heard = time.monotonic()
         self._cpu = 0.0
+        self.rounds = 0
+        self.memory: tuple[int, int] | None = None
         watcher.started(job)
 
     def sources(self) -> list[Any]:
@@ -127,7 +137,12 @@ class _Worker:
             self._reason = message.value
         elif message.kind == "done":
             self._complete = True
+        elif message.kind == "gpu memory":
+            sizes = message.value  # which code of a plugin may have sent
+            if len(sizes) == 2 and all(type(size) is int and size > 0 for size in sizes):
+                self.memory = sizes[0], sizes[1]
         elif message.kind in ("advanced", "judging", "traceback"):
+            self.rounds += message.kind == "advanced"
             getattr(self.watcher, message.kind)(self.job, message.value)
 
     def ended(self) -> bool:
@@ -178,6 +193,54 @@ def _cpu_of(pid: int) -> float:
 
 
 # --- GPUs -----------------------------------------------------------------------------------------
+
+
+_PAYS = 1.1  # times the rounds a second with which twice as many runs are worth it
+_MOST_HELD = 0.9  # of a GPU's memory
+
+
+class Places:
+    """How many runs train at once on ``gpus`` GPUs, at most ``most``: one each, then twice as many
+    whenever all of them have ended, while that paid the last time and the memory that the largest
+    run held leaves room.
+    """
+
+    def __init__(self, most: int, gpus: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._gpus = gpus
+        self._clock = clock
+        self._each = 1
+        self._best = 0.0
+        self._held = 0.0
+        self._settled = False
+        self._restart()
+
+    @property
+    def number(self) -> int:
+        """Runs at once."""
+        return min(self._most, self._each * self._gpus)
+
+    def ended(self, rounds: int, held: float, total: float) -> None:
+        """Count a run that ended after these rounds, having held so many bytes of a GPU's."""
+        self._rounds += rounds
+        self._ended += 1
+        self._held = max(self._held, held)
+        room = max(1, int(_MOST_HELD * total / self._held))
+        self._each = min(self._each, room)
+        if self._settled or self._ended < self.number:
+            return
+        rate = self._rounds / max(self._clock() - self._began, 1e-9)
+        if rate < _PAYS * self._best:
+            self._each = max(1, self._each // 2)
+            self._settled = True
+        self._best = rate
+        if not self._settled:
+            self._each = min(2 * self._each, room)
+        self._restart()
+
+    def _restart(self) -> None:
+        self._began = self._clock()
+        self._rounds = self._ended = 0
 
 
 def gpus_for(jobs: Iterable[Job]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.loop import Training, answered
 from fedbench.core.federation.setup import RoundResult
 from fedbench.core.federation.turn import UNKNOWN, Usage
+from fedbench.core.numerics.wrappers import matmuls
 from fedbench.core.run.scene import Scene
 from fedbench.core.signals.measure import Recorder
 
@@ -30,7 +31,9 @@ class Audits:
         scene: Scene,
         training: Training,
         recorder: Recorder,
+        precision: str = "fp32",
     ) -> None:
+        self._precision = precision
         self._scene = scene
         self._training = training
         self._recorder = recorder
@@ -46,7 +49,8 @@ class Audits:
     def add(self, result: RoundResult) -> None:
         """Measure the signals of a round, and the utility of its global models."""
         began = now()
-        self._recorder.record(result)
+        with matmuls(self._precision):
+            self._recorder.record(result)
         self.values, self.predicted = evaluated(self._training, self._test_x, self._test_y)
         row = {"round": result.uploads.round, **self._utility(), **self._clusters(result)}
         self.history.append(row)

@@ -21,7 +21,7 @@ from fedbench.core.store.files import npz_bytes, read_npz, write_if_room
 from fedbench.core.store.integrity import key_of
 
 _OF_RUN = ("contract", "digests", "device", "provenance", "dataset", "model", "seed")
-_OF_FEDERATION = ("batch_size", "optimizer", "precision", "memory_format", "backend")
+_OF_FEDERATION = ("batch_size", "optimizer", "precision", "memory_format", "compile", "backend")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ def shadow_identity(job: Job) -> dict[str, Any]:
     run = identity(job)
     setting = run["setting"]
     parts = {name: run[name] for name in _OF_RUN}
-    recipe = {name: setting["federation"][name] for name in _OF_FEDERATION}
+    federation = setting["federation"]
+    recipe = {name: federation[name] for name in _OF_FEDERATION if name in federation}
     shadow = setting["audit"]["shadow"]
     groups = setting["groups"]
     return {**parts, **recipe, "shadow": shadow, "groups": groups, "cpu": job.provenance.cpu_type}

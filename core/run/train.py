@@ -329,7 +329,8 @@ def fresh_models(
         with at_work(f"model {job.model}"):
             module = builder.build(data.input_shape, data.n_classes).to(device)
             pretrain(job, builder, module, data, key)
-        module = in_training_form(module, config.precision, config.memory_format)
+        form = config.precision, config.memory_format, config.compile
+        module = in_training_form(module, *form)
         return FlatModel(wrap(module, data), device, data.task)
 
     first = build(0)
@@ -347,7 +348,7 @@ def _run_rounds(
     on_round: Callable[[int], None],
     shadow_models: bool,
 ) -> Trained:
-    audits = Audits(scene, training, recorder)
+    audits = Audits(scene, training, recorder, job.setting.audit.precision)
     rejected = []
     began = now()
     for result in training.rounds():

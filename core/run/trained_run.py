@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedbench.core.contract.errors import UserError
+from fedbench.core.numerics.gpu import memory_of_run
 from fedbench.core.population.audit import split_digest
 from fedbench.core.population.labels import data_of_labels, labels_of
 from fedbench.core.process.channel import Channel, Message, at_work
@@ -67,6 +69,8 @@ def train_run(
     if not trained:
         requests = [attacker] if attacker else [cell.request for cell in job.cells]
         training = train(job, parts, scene, requests, lambda t: out.send("advanced", t))
+        if memory := memory_of_run(torch.device(job.device)):
+            out.send("gpu memory", memory)
         values, signals = pack(training)
         meta = meta | values
         arrays = arrays | signals

@@ -23,6 +23,7 @@ from fedbench.core.contract.errors import Diverged, SkipCell, UserError
 from fedbench.core.federation.diverged import DivergedByAdversary
 from fedbench.core.federation.guard import PhaseError
 from fedbench.core.metrics.intervals import SharedDraws
+from fedbench.core.numerics.gpu import DeviceFault, fault_of
 from fedbench.core.process.ask import SECONDS, is_own
 from fedbench.core.process.channel import Channel, Message, TimeLimits, at_work, raised_by
 from fedbench.core.process.child import Child
@@ -61,7 +62,7 @@ Report = Callable[[str, Any], None]
 """
 
 # reports of a fork to the command, with the type of the value
-_REPORTED = {"advanced": int, "traceback": str}
+_REPORTED = {"advanced": int, "traceback": str, "gpu memory": list}
 _ALIVE_EVERY_S = 5.0
 _LONGEST_REASON = 1000  # characters
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "MemoryError")
@@ -79,7 +80,7 @@ class Failed(Exception):
         self.by_adversary = by_adversary
 
 
-AttackResult: TypeAlias = Answers | Failed
+AttackResult: TypeAlias = Answers | Failed | DeviceFault
 """answers of an attack, or why it gave none"""
 
 
@@ -93,6 +94,8 @@ def worker_main(text: str, channel: Channel) -> None:
         channel.send("done")
     except (KeyboardInterrupt, BrokenPipeError):
         pass  # the command has ended, and the guard of this session is about to end it
+    except DeviceFault as fault:
+        channel.send("stopped", str(fault))
     except OSError as error:  # a full disk, no more processes: a fault of the machine
         channel.send("stopped", f"{error.filename or 'the run'}: {error.strerror or error}")
     except Exception as error:  # no plugin code runs here
@@ -115,7 +118,11 @@ def run_job(job: Job, report: Report) -> None:
     else:
         if active is None:  # else the attack waits in the process that trained with it
             end_strays()
-        _judge_all(recorder, run, active)
+        try:
+            _judge_all(recorder, run, active)
+        except DeviceFault:
+            recorder.write()
+            raise
     recorder.write()
     keep_log_short()
 
@@ -149,9 +156,11 @@ def _judge(recorder: Recorder, cell: Cell, run: Run, answers: AttackResult) -> N
     scored = None
     failure = None
     try:
-        if isinstance(answers, Failed):
+        if not isinstance(answers, Answers):
             raise answers
         scored = verdict(run, cell, answers, recorder.draws)
+    except DeviceFault:
+        raise
     except Exception as error:
         failure = failure_of(error)
     judgement = scored.judgement if scored else None
@@ -287,6 +296,8 @@ class _Fork(Child):
         for message in self._all:
             if message.kind == "failed":
                 raise _failed(message.value)
+            if message.kind == "lost":
+                raise DeviceFault(one_line(str(message.value), _LONGEST_REASON))
             if message.kind == kind:
                 return message
             if _REPORTED.get(message.kind) is type(message.value):
@@ -332,6 +343,9 @@ def _guarded(job: Job, work: Callable[[Channel], None], out: Channel) -> None:
         work(out)
     except BaseException as error:  # plugin code may raise anything: it costs this process alone
         log_failure(error)
+        if fault := fault_of(error):
+            out.send("lost", fault)
+            return
         out.send("failed", [*outcome_of(error), isinstance(error, DivergedByAdversary)])
 
 
@@ -380,7 +394,7 @@ def answers_of(cells: Sequence[Cell], run: Run, report: Report) -> dict[str, Att
     """Return the answers of passive attacks, or why there are none, by the cell's key.
 
     One fork asks them in turn. The first failure ends it, and another one begins with the next
-    attack.
+    attack; nothing follows a fault of the device.
     """
     results: dict[str, AttackResult] = {}
     while len(results) < len(cells):
@@ -389,9 +403,11 @@ def answers_of(cells: Sequence[Cell], run: Run, report: Report) -> dict[str, Att
         for cell in rest:
             report("judging", cell.key)
             results[cell.key] = answers = _next_answers(fork, run)
-            if isinstance(answers, Failed):
+            if not isinstance(answers, Answers):
                 break
         fork.end()
+        if isinstance(answers, DeviceFault):
+            break
     return results
 
 
@@ -415,6 +431,8 @@ def _last_answers(fork: _Fork, run: Run) -> AttackResult:
 def _next_answers(fork: _Fork, run: Run) -> AttackResult:
     try:
         return Answers.unpacked(fork.until("answers"), len(run.scene.audits))
+    except DeviceFault as fault:
+        return fault
     except Exception as error:
         return failure_of(error)
 
@@ -436,6 +454,8 @@ def analysed(
             finding, vectors = received(use, fork.until("found"))
             findings |= finding
             arrays |= vectors
+        except DeviceFault:
+            raise
         except Exception as error:  # Failed, or findings that cannot be read
             complaints.append(f"the analysis '{use.label}' failed: {failure_of(error).reason}")
         finally:

@@ -20,6 +20,7 @@ from fedbench.core.contract.samples import evaluating
 from fedbench.core.federation.loop import Answer
 from fedbench.core.federation.setup import RoundResult, Uploads
 from fedbench.core.numerics.flat import FlatModel, ModelState, mean_counts
+from fedbench.core.numerics.gpu import raise_fault
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.process.library_state import kept
@@ -304,6 +305,7 @@ class Recorder:
                     logits = self._outputs(x, y)
                 call.row(torch.zeros_like(self.flat.params), [(x, y)], [logits])
         except SignalError as error:
+            raise_fault(error)
             self.on_failure(error)
             self._drop(name, "before round 1", str(error))
         else:
@@ -349,6 +351,7 @@ class Recorder:
                     values = self.calls[name].row(row.update, samples, logits, answer)
                     self._put(name, position, values)
                 except SignalError as error:
+                    raise_fault(error)
                     self.on_failure(error)
                     self._drop(name, f"round {uploads.round}", str(error))
 
@@ -366,6 +369,7 @@ class Recorder:
         try:
             self._gradients(models, uploads)
         except Exception as error:
+            raise_fault(error)
             self.gradients = False
             self.on_failure(error)
             for name in sorted(GRADIENT_SIGNALS):

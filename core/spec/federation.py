@@ -77,7 +77,7 @@ class Schedule(SpecModel):
         return self
 
 
-BackendName = Literal["auto", "autograd", "stacked"]
+BackendName = Literal["auto", "autograd", "stacked", "recorded"]
 """modules of ``core.federation`` with a class ``Backend``; ``auto`` chooses"""
 
 
@@ -193,10 +193,16 @@ class FederationSpec(SpecModel):
         description="layout of images while clients train; channels_last is faster on some GPUs, "
         "with other digits",
     )
+    compile: bool = Field(
+        False,
+        description="train with torch.compile: faster for long trainings on some GPUs, with other "
+        "last digits; a first step takes a minute",
+    )
     backend: BackendName = Field(
         "auto",
         description="how gradients are computed, the same to rounding: auto, the fastest way; "
-        "autograd, plain and slow; stacked, along chains of layers, small models together",
+        "autograd, plain and slow; stacked, along chains of layers, small models together; "
+        "recorded, as stacked, with the steps of plain clients as CUDA graphs",
     )
     optimizer: Optimizer = Field(description="the clients' optimiser")
 

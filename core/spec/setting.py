@@ -160,6 +160,9 @@ class AuditSpec(SpecModel):
         description="with targets: honest or groups, members drawn from their clients together "
         "(150 by default)",
     )
+    precision: Literal["fp32", "tf32"] = Field(
+        "fp32", description="arithmetic of the signals; tf32 is faster on NVIDIA GPUs, less exact"
+    )
     shadow: ShadowSpec | None = Field(
         None, description="shadow models; without them the attacks that need some are skipped"
     )

@@ -141,11 +141,11 @@ class Quantize(Defense):
     def protect(self, update: Tensor, ctx: MemberContext) -> Tensor:
         p = self.params
         tensors = tensors_of(update, ctx)
-        return torch.cat([quantize(t, p.bits, p.rounding, ctx.generator) for t in tensors])
+        return torch.cat([quantize(t, p.bits, p.rounding, ctx.device_generator) for t in tensors])
 
 
 def quantize(values: Tensor, bits: int, rounding: Rounding, generator: torch.Generator) -> Tensor:
-    """Round [n] to at most 2^bits values; ``stochastic`` alone draws from ``generator`` (CPU)."""
+    """Round [n] to at most 2^bits values; ``stochastic`` alone draws from ``generator``."""
     exact = values.double()  # in float32 an entry on a bin's edge could fall into the bin below
     low, high = exact.aminmax()
     top = 2**bits - 1
@@ -156,8 +156,9 @@ def quantize(values: Tensor, bits: int, rounding: Rounding, generator: torch.Gen
         level = level.round()
     else:
         if rounding == "stochastic":
-            draws = torch.rand(values.shape, generator=generator, dtype=torch.float64)
-            level = level + draws.to(exact.device)
+            level = level + torch.rand(
+                values.shape, generator=generator, device=generator.device, dtype=torch.float64
+            )
         level = level.floor().clamp_max(top)  # the maximum belongs to the last bin
     return (low + level * step).to(values.dtype)
 

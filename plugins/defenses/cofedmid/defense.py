@@ -173,7 +173,7 @@ class CoFedMID(Defense):
         """Add a member's own noise in the independent mode."""
         if not self.params.raw_noise:
             return update
-        noise = planning.draw_noise(self.params, 1, ctx.federation, ctx.generator)
+        noise = planning.draw_noise(self.params, 1, ctx.federation, ctx.device_generator)
         return self._perturbed(update[None], noise)[0]
 
     def after_round(self, ctx: MemberContext) -> None:
@@ -196,8 +196,10 @@ class CoFedMID(Defense):
         C18: a scalar a member, fresh every round, as the paper's two numbers a member and round
         have room for; ``noise: vector`` is the other reading of "N(0, sigma^2 I)".
         """
-        noise = planning.draw_noise(self.params, len(ctx.members), ctx.federation, ctx.generator)
-        return planning.project(noise, torch.tensor(ctx.weights, dtype=torch.float64))
+        n = len(ctx.members)
+        noise = planning.draw_noise(self.params, n, ctx.federation, ctx.device_generator)
+        weights = torch.tensor(ctx.weights, dtype=noise.dtype, device=noise.device)
+        return planning.project(noise, weights)
 
     def _perturbed(self, updates: Tensor, noise: Tensor) -> Tensor:
         """Add ``noise`` [n, 1] or [n, P'] to the last P' parameters of [n, P]."""

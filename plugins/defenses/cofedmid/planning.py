@@ -280,7 +280,8 @@ def draw_noise(
 ) -> Tensor:
     """Draw [rows, ``noise_width``] float64 from N(0, sigma^2)."""
     shape = rows, noise_width(p, federation)
-    return torch.randn(shape, generator=generator, dtype=torch.float64) * p.sigma
+    device = generator.device
+    return torch.randn(shape, generator=generator, device=device, dtype=torch.float64) * p.sigma
 
 
 def noise_width(p: CoFedMIDParams, federation: Federation) -> int:
