@@ -4,6 +4,7 @@ whatever happens on the way.
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from fake_packages import WAITING, install
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jobs import use
 from running import (
     fingerprint,
     invoke,
@@ -25,9 +27,11 @@ from running import (
     without_attack,
 )
 
+from fedbench.core import Attack
 from fedbench.core.cli.run import build_plan
 from fedbench.core.contract.errors import UserError
 from fedbench.core.run.trained_run import cache_path, load_training
+from fedbench.core.run.worker import answers_of, trained
 from fedbench.core.store.files import TEMPORARY_PREFIX
 from fedbench.core.store.results import Results
 
@@ -104,6 +108,35 @@ def test_the_same_command_redoes_nothing_and_rerun_says_what_to_redo(finished, f
     assert "0 runs with 0 cells" in run() and "0 runs with 0 cells" in run("--rerun", "failed")
     assert "1 runs with 2 cells" in run("--rerun", "always")
     assert fingerprint(folder) == fingerprint(finished)
+
+
+# --- attacks of one fork --------------------------------------------------------------------------
+
+
+class Vanishes(Attack):
+    """Ends its process."""
+
+    needs = frozenset({"loss"})
+
+    def score(self, observations, audit):
+        os._exit(4)
+
+
+def test_own_attacks_share_a_fork_answer_as_alone_and_a_crash_costs_one_cell(finished, jobs):
+    job = replace(jobs[0], results=str(finished))
+    reports = []
+    run, _ = trained(job, lambda *report: None)
+    first, last = job.cells
+    crash = replace(first, attack=use(Vanishes), key="crash")
+    found = answers_of([first, crash, last], run, lambda *report: reports.append(report))
+    judging = [key for kind, key in reports if kind == "judging"]
+    assert judging == [first.key, "crash", last.key]
+    assert found["crash"].outcome == "failed"
+    assert "attack 'Vanishes' (tests 0): it ended the process with status 4" in str(found["crash"])
+    for cell in (first, last):
+        alone = answers_of([cell], run, lambda *report: None)
+        pairs = zip(found[cell.key].scores, alone[cell.key].scores, strict=True)
+        assert all(np.array_equal(scores, scores_alone) for scores, scores_alone in pairs)
 
 
 # --- cached trainings -----------------------------------------------------------------------------

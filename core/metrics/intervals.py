@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,7 +43,7 @@ class SharedDraws:
     ) -> tuple[ndarray, ...]:
         """Arrays that ``make`` draws from ``rng``; ``sizes``: all else that they depend on."""
         bits = rng.bit_generator
-        key = (repr(bits.state), *sizes)
+        key = (pickle.dumps(bits.state), *sizes)
         if key in self._cached:
             arrays, bits.state = self._cached[key]
             return arrays
@@ -94,17 +95,24 @@ def bootstrap(
     scores, member = checked(scores, member)
     auc = np.empty(n)
     tf01 = np.empty(n)
+    with_tf01 = np.sum(~member) >= TF01_MIN_NONMEMBERS
     replicates = _Replicates(scores[member], scores[~member])
-    for rows, members, nonmembers in _resamples(member, draws or SharedDraws(0), rng, n):
-        auc[rows], tf01[rows] = replicates.of(members, nonmembers)
+    for columns, members, nonmembers in _resamples(member, draws or SharedDraws(0), rng, n):
+        lowest = replicates.lowest(nonmembers)
+        auc[columns] = replicates.auc(members, lowest)
+        if with_tf01:
+            tf01[columns] = replicates.tf01(members, lowest)
     result = BootstrapResult(auc_se=float(auc.std(ddof=1)), auc=auc)
-    if np.sum(~member) < TF01_MIN_NONMEMBERS:
+    if not with_tf01:
         return result
     return replace(result, tf01_se=float(tf01.std(ddof=1)), tf01=tf01)
 
 
 class _Replicates:
-    """Metrics of resamples, from how many non-members lie below each member."""
+    """Metrics of resamples, from how many non-members lie below each member.
+
+    A resample is a column: sums down the columns of all at once need no gaps in memory.
+    """
 
     def __init__(self, members: ndarray, nonmembers: ndarray) -> None:
         self._pairs = len(members) * len(nonmembers)
@@ -113,19 +121,25 @@ class _Replicates:
         self._left = np.searchsorted(ascending, members, "left")
         self._right = np.searchsorted(ascending, members, "right")
 
-    def of(self, members: ndarray, nonmembers: ndarray) -> tuple[ndarray, ndarray]:
-        """AUC [b] and TF01 [b] in percent, from counts [b, P] and [b, N]."""
-        b, n = nonmembers.shape
-        # [b, k]: resampled non-members among the k lowest
-        lowest = np.zeros((b, n + 1), np.int32)
-        np.cumsum(nonmembers.take(self._order, axis=1), axis=1, out=lowest[:, 1:])
-        below = lowest.take(self._left, axis=1)
-        upto = lowest.take(self._right, axis=1)
-        auc = np.einsum("bm,bm->b", members, 0.5 * (below + upto)) / self._pairs
-        called = n - below <= allowed_false_positives(n, TF01_FPR)
-        n_called = np.where(called, members, 0).sum(axis=1)
-        tf01 = 100 * (n_called / members.shape[1])
-        return auc, tf01
+    def lowest(self, nonmembers: ndarray) -> ndarray:
+        """[k, b]: resampled non-members among the k lowest, k from 0, from counts [N, b]."""
+        sums = np.zeros((len(nonmembers) + 1, nonmembers.shape[1]), np.int32)
+        sums[1:] = nonmembers.take(self._order, axis=0)
+        return np.cumsum(sums, axis=0, out=sums)
+
+    def auc(self, members: ndarray, lowest: ndarray) -> ndarray:
+        """AUC [b] from counts [P, b] and :meth:`lowest`; exact, since sums of halves are."""
+        below = lowest.take(self._left, axis=0)
+        upto = lowest.take(self._right, axis=0)
+        sums = np.einsum("mb,mb->b", members, 0.5 * (below + upto))
+        return np.asarray(sums / self._pairs)
+
+    def tf01(self, members: ndarray, lowest: ndarray) -> ndarray:
+        """TF01 [b] in percent from counts [P, b] and :meth:`lowest`."""
+        n = len(lowest) - 1
+        called = n - lowest.take(self._left, axis=0) <= allowed_false_positives(n, TF01_FPR)
+        n_called = np.where(called, members, 0).sum(axis=0)
+        return np.asarray(100 * (n_called / len(members)))
 
 
 def _resamples(
@@ -134,7 +148,7 @@ def _resamples(
     rng: Generator,
     n: int,
 ) -> Iterator[tuple[slice, ndarray, ndarray]]:
-    """Chunks (rows, members [b, P], non-members [b, N]): how often each candidate is in each
+    """Chunks (columns, members [P, b], non-members [N, b]): how often each candidate is in each
     resample of its class.
     """
     sizes = int(member.sum()), int((~member).sum())
@@ -150,11 +164,11 @@ def _both_classes(rng: Generator, b: int, sizes: tuple[int, int]) -> tuple[ndarr
 
 
 def _resample_counts(rng: Generator, b: int, m: int) -> ndarray:
-    """[b, m] counts of ``b`` times ``m`` of ``m`` with replacement, in the smallest integers."""
+    """[m, b] counts of ``b`` times ``m`` of ``m`` with replacement, in the smallest integers."""
     drawn = rng.integers(0, m, (b, m))
     flat = drawn + m * np.arange(b)[:, None]
     counts = np.bincount(flat.ravel(), minlength=b * m).reshape(b, m)
-    return counts.astype(np.min_scalar_type(counts.max()))
+    return np.ascontiguousarray(counts.T, np.min_scalar_type(counts.max()))
 
 
 # --- intervals of a mean over runs ----------------------------------------------------------------

@@ -11,7 +11,14 @@ from numpy import ndarray
 
 from fedbench.core.contract.attack import IFL, MEMBER, OFL, Group
 from fedbench.core.metrics.intervals import BootstrapResult, SharedDraws, bootstrap
-from fedbench.core.metrics.roc import advantage, auc, balanced_accuracy, tf01
+from fedbench.core.metrics.roc import (
+    Counts,
+    advantage_of,
+    auc_of,
+    balanced_accuracy_of,
+    counts_by_value,
+    tf01_of,
+)
 
 Direction = Literal["lower", "higher"]
 
@@ -23,8 +30,8 @@ class Metric:
     name: str
     title: str
     summary: str
-    value: Callable[[ndarray, ndarray], float | None]
-    """None where it does not apply"""
+    of: Callable[[Counts], float | None]
+    """from counts; None where it does not apply"""
     error: Callable[[BootstrapResult], float | None] | None = None
     """standard error from the bootstrap over both classes"""
     unit: str = ""
@@ -38,13 +45,17 @@ class Metric:
     board: bool = False
     """whether it has a table of its own"""
 
+    def value(self, scores: ndarray, member: ndarray) -> float | None:
+        """The metric of ``scores`` [n] against ``member`` [n] bool."""
+        return self.of(counts_by_value(scores, member))
+
 
 METRICS: tuple[Metric, ...] = (
     Metric(
         name="auc",
         title="AUC",
         summary="chance that a member is ranked above a non-member",
-        value=auc,
+        of=auc_of,
         error=lambda b: b.auc_se,
         board=True,
     ),
@@ -52,7 +63,7 @@ METRICS: tuple[Metric, ...] = (
         name="tf01",
         title="TF01",
         summary="TPR at FPR <= 0.1 %; none with fewer than 1,999 non-members",
-        value=tf01,
+        of=tf01_of,
         error=lambda b: b.tf01_se,
         unit="%",
         high=100,
@@ -63,14 +74,14 @@ METRICS: tuple[Metric, ...] = (
         name="advantage",
         title="advantage",
         summary="largest TPR - FPR over the thresholds, signed",
-        value=advantage,
+        of=advantage_of,
         low=-1,
     ),
     Metric(
         name="balanced_accuracy",
         title="balanced accuracy",
         summary="(TPR + TNR) / 2 at the threshold of the advantage",
-        value=balanced_accuracy,
+        of=balanced_accuracy_of,
     ),
 )
 
@@ -180,7 +191,8 @@ def _score(
     draws: SharedDraws | None,
 ) -> Score:
     n_members = int(member.sum())
-    values = {m.name: Estimate(m.value(scores, member)) for m in METRICS}
+    counts = counts_by_value(scores, member)
+    values = {m.name: Estimate(m.of(counts)) for m in METRICS}
     if 1 < n_members < len(member) - 1:  # the spread is unknown with one candidate of a class
         spread = bootstrap(scores, member, rng, draws=draws)
         for m in METRICS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy import ndarray
 
@@ -31,13 +33,26 @@ def checked(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray]:
     return scores, member
 
 
-def counts_by_value(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndarray]:
-    """Count members [m] and non-members [m] at each of the m distinct scores, ascending."""
+class Counts(NamedTuple):
+    """Candidates at each of the m distinct scores, ascending."""
+
+    values: ndarray
+    """[m] the scores"""
+    members: ndarray
+    """[m] int"""
+    nonmembers: ndarray
+    """[m] int"""
+
+
+def counts_by_value(scores: ndarray, member: ndarray) -> Counts:
+    """Count members and non-members at each distinct score."""
     scores, member = checked(scores, member)
-    values, group = np.unique(scores, return_inverse=True)
-    members = np.bincount(group[member], minlength=len(values))
-    nonmembers = np.bincount(group[~member], minlength=len(values))
-    return values, members, nonmembers
+    order = np.argsort(scores)
+    ascending = scores[order]
+    last = np.flatnonzero(np.append(ascending[1:] != ascending[:-1], True))
+    upto = np.append(-1, last)
+    members = np.diff(np.cumsum(member[order])[last], prepend=0)
+    return Counts(ascending[last], members, np.diff(upto) - members)
 
 
 def allowed_false_positives(n_nonmembers: int, fpr: float) -> int:
@@ -60,7 +75,12 @@ def allowed_false_positives(n_nonmembers: int, fpr: float) -> int:
 
 def auc(scores: ndarray, member: ndarray) -> float:
     """Area under the ROC curve: P(member's score > non-member's), ties one half."""
-    _, members, nonmembers = counts_by_value(scores, member)
+    return auc_of(counts_by_value(scores, member))
+
+
+def auc_of(counts: Counts) -> float:
+    """:func:`auc` from counts."""
+    _, members, nonmembers = counts
     below = np.cumsum(nonmembers) - 0.5 * nonmembers
     return float(members @ below / (members.sum() * nonmembers.sum()))
 
@@ -70,7 +90,11 @@ def roc_curve(scores: ndarray, member: ndarray) -> tuple[ndarray, ndarray, ndarr
 
     Point 0 is (0, 0) at threshold +inf; point j flags scores >= thresholds[j].
     """
-    values, members, nonmembers = counts_by_value(scores, member)
+    return _curve(counts_by_value(scores, member))
+
+
+def _curve(counts: Counts) -> tuple[ndarray, ndarray, ndarray]:
+    values, members, nonmembers = counts
     false = np.concatenate([[0], np.cumsum(nonmembers[::-1])])
     true = np.concatenate([[0], np.cumsum(members[::-1])])
     thresholds = np.concatenate([[np.inf], values[::-1]])
@@ -83,13 +107,23 @@ def advantage(scores: ndarray, member: ndarray) -> float:
     An inverted attack has 0. The threshold is chosen on the evaluated membership, so the value is
     above 0 even for noise.
     """
-    fpr, tpr, _ = roc_curve(scores, member)
+    return advantage_of(counts_by_value(scores, member))
+
+
+def advantage_of(counts: Counts) -> float:
+    """:func:`advantage` from counts."""
+    fpr, tpr, _ = _curve(counts)
     return float(np.max(tpr - fpr))
 
 
 def balanced_accuracy(scores: ndarray, member: ndarray) -> float:
     """(TPR + TNR) / 2 at the threshold of the advantage: (1 + advantage) / 2."""
-    return (1 + advantage(scores, member)) / 2
+    return balanced_accuracy_of(counts_by_value(scores, member))
+
+
+def balanced_accuracy_of(counts: Counts) -> float:
+    """:func:`balanced_accuracy` from counts."""
+    return (1 + advantage_of(counts)) / 2
 
 
 # --- true-positive rate at a low false-positive rate ----------------------------------------------
@@ -106,9 +140,14 @@ def tf01(scores: ndarray, member: ndarray) -> float | None:
     docs/method.md#tf01 has its bias; boards pool targets and seeds
     (``leaderboard/statistics/tf01.py``).
     """
-    if np.sum(~np.asarray(member, bool)) < TF01_MIN_NONMEMBERS:
+    return tf01_of(counts_by_value(scores, member))
+
+
+def tf01_of(counts: Counts) -> float | None:
+    """:func:`tf01` from counts."""
+    if counts.nonmembers.sum() < TF01_MIN_NONMEMBERS:
         return None
-    return 100 * tpr_at_fpr(scores, member, TF01_FPR)
+    return 100 * _tpr_at_fpr(counts, TF01_FPR)
 
 
 def tpr_at_fpr(scores: ndarray, member: ndarray, fpr: float) -> float:
@@ -120,7 +159,11 @@ def tpr_at_fpr(scores: ndarray, member: ndarray, fpr: float) -> float:
     """
     if not 0 < fpr <= 1:
         raise ValueError(f"fpr must be in (0, 1], got {fpr}")
-    _, members, nonmembers = counts_by_value(scores, member)
+    return _tpr_at_fpr(counts_by_value(scores, member), fpr)
+
+
+def _tpr_at_fpr(counts: Counts, fpr: float) -> float:
+    _, members, nonmembers = counts
     false = np.cumsum(nonmembers[::-1])
     true = np.cumsum(members[::-1])
     allowed = false <= allowed_false_positives(int(nonmembers.sum()), fpr)

@@ -134,8 +134,9 @@ def _by_round(rounds: ndarray, memberships: ndarray) -> tuple[ndarray, ndarray]:
         aucs[:, r] = ranking.aucs(memberships)
         if nonmembers >= TF01_MIN_NONMEMBERS:
             true = ranking.true_positives(memberships)
-            allowed = ranking.called - true <= allowed_false_positives(nonmembers, TF01_FPR)
-            largest = np.where(allowed, true, 0).max(axis=1)
+            false = ranking.called[:, None] - true
+            allowed = false <= allowed_false_positives(nonmembers, TF01_FPR)
+            largest = np.where(allowed, true, 0).max(axis=0)
             tf01s[:, r] = 100 * (largest / members)
     return aucs, tf01s
 
@@ -164,12 +165,12 @@ class _Ranking(NamedTuple):
         return np.asarray(below / (members * (len(self.ranks) - members)))
 
     def true_positives(self, memberships: ndarray) -> ndarray:
-        """[S, g] at each threshold."""
+        """[g, S] at each threshold."""
         # half the memory, where it holds the products of counts
         dtype = np.int32 if len(self.order) ** 2 < 2**31 else np.int64
-        true = np.cumsum(memberships.take(self.order, axis=1), axis=1, dtype=dtype)
-        counts: ndarray = true[:, self.called - 1]
-        return counts
+        true = memberships.T.astype(dtype, order="C").take(self.order, axis=0)
+        np.cumsum(true, axis=0, out=true)
+        return true if len(self.called) == len(true) else true[self.called - 1]
 
 
 # --- attacks with a threshold of their own --------------------------------------------------------
@@ -359,6 +360,6 @@ def _largest(rounds: ndarray, flags: ndarray) -> tuple[ndarray, ndarray]:
             aucs[rows] = np.maximum(aucs[rows], ranking.aucs(flags[rows]))
             # m x true positives - members x called = (TPR - FPR) x members x non-members
             true = ranking.true_positives(flags[rows])
-            gap = m * true - (members * ranking.called).astype(true.dtype)
-            gaps[rows] = np.maximum(gaps[rows], gap.max(axis=1))
+            gap = m * true - (members * ranking.called).astype(true.dtype)[:, None]
+            gaps[rows] = np.maximum(gaps[rows], gap.max(axis=0))
     return aucs, gaps / (members * (m - members))

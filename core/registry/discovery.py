@@ -114,6 +114,12 @@ def of_leaderboard(name: str) -> Any:
     return distribution(DISTRIBUTION).entry_points.select(group="fedbench.results")[name].load()
 
 
+def own_components() -> list[tuple[str, Component]]:
+    """Return (kind, component) of everything that fedbench itself announces."""
+    entries = distribution(DISTRIBUTION).entry_points.select(group=PROJECT)
+    return list(chain.from_iterable(announced(entry.load())[0] for entry in entries))
+
+
 # --- one entry point ------------------------------------------------------------------------------
 
 

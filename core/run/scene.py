@@ -382,7 +382,7 @@ class Parts:
 
 
 def build(job: Job) -> Parts:
-    """Make the components of a run; attacks and analyses have processes of their own, signals come
+    """Make the components of a training: attacks and analyses are made in other processes, signals
     later.
     """
     return Parts(

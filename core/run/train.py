@@ -25,6 +25,7 @@ from fedbench.core.numerics.per_sample import why_one_by_one
 from fedbench.core.numerics.rng import key_for
 from fedbench.core.numerics.wrappers import in_training_form, wrap
 from fedbench.core.population.audit import AuditSet
+from fedbench.core.process.ask import is_own
 from fedbench.core.process.channel import at_work
 from fedbench.core.run.job import Job
 from fedbench.core.run.measurements import (
@@ -215,7 +216,8 @@ def _recorder(
     signals = {name: signal for name, signal in signals.items() if not reasons[name]}
     engine = f"({DISTRIBUTION} {job.provenance.fedbench})"
     parties = {name: f"'{name}' {engine}" for name in GRADIENT_SIGNALS}
-    parties |= {name: str(job.signals[name.removesuffix(PRE_DEFENSE)]) for name in signals}
+    uses = {name: job.signals[name.removesuffix(PRE_DEFENSE)] for name in signals}
+    parties |= {name: str(use) for name, use in uses.items()}
     x, y = samples_of(scene, scene.pool, setup.device)
     recorder = Recorder(
         setup.flat,
@@ -228,6 +230,7 @@ def _recorder(
         sizes=setup.weighing,
         one_start=len(setup.initial) == 1 and setup.config.max_delay == 0,
         names=parties,
+        own={name for name, use in uses.items() if is_own(use.distributions)},
         on_failure=log_failure,
         n_rounds=len(job.audited_rounds),
         unserved={name: reason for name, reason in reasons.items() if reason},

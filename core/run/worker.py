@@ -1,7 +1,8 @@
 """The worker process: one run, its cells, their record.
 
-It runs no plugin code itself: the training, each attack and each analysis are forked from here.
-Metrics are computed and records are written where none of that code has run.
+It runs no plugin code itself: the training, fedbench's own attacks together, each attack of another
+package and each analysis are forked from here. Metrics are computed and records are written where
+none of that code has run.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import datetime
 import resource
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -79,6 +80,10 @@ class Failed(Exception):
         self.by_adversary = by_adversary
 
 
+AttackResult: TypeAlias = Answers | Failed | DeviceFault
+"""answers of an attack, or why it gave none"""
+
+
 def worker_main(text: str, channel: Channel) -> None:
     """Compute a job (``job_json``) and report through the channel."""
     job = None
@@ -106,37 +111,54 @@ def run_job(job: Job, report: Report) -> None:
     """
     recorder = Recorder(job, report)
     try:
-        run, active_answers = trained(job, report)
+        run, active = trained(job, report)
     except Failed as failure:
         for cell in job.cells:
             recorder.add(cell, failure)
     else:
-        analyses = [use.distribution for use in job.analyses]
-        for cell in job.cells:
-            if not is_own([cell.attack.distribution, *analyses]):
-                recorder.write()
-            report("judging", cell.key)
-            try:
-                _judge(recorder, cell, run, active_answers)
-            except DeviceFault:
-                recorder.write()
-                raise
+        if active is None:  # else the attack waits in the process that trained with it
             end_strays()
-    end_strays()
+        try:
+            _judge_all(recorder, run, active)
+        except DeviceFault:
+            recorder.write()
+            raise
     recorder.write()
     keep_log_short()
 
 
-def _judge(
-    recorder: Recorder, cell: Cell, run: Run, active_answers: Callable[[], Answers] | None
-) -> None:
+def _judge_all(recorder: Recorder, run: Run, active: Callable[[], AttackResult] | None) -> None:
+    """Record the results of all cells in order; ``active`` returns the answers of an active
+    attack.
+    """
+    cells = run.job.cells
+    own = [cell for cell in cells if is_own([cell.attack.distribution])]
+    analyses = [use.distribution for use in run.job.analyses]
+    results: dict[str, AttackResult] = {}
+    for cell in cells:
+        foreign = not is_own([cell.attack.distribution, *analyses])
+        if foreign:
+            recorder.write()
+        if active is not None:
+            recorder.report("judging", cell.key)
+            results[cell.key] = active()
+        elif cell.key not in results:
+            together = own if cell in own else [cell]
+            results |= answers_of(together, run, recorder.report)
+        _judge(recorder, cell, run, results[cell.key])
+        if foreign:
+            end_strays()
+
+
+def _judge(recorder: Recorder, cell: Cell, run: Run, answers: AttackResult) -> None:
     """Record the scores of one cell, or why it has none, and the findings of the analyses."""
     training = run.trained
-    ask_attack = active_answers or partial(answers_of, cell, run, recorder.report)
     scored = None
     failure = None
     try:
-        scored = verdict(run, cell, ask_attack(), recorder.draws)
+        if not isinstance(answers, Answers):
+            raise answers
+        scored = verdict(run, cell, answers, recorder.draws)
     except DeviceFault:
         raise
     except Exception as error:
@@ -264,8 +286,7 @@ class _Fork(Child):
         self._report = report
         self._alive = 0.0
         self._log_size = _log_size(job)
-        limits = TimeLimits(cpu_s=job.limits.run_seconds, idle_s=job.limits.idle_seconds)
-        super().__init__(partial(_guarded, job, work), limits, self._tick)
+        super().__init__(partial(_guarded, job, work), _limits(job), self._tick)
         self._all = iter(self)
 
     def until(self, kind: str) -> Message:
@@ -328,11 +349,15 @@ def _guarded(job: Job, work: Callable[[Channel], None], out: Channel) -> None:
         out.send("failed", [*outcome_of(error), isinstance(error, DivergedByAdversary)])
 
 
+def _limits(job: Job) -> TimeLimits:
+    return TimeLimits(cpu_s=job.limits.run_seconds, idle_s=job.limits.idle_seconds)
+
+
 def _log_size(job: Job) -> int:
     return job.log_path.stat().st_size if job.log_path.exists() else 0
 
 
-def trained(job: Job, report: Report) -> tuple[Run, Callable[[], Answers] | None]:
+def trained(job: Job, report: Report) -> tuple[Run, Callable[[], AttackResult] | None]:
     """Return the trained run and, where an active attack took part in it, a function that returns
     that attack's answers. Raises :class:`Failed`.
     """
@@ -354,7 +379,7 @@ def trained(job: Job, report: Report) -> tuple[Run, Callable[[], Answers] | None
         fork.end()
         return run, None
     fork.more_cpu(job.limits.run_seconds)
-    return run, lambda: _answers(fork, run)
+    return run, lambda: _last_answers(fork, run)
 
 
 def _run_of(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
@@ -365,24 +390,51 @@ def _run_of(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
         raise failure_of(error) from error
 
 
-def answers_of(cell: Cell, run: Run, report: Report) -> Answers:
-    """Return the answers of a passive attack. Raises :class:`Failed`."""
+def answers_of(cells: Sequence[Cell], run: Run, report: Report) -> dict[str, AttackResult]:
+    """Return the answers of passive attacks, or why there are none, by the cell's key.
 
-    def work(out: Channel) -> None:
-        with at_work(f"attack {cell.attack}"):
+    One fork asks them in turn. The first failure ends it, and another one begins with the next
+    attack; nothing follows a fault of the device.
+    """
+    results: dict[str, AttackResult] = {}
+    while len(results) < len(cells):
+        rest = cells[len(results) :]
+        fork = _Fork(run.job, partial(_ask_in_turn, run, rest), report)
+        for cell in rest:
+            report("judging", cell.key)
+            results[cell.key] = answers = _next_answers(fork, run)
+            if not isinstance(answers, Answers):
+                break
+        fork.end()
+        if isinstance(answers, DeviceFault):
+            break
+    return results
+
+
+def _ask_in_turn(run: Run, cells: Sequence[Cell], out: Channel) -> None:
+    """Send the answers of passive attacks, each under the limits of a fork."""
+    for cell in cells:
+        with at_work(f"attack {cell.attack}", _limits(run.job)):
+            settle(run.job, "start")
             attack = cell.attack.make()[0]
             settle(run.job, cell.key)  # its constructor ran
             answers = ask(run, attack)
         out.send("answers", *answers.packed())
 
-    return _answers(_Fork(run.job, work, report), run)
+
+def _last_answers(fork: _Fork, run: Run) -> AttackResult:
+    answers = _next_answers(fork, run)
+    fork.end()
+    return answers
 
 
-def _answers(fork: _Fork, run: Run) -> Answers:
+def _next_answers(fork: _Fork, run: Run) -> AttackResult:
     try:
         return Answers.unpacked(fork.until("answers"), len(run.scene.audits))
-    finally:
-        fork.end()
+    except DeviceFault as fault:
+        return fault
+    except Exception as error:
+        return failure_of(error)
 
 
 def analysed(

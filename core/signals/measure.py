@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -172,6 +172,8 @@ class Recorder:
     """all clients receive one model in every round, so that ``grad-sq`` has one row"""
     names: Mapping[str, str] = field(default_factory=dict)
     """signal -> its name with its package, in messages"""
+    own: Collection[str] = ()
+    """signals that are fedbench's own"""
     on_failure: Callable[[Exception], None] = lambda error: None
     n_rounds: int = 1
     """audited rounds of the run"""
@@ -193,7 +195,7 @@ class Recorder:
         """each client's share in the mean of each coalition"""
         self._values: dict[str, ndarray] = {}
         self.calls = {
-            name: SignalCall(signal, self._name(name), self.flat)
+            name: SignalCall(signal, self._name(name), self.flat, name in self.own)
             for name, signal in self.signals.items()
         }
         for name in [name for name, call in self.calls.items() if call.vector]:

@@ -56,11 +56,14 @@ class SignalCall:
     """Calls a signal in one run.
 
     ``name``: with its package; ``flat``: the engine's model, which the signal never gets;
-    ``width``: (d,) of a vector signal from its first call on, () otherwise.
+    ``width``: (d,) of a vector signal from its first call on, () otherwise; ``own``: whether it is
+    fedbench's, which leaves the process's global state alone: to save and restore that takes longer
+    than most signals.
     """
 
-    def __init__(self, signal: Signal, name: str, flat: FlatModel) -> None:
+    def __init__(self, signal: Signal, name: str, flat: FlatModel, own: bool = False) -> None:
         self.name = name
+        self._own = own
         self.vector = bool(signal.vector)
         self.width: tuple[int, ...] = ()
         self._signal = signal
@@ -87,14 +90,27 @@ class SignalCall:
             PhaseError: the defense that answers failed.
         """
         self._answer = answer
-        with at_work(f"signal {self.name}"), kept():
-            chunks = zip(samples, logits, strict=True)
-            values = torch.cat([self._chunk(update, x, y, z) for (x, y), z in chunks])
+        if self._own:
+            values = self._measured(update, samples, logits)
+        else:
+            with at_work(f"signal {self.name}"), kept():
+                values = self._measured(update, samples, logits)
         self._require_finite(values, logits)
         return values
 
+    def _measured(
+        self,
+        update: Tensor,
+        samples: Sequence[tuple[Tensor, Tensor]],
+        logits: Sequence[Tensor],
+    ) -> Tensor:
+        chunks = zip(samples, logits, strict=True)
+        return torch.cat([self._chunk(update, x, y, z) for (x, y), z in chunks])
+
     def _require_finite(self, values: Tensor, logits: Sequence[Tensor]) -> None:
         finite = torch.isfinite(values).reshape(len(values), -1).all(1)
+        if finite.all():
+            return
         plain = torch.cat(list(logits)).abs() < _LARGEST_LOGIT  # false of NaN, too
         plain = plain.reshape(len(values), -1).all(1)
         if bad := int((~finite & plain).sum()):
