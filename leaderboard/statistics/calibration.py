@@ -61,23 +61,24 @@ def lira(scores: ndarray, member: ndarray) -> ndarray:
     are those of all candidates together. NaN where a side has too few federations.
     """
     with_it, without = moments(scores, member), moments(scores, ~member)
-    return _log_density(scores, with_it) - _log_density(scores, without)
+    return np.asarray(_log_density(scores, with_it) - _log_density(scores, without))
 
 
 def lira_offline(scores: ndarray, member: ndarray) -> ndarray:
     """Return [F, m] deviations from the mean of federations without the candidate (section V-C)."""
     without = moments(scores, ~member)
-    return (scores - without.mean) / np.sqrt(_positive(without.variance))
+    deviations = scores - without.mean
+    return np.asarray(deviations / np.sqrt(_positive(without.variance)))
 
 
 def _log_density(scores: ndarray, of: Moments) -> ndarray:
     variance = _positive(of.variance)
-    return -0.5 * (np.log(variance) + (scores - of.mean) ** 2 / variance)
+    return np.asarray(-0.5 * (np.log(variance) + (scores - of.mean) ** 2 / variance))
 
 
 def _positive(variance: ndarray) -> ndarray:
     """Replace variances of 0, of scores that are all alike, by the smallest number."""
-    return np.maximum(variance, np.finfo(float).tiny)
+    return np.asarray(np.maximum(variance, np.finfo(float).tiny))
 
 
 def lira_of_vectors(scores: ndarray, member: ndarray) -> ndarray:
@@ -126,7 +127,7 @@ def rmia(log_probabilities: ndarray, member: ndarray) -> ndarray:
                 sums[f] = logsumexp(log_probabilities[rest], axis=0, b=side[rest])
         sides.append(np.where(count >= FEWEST, sums - np.log(np.maximum(count, 1)), np.nan))
     with np.errstate(invalid="ignore"):  # NaN on a side
-        return log_probabilities - (np.logaddexp(*sides) - np.log(2.0))
+        return np.asarray(log_probabilities - (np.logaddexp(*sides) - np.log(2.0)))
 
 
 def found(scores: ndarray, member: ndarray, fpr: float = 0.01) -> ndarray:
