@@ -49,10 +49,10 @@ OF_THE_ORACLE = {
     ),
     "evaluation on training data": (
         "core/run/train.py",
-        "audits = Audits(scene, training, recorder)",
+        "audits = Audits(scene, training, recorder, job.setting.audit.precision)",
         "scene = replace(scene, data=replace(scene.data, test_x=scene.data.train_x, "
         "test_y=scene.data.train_y))\n"
-        "    audits = Audits(scene, training, recorder)",
+        "    audits = Audits(scene, training, recorder, job.setting.audit.precision)",
         EVERYTHING,
         set(),
     ),

@@ -94,6 +94,7 @@ GROUPS = [
 ]
 SETTING = Setting.model_construct(
     name="one",
+    data_seed=3,
     dataset=Use(name="d"),
     model=Use(name="m"),
     federation=FEDERATION,
@@ -226,12 +227,13 @@ NO_INFLUENCE = frozenset(NAMED_ONLY.split())
 WHOLE = "members coalitions observed targets tuning defense attacker adversary"
 FEDERATION_ONLY = (
     "clients rounds local_epochs local_batches weight_order participation max_delay weights "
-    "validation test validation_on"
+    "validation test test_by validation_on"
 )
 # paths that shadow models do not depend on either: they are trained alone
 NOT_OF_SHADOW_MODELS = frozenset(
     [
         *WHOLE.split(),
+        "setting.data_seed",
         "setting.partition",
         "setting.thresholds",
         *(f"setting.federation.{name}" for name in FEDERATION_ONLY.split()),

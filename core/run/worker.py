@@ -297,6 +297,7 @@ class _Fork(Child):
             if message.kind == "failed":
                 raise _failed(message.value)
             if message.kind == "lost":
+                self.end()
                 raise DeviceFault(one_line(str(message.value), _LONGEST_REASON))
             if message.kind == kind:
                 return message

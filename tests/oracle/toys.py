@@ -55,6 +55,7 @@ PARTS = {
     "papers/cofedmid_wideresnet": ["cifar10-wrn"],
     "papers/cofedmid_figure1": ["cifar100"],
     "cross_threats": ["digits-trajectory", "digits-insider"],
+    "auditors": ["digits"],
     "overfitting": ["digits", "location30"],
     "poisoning": ["location30"],
     "digits_sweeps": ["beta1"],
@@ -135,6 +136,7 @@ FEW |= {
         "fedmia-ii",
     },
     "tuned_baselines": {"none", "grad-noise", "dp-sgd-hu", "dp-sgd-hu-views", "avg-cosine-class"},
+    "auditors": {"none", "quantize", "free-rider", "placebo", "blackbox-loss", "fedmia-ii"},
     "across_worlds": {
         "none",
         "membershield",
@@ -205,7 +207,7 @@ SECOND = {
     ("overfitting", "location30"): ["none", "relaxloss-records", "memguard"],
     ("tuned_baselines", "cifar10"): ["none", "dp-sgd-hu-views"],
 }
-FLOORS = ("partial_defense", "poisoning", "clustered_digits", "later_attacks")
+FLOORS = ("partial_defense", "poisoning", "clustered_digits", "later_attacks", "auditors")
 
 
 def runs(name: str, method: str) -> bool:
@@ -219,7 +221,7 @@ def toy(name: str, images, folder):
     """
     yaml = YAML(typ="safe")
     spec = yaml.load(shipped_suites()[name])
-    spec["seeds"] = [0]
+    spec["seeds"] = list(range(8)) if name == "auditors" else [0]  # so many share a pool
     spec |= {"tuning_seeds": spec["tuning_seeds"][:1]} if "tuning_seeds" in spec else {}
     spec["settings"] = [s for s in spec["settings"] if s["name"] in PARTS.get(name, [s["name"]])]
     for s in spec["settings"]:
