@@ -30,6 +30,7 @@ ENGINE = (
     "run/measurements.py",
     "run/needs.py",
     "run/observations.py",
+    "run/pretraining.py",
     "run/process.py",
     "run/scene.py",
     "run/scoring.py",

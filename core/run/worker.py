@@ -123,6 +123,7 @@ def run_job(job: Job, report: Report) -> None:
         except DeviceFault:
             recorder.write()
             raise
+    end_strays()
     recorder.write()
     keep_log_short()
 
