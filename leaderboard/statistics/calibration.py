@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy import ndarray
 from scipy.special import logsumexp, ndtri
-from sklearn.covariance import ledoit_wolf
 
 FEWEST = 2
 """other federations with, and as many without a candidate, for a mean"""
@@ -87,6 +86,8 @@ def lira_of_vectors(scores: ndarray, member: ndarray) -> ndarray:
     Both sides have one covariance, of all candidates of the other federations around their means,
     shrunk by Ledoit and Wolf (2004). Scores of a vector are divided by their deviations first.
     """
+    from sklearn.covariance import ledoit_wolf  # takes a second; most boards do not need it
+
     scale = scores.std(axis=(0, 1))
     scores = scores / np.where(scale > 0, scale, 1.0)
     columns = np.moveaxis(scores, 2, 0)
