@@ -237,7 +237,11 @@ def identity(job: Job) -> dict[str, Any]:
 
 
 # fields that enter the key only where they are set, with their defaults
-_LATER = (("federation", "compile", False), ("audit", "precision", "fp32"))
+_LATER = (
+    ("federation", "compile", False),
+    ("federation", "test_by", "class"),
+    ("audit", "precision", "fp32"),
+)
 
 
 def _setting_of(job: Job) -> dict[str, Any]:
@@ -252,6 +256,8 @@ def _setting_of(job: Job) -> dict[str, Any]:
     for part, name, default in _LATER:  # earlier records lack them
         if setting[part][name] == default:
             del setting[part][name]
+    if setting["data_seed"] is None:
+        del setting["data_seed"]
     setting["audit"]["references"] = job.references
     return setting
 
