@@ -141,7 +141,7 @@ def _draw_found(style: Style, section: BoardSection) -> Canvas:
     axis = figure.subplots()
     for row in section.rows:
         worst = section.comparison.worst_cases.of(row.label).worst
-        by_attack = found_by(scores, row.label, worst.attack) if worst else None
+        by_attack = found_by(scores, row.label, worst.attack, worst.sign) if worst else None
         if by_attack is not None:
             share = np.arange(1, len(by_attack.shares) + 1) / len(by_attack.shares)
             look = looks[row.label] | {"marker": ""}

@@ -11,7 +11,7 @@ from boards import board, sections_of
 from contests import judged
 from running import finish, invoke, suite
 
-from fedbench.core import MEMBER, OFL, UserError
+from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.statistics.audits import (
     TOGETHER,
@@ -54,10 +54,10 @@ def test_calibrated_scores_are_those_of_the_pool_seed_by_seed():
     for seed in (0, 9):
         candidates = scores.candidates(seed, [0])[0]
         assert candidates["none", "blackbox-loss, LiRA"].scores == pytest.approx(
-            lira(raw, member)[seed]
+            lira(raw, member, ~member)[seed]
         )
         assert candidates["none", "blackbox-loss, RMIA"].scores == pytest.approx(
-            rmia(raw, member)[seed]
+            rmia(raw, member, ~member)[seed]
         )
         assert ("none", "fedmia-ii, RMIA") not in candidates
         assert (candidates["none", TOGETHER].kind == np.where(coins(seed), MEMBER, OFL)).all()
@@ -70,9 +70,9 @@ def test_calibration_finds_a_planted_leak_that_the_levels_of_candidates_hide():
     assert strongest.interval.mean > 0.85 > general.interval.mean + 0.15
     assert section.calibrated.pairwise.ranks == {"half": (1, 1), "none": (2, 2)}
     scores = Calibrated(section.scores)
-    by_share = [found_by(scores, label, "fedmia-ii").shares.mean() for label in ("none", "half")]
+    by_share = [found_by(scores, label, "fedmia-ii", 1).shares.mean() for label in ("none", "half")]
     assert by_share[0] > 0.15 > by_share[1] > 0.02
-    assert found_by(scores, "none", "seqmia") is None
+    assert found_by(scores, "none", "seqmia", 1) is None
 
 
 def test_scores_without_a_leak_stay_at_chance_and_show_no_epsilon():
@@ -80,7 +80,7 @@ def test_scores_without_a_leak_stay_at_chance_and_show_no_epsilon():
     scores = Calibrated(section.scores)
     bound = epsilon_bound(scores, "none")
     assert bound.epsilon == 0 and bound.limit > 2
-    found = found_by(scores, "none", "fedmia-ii")
+    found = found_by(scores, "none", "fedmia-ii", 1)
     assert found.shares.mean() < 0.03 and found.tenth < 0.06
     parts = section.calibrated.leaks.parts
     aucs = [part.entries["none", "fedmia-ii, LiRA"].auc for part in parts]
@@ -93,7 +93,7 @@ def test_a_leak_shows_an_epsilon_below_the_limit_of_its_coins():
     assert bound.guesses.canaries == SAMPLES * 8
 
 
-def test_a_pool_has_the_samples_that_every_seed_asks_about():
+def test_a_pool_has_the_clients_samples_that_every_seed_asks_about():
     def candidates(ids, kinds):
         n = len(ids)
         return SimpleNamespace(
@@ -103,9 +103,11 @@ def test_a_pool_has_the_samples_that_every_seed_asks_about():
             canary=np.zeros(n, bool),
         )
 
-    pool = pool_of({3: candidates([5, 1, 9], [MEMBER, OFL, 2]), 4: candidates([1, 5], [OFL, OFL])})
+    first = candidates([5, 1, 9, 7], [MEMBER, OFL, IFL, OFL])
+    pool = pool_of({3: first, 4: candidates([1, 9, 5], [EXCLUDED, IFL, OFL])})
     assert pool.ids.tolist() == [1, 5] and pool.scores.tolist() == [[10, 50], [10, 50]]
     assert pool.member.tolist() == [[False, True], [False, False]]
+    assert pool.outside.tolist() == [[True, False], [False, True]]
 
 
 POOL = {
@@ -146,5 +148,5 @@ def test_seeds_of_one_pool_have_the_same_samples_and_coins_of_their_own(tmp_path
 
 def test_a_coin_without_a_share_is_refused(tmp_path):
     setting = {**POOL, "federation": {**POOL["federation"], "test": 0.0}}
-    with pytest.raises(UserError, match="test_by: coin draws the test part alone"):
+    with pytest.raises(UserError, match="by a fair coin: set test"):
         invoke(suite(tmp_path, settings=[setting]), "--results", tmp_path / "r")

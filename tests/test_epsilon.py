@@ -9,19 +9,15 @@ import pytest
 from scipy.stats import binom, norm
 
 from fedbench.leaderboard.statistics.epsilon import (
-    Bonferroni,
-    Explicit,
+    Coins,
     Guesses,
-    Split,
     approximate_dp,
+    chosen_bound,
     clopper_pearson,
     epsilon_of_gaussian,
     gaussian_dp,
     guesses_of,
 )
-
-SIZES = (20, 50, 100)
-CHOICES = [Explicit(60), Bonferroni(SIZES), Split(SIZES, chosen_on=100)]
 
 
 def gaussian(guesses, level, delta):
@@ -73,13 +69,37 @@ def test_perfect_guesses_show_what_the_design_allows():
     assert clopper_pearson(0, 16, 16, 16) == clopper_pearson(8, 16, 8, 16) == 0
 
 
+def coins(m, rng, mu=0.0):
+    heads = rng.random(m) < 0.5
+    return Coins(mu * heads + rng.normal(size=m), heads)
+
+
 @pytest.mark.parametrize("bound", BOUNDS)
-@pytest.mark.parametrize("choice", CHOICES)
-def test_null_scores_show_nothing_in_all_but_a_twentieth_of_audits(choice, bound):
+def test_null_scores_show_nothing_in_all_but_a_twentieth_of_audits(bound):
     rng = np.random.default_rng(7)
-    audits = [(rng.normal(size=200), rng.random(200) < 0.5) for _ in range(400)]
-    shown = sum(choice.bound(scores, member, bound) > 0 for scores, member in audits)
+    guesses = [guesses_of(coins(200, rng), 60) for _ in range(400)]
+    shown = sum(bound(of_audit, 0.05) > 0 for of_audit in guesses)
     assert binom.sf(shown - 1, 400, 0.05) > 0.001
+
+
+def test_what_is_chosen_on_the_first_coins_shows_nothing_of_null_scores_on_the_others():
+    rng, shown = np.random.default_rng(7), 0
+    for _ in range(400):
+        halves = [{"a": coins(200, rng)} for _ in range(2)]
+        bound = chosen_bound(*halves, 1e-5)
+        assert bound.epsilon <= bound.limit
+        shown += bound.epsilon > 0
+    assert binom.sf(shown - 1, 400, 0.05) > 0.001
+
+
+def test_the_attack_and_the_sign_that_leak_are_chosen():
+    rng = np.random.default_rng(7)
+    halves = []
+    for _ in range(2):
+        leaking = coins(1000, rng, mu=-3.0)
+        halves.append({"null": coins(1000, rng), "turned": leaking})
+    bound = chosen_bound(*halves, 1e-5)
+    assert bound.attack == "turned" and 1.0 < bound.epsilon < bound.limit
 
 
 def test_decisions_at_chance_show_nothing_in_all_but_a_twentieth_of_audits():
@@ -94,10 +114,7 @@ def test_a_gaussian_mechanism_is_bounded_below_its_epsilon_and_shown_to_leak(bou
     rng, mu = np.random.default_rng(7), 1.5
     truth, above, bounds = epsilon_of_gaussian(mu, 1e-5), 0, []
     for _ in range(100):
-        member = rng.random(2000) < 0.5
-        bounds.append(
-            Bonferroni((50, 200)).bound(mu * member + rng.normal(size=2000), member, bound)
-        )
+        bounds.append(bound(guesses_of(coins(2000, rng, mu), 100), 0.05))
         above += bounds[-1] > truth
     assert binom.sf(above - 1, 100, 0.05) > 0.001
     assert np.median(bounds) > truth / 5
@@ -111,9 +128,9 @@ def test_the_epsilon_of_a_gaussian_mechanism_satisfies_its_definition():
     assert epsilon_of_gaussian(0.0, 1e-5) == 0
 
 
-def test_the_highest_are_guessed_as_members_and_the_lowest_as_outsiders():
-    scores = np.array([0.9, 0.1, 0.8, 0.3, 0.5])
-    member = np.array([True, False, False, True, True])
-    assert guesses_of(scores, member, 3) == Guesses(canaries=5, guessed=3, right=2)
-    assert guesses_of(scores, member, 0) == Guesses(canaries=5, guessed=0, right=0)
+def test_the_highest_are_guessed_as_heads_and_the_lowest_as_tails():
+    heads = np.array([True, False, False, True, True])
+    of_five = Coins(np.array([0.9, 0.1, 0.8, 0.3, 0.5]), heads)
+    assert guesses_of(of_five, 3) == Guesses(canaries=5, guessed=3, right=2)
+    assert guesses_of(of_five, 0) == Guesses(canaries=5, guessed=0, right=0)
     assert approximate_dp(Guesses(5, 0, 0), 1e-5) == gaussian_dp(Guesses(5, 0, 0)) == 0

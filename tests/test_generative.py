@@ -139,6 +139,9 @@ def test_a_pretrained_network_comes_from_the_cache_unless_its_file_is_damaged(
     trained = bits()
     (tmp_path / "pretrained.npz").write_bytes(b"damaged")
     again = bits()
+    other = fresh(hidden=9)[0]
+    assert not pretraining._fill(other, tmp_path / "pretrained.npz")
+    assert_close(other.state_dict(), fresh(hidden=9)[0].state_dict(), rtol=0, atol=0)
     monkeypatch.setattr(MLPDenoiser, "_batches", None)  # a second pretraining would fail
     cached = bits()
     assert trained[1] == again[1] == cached[1] == [True] + [False] * (len(trained[1]) - 1)

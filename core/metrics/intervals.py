@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,7 +43,7 @@ class SharedDraws:
     ) -> tuple[ndarray, ...]:
         """Arrays that ``make`` draws from ``rng``; ``sizes``: all else that they depend on."""
         bits = rng.bit_generator
-        key = (pickle.dumps(bits.state), *sizes)
+        key = (json.dumps(bits.state, default=ndarray.tolist), *sizes)
         if key in self._cached:
             arrays, bits.state = self._cached[key]
             return arrays

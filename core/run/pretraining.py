@@ -47,13 +47,18 @@ def _arrays(module: nn.Module) -> dict[str, np.ndarray]:
 
 
 def _fill(module: nn.Module, path: Path) -> bool:
-    """Return whether the cache held the module's state; a damaged file costs the pretraining."""
+    """Return whether the cache held the module's state; a damaged file costs the pretraining, and
+    leaves the module as it is.
+    """
     try:
         arrays = read_npz(path)
         trained = arrays.pop(_TRAINED)
-        module.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
-    except Exception:  # whatever a damaged archive makes of numpy, zipfile and torch
+    except (OSError, ValueError, KeyError):
         return False
+    shapes = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    if {name: value.shape for name, value in arrays.items()} != shapes:
+        return False
+    module.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
     for parameter, is_trained in zip(module.parameters(), trained, strict=True):
         parameter.requires_grad_(bool(is_trained))
     return True

@@ -160,8 +160,8 @@ class FederationSpec(SpecModel):
     )
     test_by: Literal["class", "coin"] = Field(
         "class",
-        description="coin: each sample is in the test part with probability `test`, whatever the "
-        "others are, as bounds on epsilon and calibration by sample need",
+        description="coin: each sample is in the test part by a fair coin of its own (test: 0.5), "
+        "as bounds on epsilon and calibration by sample need",
     )
     validation_on: Literal["own", "nonmembers"] = Field(
         "own",
@@ -230,9 +230,9 @@ class FederationSpec(SpecModel):
                 f"validation {self.validation:g} and test {self.test:g} leave nothing to train on: "
                 "lower them"
             )
-        if self.test_by == "coin" and (self.validation or not self.test):
+        if self.test_by == "coin" and (self.validation or self.test != 0.5):
             raise mistake(
-                "test_by: coin draws the test part alone: give test a share, and no validation"
+                "test_by: coin draws each sample by a fair coin: set test to 0.5, and no validation"
             )
         if self.validation_on == "nonmembers" and (self.validation or not self.test):
             raise mistake(

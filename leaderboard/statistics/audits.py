@@ -17,21 +17,21 @@ from numpy import ndarray
 from fedbench.core import EXCLUDED, MEMBER, OFL
 from fedbench.core.store.reading import Candidates
 from fedbench.leaderboard.statistics.calibration import (
-    found,
     lira,
     lira_of_vectors,
     lira_offline,
+    passes,
     rmia,
     share_of,
 )
-from fedbench.leaderboard.statistics.epsilon import LEVEL, Guesses, approximate_dp, guesses_of
+from fedbench.leaderboard.statistics.epsilon import LEVEL, ChosenBound, Coins, chosen_bound
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.scores import Key, SectionScores
 
 TOGETHER = "all attacks together"
 LOG_PROBABILITY = "blackbox-loss"
 """the attack with the log-probability of the true class as its score"""
-Method = Callable[[ndarray, ndarray], ndarray]
+Method = Callable[[ndarray, ndarray, ndarray], ndarray]
 METHODS: dict[str, Method] = {"LiRA": lira, "offline LiRA": lira_offline}
 
 
@@ -45,27 +45,29 @@ class Pool:
     scores: ndarray
     """[F, m]"""
     member: ndarray
-    """[F, m]"""
+    """[F, m] trained on"""
+    outside: ndarray
+    """[F, m] not in the client's data; what it holds and does not train on is neither"""
     canary: ndarray
     """[m]"""
 
 
 def pool_of(by_seed: Mapping[int, Candidates]) -> Pool:
-    """Return the samples that are a member or an outsider on every seed."""
-    counted = {}
-    for seed, c in by_seed.items():
-        counted[seed] = np.flatnonzero((c.kind == MEMBER) | (c.kind == OFL))
-    ids = None
-    for seed, rows in counted.items():
-        of_seed = by_seed[seed].ids[rows]
-        ids = np.unique(of_seed) if ids is None else np.intersect1d(ids, of_seed)
-    assert ids is not None, "a row against an attack has a seed"
-    scores, member = np.empty((len(by_seed), len(ids))), np.empty((len(by_seed), len(ids)), bool)
-    for f, (seed, c) in enumerate(by_seed.items()):
-        rows = counted[seed][np.argsort(c.ids[counted[seed]])]
-        rows = rows[np.isin(c.ids[rows], ids)]
-        scores[f], member[f], canary = c.scores[rows], c.kind[rows] == MEMBER, c.canary[rows]
-    return Pool(tuple(by_seed), ids, scores, member, canary)
+    """Return the client's samples, which are a member or an outsider on some seed, as far as every
+    seed asks about them.
+    """
+    sides = []
+    for c in by_seed.values():
+        sides.append(c.ids[(c.kind == MEMBER) | (c.kind == OFL)])
+    ids = np.unique(np.concatenate(sides))
+    for c in by_seed.values():
+        ids = np.intersect1d(ids, c.ids)
+    scores, kind = np.empty((2, len(by_seed), len(ids)))
+    for f, c in enumerate(by_seed.values()):
+        order = np.argsort(c.ids)
+        rows = order[np.searchsorted(c.ids, ids, sorter=order)]
+        scores[f], kind[f], canary = c.scores[rows], c.kind[rows], c.canary[rows]
+    return Pool(tuple(by_seed), ids, scores, kind == MEMBER, kind == OFL, canary)
 
 
 class Calibrated(SectionScores):
@@ -107,11 +109,11 @@ class Calibrated(SectionScores):
             by_row.setdefault((target, label), []).append(pool)
             for name, method in methods_of(attack).items():
                 place = target, (label, f"{attack}, {name}")
-                ratios[place] = pool, method(pool.scores, pool.member)
+                ratios[place] = pool, method(pool.scores, pool.member, pool.outside)
         for (target, label), pools in by_row.items():
             same = [pool for pool in pools if pool.seeds == pools[0].seeds]
             vectors = np.stack([pool.scores for pool in same], axis=2)
-            together = lira_of_vectors(vectors, same[0].member)
+            together = lira_of_vectors(vectors, same[0].member, same[0].outside)
             ratios[target, (label, TOGETHER)] = same[0], together
         return ratios
 
@@ -123,7 +125,7 @@ class Calibrated(SectionScores):
         for (target, key), (pool, ratios) in self._ratios.items():
             if target in targets and seed in pool.seeds:
                 f = pool.seeds.index(seed)
-                kind = np.where(pool.member[f], MEMBER, OFL)
+                kind = np.where(pool.member[f], MEMBER, np.where(pool.outside[f], OFL, EXCLUDED))
                 kind[np.isnan(ratios[f])] = EXCLUDED
                 in_mix = np.ones(len(kind), bool)
                 scored = Candidates(ratios[f], kind, pool.ids, in_mix, pool.canary)
@@ -157,95 +159,66 @@ class Found:
     """
 
 
-def found_by(scores: Calibrated, label: str, attack: str) -> Found | None:
-    """Return how often an attack finds each candidate of a row; None without scores."""
-    matrices = []
-    for (_, key), pool in scores.pools.items():
-        if key == (label, attack):
-            matrices.append(found(pool.scores, pool.member))
-    if not matrices:
+def found_by(scores: Calibrated, label: str, attack: str, sign: int) -> Found | None:
+    """Return how often an attack finds each candidate of a row; None without scores. ``sign``: -1
+    where its low scores mean members.
+    """
+    passed = []
+    for pool in _pools_of(scores, label).get(attack, []):
+        passed.append(passes(sign * pool.scores, pool.member, pool.outside))
+    if not passed:
         return None
-    shares = np.concatenate([share_of(matrix) for matrix in matrices])
-    halves = []
-    for first in (0, 1):
-        parts = [share_of(matrix[first::2]) for matrix in matrices]
-        halves.append(np.concatenate(parts))
-    means = [_mean_of_top(*pair) for pair in (halves, halves[::-1])]
-    ordered = np.sort(shares[~np.isnan(shares)])[::-1]
-    return Found(ordered, float(np.mean(means)))
+    shares = np.concatenate([share_of(of_target) for of_target in passed])
+    even = np.concatenate([share_of(of_target[::2]) for of_target in passed])
+    odd = np.concatenate([share_of(of_target[1::2]) for of_target in passed])
+    tenth = (_mean_of_top(even, odd) + _mean_of_top(odd, even)) / 2
+    return Found(np.sort(shares[~np.isnan(shares)])[::-1], tenth)
 
 
 def _mean_of_top(choosing: ndarray, judging: ndarray) -> float:
     """Return the mean of ``judging`` [m] over the tenth with the largest ``choosing`` [m]."""
-    known = ~np.isnan(choosing + judging)
-    order = np.argsort(-choosing[known], kind="stable")
-    return float(judging[known][order[: max(1, len(order) // 10)]].mean())
+    both = ~np.isnan(choosing + judging)
+    order = np.argsort(-choosing[both], kind="stable")
+    return float(judging[both][order[: max(1, len(order) // 10)]].mean())
 
 
 # -- epsilon ---------------------------------------------------------------------------------------
 
-SIZES = (50, 100, 200, 400, 800, 1600)
-"""numbers of guesses to choose from"""
 DELTA = 1e-5
+_MOST_COINS = int(LEVEL / (2 * DELTA))
+"""so many that the term of delta, 2 m delta, is at most the level of the test"""
 
 
-@dataclass(frozen=True)
-class EpsilonBound:
-    """Lower bound on a row's epsilon, with the largest that its coins could have shown."""
+def epsilon_bound(scores: Calibrated, label: str) -> ChosenBound | None:
+    """Return the lower bound of a row at ``DELTA``; None without scores of all coins.
 
-    epsilon: float
-    limit: float
-    attack: str
-    guesses: Guesses
-
-
-def epsilon_bound(scores: Calibrated, label: str, delta: float = DELTA) -> EpsilonBound | None:
-    """Return the lower bound of a row at ``delta``; None without scores on two seeds.
-
-    Attack, direction and number of guesses are those with the largest bound on the first half of
-    the seeds; the bound is that of the coins of the others, all targets together: runs of their own
-    coins are one mechanism. Only as many coins count as leave the term of ``delta`` small.
+    Choices are made on the first half of the seeds; the bound is that of the others, all targets
+    together: runs of their own coins are one mechanism. What a client holds out of its training is
+    in its data, so that coin is heads.
     """
-    halves: list[dict[tuple[str, int], tuple[ndarray, ndarray]]] = [{}, {}]
-    for half, sides in enumerate(halves):
-        for attack, pools in _pools_of(scores, label).items():
+    halves: tuple[dict[str, Coins], dict[str, Coins]] = {}, {}
+    for attack, pools in _pools_of(scores, label).items():
+        for half, by_attack in enumerate(halves):
             rows = [_half_of(pool, half) for pool in pools]
-            values, member = (
-                np.concatenate(parts)[: _most(delta)] for parts in zip(*rows, strict=True)
-            )
-            for sign in (1, -1):
-                sides[attack, sign] = sign * values, member
-    if not halves[0] or not all(len(member) for side in halves for _, member in side.values()):
+            values = np.concatenate([of_pool for of_pool, _ in rows])[:_MOST_COINS]
+            heads = np.concatenate([of_pool for _, of_pool in rows])[:_MOST_COINS]
+            if np.isfinite(values).all() and len(heads):
+                by_attack[attack] = Coins(values, heads)
+    if not halves[0] or halves[0].keys() != halves[1].keys():
         return None
-
-    def bound(half: int, choice: tuple[tuple[str, int], int]) -> tuple[float, Guesses]:
-        key, size = choice
-        values, member = halves[half][key]
-        guesses = guesses_of(values, member, min(size, len(member)))
-        return approximate_dp(guesses, delta), guesses
-
-    choices = [(key, size) for key in halves[0] for size in SIZES]
-    best = max(choices, key=lambda choice: bound(0, choice)[0])
-    epsilon, guesses = bound(1, best)
-    perfect = replace(guesses, right=guesses.guessed)
-    return EpsilonBound(epsilon, approximate_dp(perfect, delta), best[0][0], guesses)
-
-
-def _most(delta: float) -> int:
-    """Return the number of coins at which 2 m delta is at most the level of the test."""
-    return 10**6 if not delta else max(100, int(LEVEL / (2 * delta)))
+    return chosen_bound(*halves, DELTA)
 
 
 def _pools_of(scores: Calibrated, label: str) -> dict[str, list[Pool]]:
     by_attack: dict[str, list[Pool]] = {}
-    for (_, (row, attack)), pool in sorted(scores.pools.items()):
+    for (_, (row, attack)), pool in sorted(scores.pools.items(), key=lambda place: place[0]):
         if row == label:
             by_attack.setdefault(attack, []).append(pool)
     return by_attack
 
 
 def _half_of(pool: Pool, half: int) -> tuple[ndarray, ndarray]:
-    """Return scores and memberships of the first (0) or second half of a pool's seeds."""
+    """Return scores and coins of the first (0) or second half of a pool's seeds."""
     middle = len(pool.seeds) // 2
     seeds = slice(middle) if half == 0 else slice(middle, None)
-    return pool.scores[seeds].ravel(), pool.member[seeds].ravel()
+    return pool.scores[seeds].ravel(), ~pool.outside[seeds].ravel()

@@ -7,8 +7,9 @@ that its design sets: print the number of canaries or federations beside it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from numpy import ndarray
@@ -17,6 +18,8 @@ from scipy.special import log_ndtr, ndtr, ndtri
 from scipy.stats import beta, binom
 
 LEVEL = 0.05
+SIZES = (50, 100, 200, 400, 800, 1600)
+"""numbers of guesses to choose from"""
 _PRECISION = 1e-6
 _MOST = 64.0  # no design with less than 10^27 canaries shows more
 
@@ -60,10 +63,10 @@ def approximate_dp(guesses: Guesses, delta: float = 0.0, level: float = LEVEL) -
 def gaussian_dp(guesses: Guesses, level: float = LEVEL) -> float:
     """Return the largest mu of a mu-GDP mechanism that the guesses refute.
 
-    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2025), algorithm
-    3: were v right with probability ``level``, the shares of canaries guessed right and wrong in
-    such outcomes would grow with every right guess fewer by the trade-off curve, here Phi(Phi^-1(x)
-    - mu), and end above the r / m that there are.
+    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2025), the
+    numerical audit: were v right with probability ``level``, the shares of canaries guessed right
+    and wrong in such outcomes would grow with every right guess fewer by the trade-off curve, here
+    Phi(Phi^-1(x) - mu), and end above the r / m that there are.
     """
     m, r, v = guesses.canaries, guesses.guessed, guesses.right
     if not r:
@@ -135,67 +138,59 @@ def clopper_pearson(
     return max(0.0, *(math.log(max(ratio, 1.0)) for ratio in ratios))
 
 
-# --- how many to guess ----------------------------------------------------------------------------
-
-Bound = Callable[[Guesses, float], float]
-"""guesses, level -> lower bound"""
+# --- what to guess --------------------------------------------------------------------------------
 
 
-def guesses_of(scores: ndarray, member: ndarray, guessed: int) -> Guesses:
-    """Guess half of ``guessed`` among the highest scores as members, half among the lowest as
-    non-members, and return how many are right.
+@dataclass(frozen=True)
+class Coins:
+    """Fair coins with an attack's scores: high ones are to mean heads."""
 
-    Args:
-        scores: [m], in an order that does not depend on membership, which ranks equal scores.
-        member: [m] bool.
+    scores: ndarray
+    """[m], in an order that does not depend on the coins, which ranks equal scores"""
+    heads: ndarray
+    """[m] bool"""
+
+
+def guesses_of(coins: Coins, guessed: int) -> Guesses:
+    """Guess heads for the highest scores and tails for the lowest, half of ``guessed`` each, and
+    return how many are right.
     """
-    order = np.argsort(scores, kind="stable")
+    order = np.argsort(coins.scores, kind="stable")
     lowest = order[: guessed // 2]
     highest = order[len(order) - (guessed - guessed // 2) :]
-    right = np.count_nonzero(~member[lowest]) + np.count_nonzero(member[highest])
-    return Guesses(canaries=len(scores), guessed=guessed, right=int(right))
+    right = np.count_nonzero(~coins.heads[lowest]) + np.count_nonzero(coins.heads[highest])
+    return Guesses(canaries=len(order), guessed=guessed, right=int(right))
 
 
 @dataclass(frozen=True)
-class Explicit:
-    """A number of guesses that was fixed before the scores were seen."""
+class ChosenBound:
+    """Lower bound on epsilon with what was chosen for it."""
 
-    guessed: int
-
-    def bound(self, scores: ndarray, member: ndarray, bound: Bound, level: float = LEVEL) -> float:
-        """Return the lower bound of [m] ``scores`` and memberships."""
-        return bound(guesses_of(scores, member, self.guessed), level)
-
-
-@dataclass(frozen=True)
-class Bonferroni:
-    """The best of several numbers of guesses, each at its share of the level."""
-
-    sizes: tuple[int, ...]
-
-    def bound(self, scores: ndarray, member: ndarray, bound: Bound, level: float = LEVEL) -> float:
-        """Return the lower bound of [m] ``scores`` and memberships."""
-        share = level / len(self.sizes)
-        return max(bound(guesses_of(scores, member, size), share) for size in self.sizes)
+    epsilon: float
+    limit: float
+    """that of as many right guesses"""
+    attack: str
+    guesses: Guesses
 
 
-@dataclass(frozen=True)
-class Split:
-    """The number of guesses with the best bound on the first canaries, used on the others."""
+def chosen_bound(
+    first: Mapping[str, Coins], rest: Mapping[str, Coins], delta: float
+) -> ChosenBound:
+    """Return the bound of the ``rest`` of the coins, by attack. The attack, its sign and the number
+    of guesses are those with the largest bound on the ``first`` coins, which are not judged.
+    """
 
-    sizes: tuple[int, ...]
-    """numbers of guesses about the others"""
-    chosen_on: int
-    """number of the first canaries"""
+    def guesses(coins: Coins, sign: int, size: int) -> Guesses:
+        signed = replace(coins, scores=sign * coins.scores)
+        return guesses_of(signed, min(size, len(coins.heads)))
 
-    def bound(self, scores: ndarray, member: ndarray, bound: Bound, level: float = LEVEL) -> float:
-        """Return the lower bound of [m] ``scores`` and memberships."""
-        first, rest = np.split(scores, [self.chosen_on])
-        first_member, rest_member = np.split(member, [self.chosen_on])
-        scale = len(first) / len(rest)
+    def on_first(choice: tuple[str, int, int]) -> float:
+        attack, sign, size = choice
+        return approximate_dp(guesses(first[attack], sign, size), delta)
 
-        def on_first(size: int) -> float:
-            return bound(guesses_of(first, first_member, round(size * scale)), level)
-
-        best = max(self.sizes, key=on_first)
-        return bound(guesses_of(rest, rest_member, best), level)
+    attack, sign, size = max(product(first, (1, -1), SIZES), key=on_first)
+    judged = guesses(rest[attack], sign, size)
+    perfect = replace(judged, right=judged.guessed)
+    return ChosenBound(
+        approximate_dp(judged, delta), approximate_dp(perfect, delta), attack, judged
+    )

@@ -32,6 +32,12 @@ class WorstCase:
         names = [attack for attack, _ in self.picks.values()]
         return max(dict.fromkeys(names), key=names.count)
 
+    @property
+    def sign(self) -> int:
+        """The sign that is picked most often for that attack."""
+        signs = [sign for attack, sign in self.picks.values() if attack == self.attack]
+        return 1 if sum(signs) >= 0 else -1
+
 
 class WorstCases:
     """Worst cases of the rows of a section, over the attacks that judge.

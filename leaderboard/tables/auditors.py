@@ -101,7 +101,7 @@ def _found(
     row: DefenseRow,
 ) -> Content:
     worst = general.worst_cases.of(row.label).worst
-    by_attack = found_by(scores, row.label, worst.attack) if worst else None
+    by_attack = found_by(scores, row.label, worst.attack, worst.sign) if worst else None
     if by_attack is None:
         return None
     share = by_attack.tenth if which == "tenth" else float(by_attack.shares.mean())

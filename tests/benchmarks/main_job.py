@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 from workloads import bare, of_suite
 
-from fedbench.core.cli.main import main
-from fedbench.core.cli.run import build_plan
+from fedbench.core.cli.run import build_plan, command
 
 SUITE = "partial_defense"
 ROUNDS = 120  # of a bare loop
@@ -57,7 +56,7 @@ def measured(seeds: int, workers: int) -> dict[str, float]:
         begin = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             options = ["--seeds", str(seeds), "--workers", str(workers), "--results", folder]
-            main(["run", SUITE, *options, "--no-plots", "--quiet"], standalone_mode=False)
+            command.main([SUITE, *options, "--no-plots"], standalone_mode=False)
             wall = time.perf_counter() - begin
         rates.append(sum(pool.map(steps_a_second, range(workers))))
     steps = plain_steps(seeds)
