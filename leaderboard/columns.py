@@ -35,6 +35,8 @@ class RankingColumn:
     signed: bool = False
     terminal: str = ""
     """title in a terminal; empty: neither that nor the first table shows it"""
+    ceiling: str = ""
+    """name that ``fedbench compare --max`` takes; empty: more of it is better"""
     attack: Callable[[RowSummary], str] = lambda row: ""
     """attack that the number is of, written behind it"""
 
@@ -64,6 +66,7 @@ COLUMNS = (
         key="worst",
         title="worst case AUC",
         terminal="worst AUC",
+        ceiling="worst_auc",
         number=lambda row: row.worst,
         attack=lambda row: row.attack,
         hover="AUC of an adversary who picks attack and sign on the other seeds. 0.5 is guessing, "
@@ -74,6 +77,7 @@ COLUMNS = (
         key="mean",
         title="mean AUC",
         terminal="mean AUC",
+        ceiling="mean_auc",
         number=lambda row: row.mean,
         hover="AUC over all attacks that beat chance on the undefended run. Lower is better.",
         direction="lower",
@@ -82,6 +86,7 @@ COLUMNS = (
         key="tf01",
         title="worst TF01",
         terminal="TF01 %",
+        ceiling="tf01",
         number=lambda row: row.tf01,
         attack=lambda row: row.tf01_attack,
         hover="Share of members found while 0.1 % of the non-members are called members. Lower is "
@@ -127,6 +132,7 @@ COLUMNS = (
         key="runtime",
         title="runtime",
         terminal="runtime",
+        ceiling="runtime",
         number=lambda row: row.runtime,
         hover="Training CPU time over that of the row with 1.00 x.",
         direction="lower",

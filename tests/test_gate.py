@@ -437,7 +437,7 @@ def test_a_defense_with_another_default_fails_the_gate(finished, baseline, call)
     ("option", "value", "message"),
     [
         ("--fail-on", "wrose", "'wrose' is none of worse, better, missing"),
-        ("--floor", "auc=nan", "a floor is 0 or more"),
+        ("--floor", "auc=nan", "expected 0 or more"),
         ("--json", "baseline.json", "is what is compared"),
     ],
 )

@@ -1,5 +1,5 @@
-"""The commands `fedbench baseline` and `compare`: what changed since a baseline, as an exit status
-and a table for a pull request.
+"""The commands `fedbench baseline` and `compare`: what changed since a baseline or is above a
+ceiling, as an exit status, a table for a pull request and JUnit XML.
 """
 
 from __future__ import annotations
@@ -36,24 +36,37 @@ def _verdicts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[s
     return tuple(v for v in _CHANGES if v in names or _ANY in names)
 
 
-def _floors(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[str, float]:
-    floors = {}
+def _numbers(names: Sequence[str], value: Sequence[str], example: str) -> dict[str, float]:
+    """Read ``NAME=NUMBER`` of an option that may be given several times."""
+    values = {}
     for text in value:
         name, _, number = text.partition("=")
-        if name not in _METRICS:
-            raise click.BadParameter(f"'{name}' is none of {', '.join(_METRICS)}")
+        if name not in names:
+            raise click.BadParameter(f"'{name}' is none of {', '.join(names)}")
         try:
-            floors[name] = float(number)
+            values[name] = float(number)
         except ValueError:
-            raise click.BadParameter(f"'{text}' is not NAME=NUMBER, like auc=0.02") from None
-        if not 0 <= floors[name] < float("inf"):
-            raise click.BadParameter(f"'{text}': a floor is 0 or more")
-    return floors
+            raise click.BadParameter(f"'{text}' is not NAME=NUMBER, like {example}") from None
+        if not 0 <= values[name] < float("inf"):
+            raise click.BadParameter(f"'{text}': expected 0 or more")
+    return values
 
 
-def _require_other_files(results: Path, baseline: Path, *written: Path | None) -> None:
+def _floors(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[str, float]:
+    return _numbers(_METRICS, value, "auc=0.02")
+
+
+def _ceilings(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[str, float]:
+    if not value:
+        return {}
+    from fedbench.leaderboard.gate.ceilings import NAMES
+
+    return _numbers(NAMES, value, "worst_auc=0.6")
+
+
+def _require_other_files(results: Path, baseline: Path | None, *written: Path | None) -> None:
     """Refuse to write over what is compared."""
-    used = [baseline.resolve()]
+    used = [baseline.resolve()] if baseline else []
     for path in (p for p in written if p is not None):
         if path.resolve() in used or path.resolve().is_relative_to(results.resolve() / "records"):
             raise UserError(
@@ -65,18 +78,31 @@ def _require_other_files(results: Path, baseline: Path, *written: Path | None) -
 
 @click.command(
     name="compare",
-    short_help="What changed since a baseline; exit status 1 where it matters.",
+    short_help="What changed since a baseline, or is above a ceiling; exit status 1.",
     epilog=examples(
         "fedbench compare results/partial_defense baseline.json",
         "fedbench compare results/partial_defense baseline.json --fail-on any-change",
         "fedbench compare results/partial_defense baseline.json --for attack --floor auc=0.02",
         "fedbench compare results/partial_defense baseline.json --output gate.md --json gate.json",
+        "fedbench compare results/partial_defense --max worst_auc=0.6 --max tf01=2 --junit a.xml",
     )
-    + "\n\n\b\nExit status: 0 fine, 1 a cell has a verdict of --fail-on or no number could "
-    "be\ncompared, 2 your mistake.",
+    + "\n\n\b\nExit status: 0 fine, 1 a cell has a verdict of --fail-on, no number could "
+    "be\ncompared, or one is not below its ceiling, 2 your mistake.",
 )
 @results_argument
-@click.argument("baseline", type=click.Path(path_type=Path))
+@click.argument("baseline", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--max",
+    "most",
+    multiple=True,
+    callback=_ceilings,
+    metavar="NAME=NUMBER",
+    help="The most that a number of each defense may be, by the upper end of its 95 % interval: "
+    "worst_auc, mean_auc, tf01 (in %), runtime (over plain training), epsilon_lower (seeds of one "
+    "pool; the bound itself). Without an interval it is not known, and fails: one seed, too few "
+    "non-members, an attack without scores. Of a folder without a defense, the undefended row is "
+    "judged. May be given several times; needs no BASELINE.",
+)
 @click.option(
     "--for",
     "side",
@@ -110,6 +136,13 @@ def _require_other_files(results: Path, baseline: Path, *written: Path | None) -
     help="Also write the table to this file.",
 )
 @click.option(
+    "--junit",
+    "as_junit",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write JUnit XML to this file: a test case a defense and ceiling, and one a compared "
+    "cell.",
+)
+@click.option(
     "--json",
     "as_json",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
@@ -120,11 +153,13 @@ def _require_other_files(results: Path, baseline: Path, *written: Path | None) -
 )
 def compare_command(
     results: Path,
-    baseline: Path,
+    baseline: Path | None,
+    most: dict[str, float],
     side: Side,
     fail_on: tuple[str, ...],
     floors: dict[str, float],
     output: Path | None,
+    as_junit: Path | None,
     as_json: Path | None,
 ) -> None:
     """Compare RESULTS with the file that `fedbench baseline` wrote: every number is identical (the
@@ -135,27 +170,37 @@ def compare_command(
     Seeds that both have are compared in pairs. A change counts when it is larger than the floor and
     than its interval, which is corrected for the number of comparisons, so that an unchanged tree
     stays green.
+
+    With --max, numbers are held against ceilings, too; BASELINE may then be left out.
     """
     from fedbench.core.store.files import write_atomically
     from fedbench.leaderboard.comparison.compare import compare
+    from fedbench.leaderboard.gate.ceilings import ceilings_of
     from fedbench.leaderboard.gate.file import read_baseline, snapshot_in
+    from fedbench.leaderboard.gate.junit import junit
     from fedbench.leaderboard.gate.report import Gate, markdown
     from fedbench.leaderboard.gate.report import as_json as json_of
 
-    _require_other_files(results, baseline, output, as_json)
-    old = read_baseline(baseline)
-    comparison = compare(
-        snapshot_in(opened(results).root),
-        old,
-        side=side,
-        floors=floors,
-    )
-    gate = Gate(comparison=comparison, fail_on=fail_on)
+    if baseline is None and not most:
+        raise UserError(
+            "nothing to compare RESULTS with: name a BASELINE, or a ceiling such as --max "
+            "worst_auc=0.6"
+        )
+    _require_other_files(results, baseline, output, as_json, as_junit)
+    comparison = None
+    if baseline is not None:
+        old = read_baseline(baseline)
+        new = snapshot_in(opened(results).root)
+        comparison = compare(new, old, side=side, floors=floors)
+    ceilings = ceilings_of(opened(results).root, most) if most else []
+    gate = Gate(comparison=comparison, fail_on=fail_on, ceilings=tuple(ceilings))
     table, document = markdown(gate), json_of(gate)
     printed = as_json is not None and str(as_json) == "-"
     say((document if printed else table).rstrip("\n"))
     if output is not None:
         write_atomically(output.absolute(), table.encode())
+    if as_junit is not None:
+        write_atomically(as_junit.absolute(), junit(gate))
     if as_json is not None and not printed:
         write_atomically(as_json.absolute(), document.encode())
     if gate.failed:

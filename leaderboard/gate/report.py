@@ -1,5 +1,5 @@
-"""A comparison for a pull request: how it ended in a line, what fails first, what is the same
-folded away; and as JSON.
+"""A gate for a pull request: ceilings, and a comparison with how it ended in a line, what fails
+first, what is the same folded away; and as JSON.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedbench.core.contract.board import (
@@ -23,6 +23,7 @@ from fedbench.core.contract.board import (
 )
 from fedbench.leaderboard.comparison.compare import FALSE_ALARMS, VERDICTS, ComparedRow, Comparison
 from fedbench.leaderboard.comparison.measures import MEASURES, Measure
+from fedbench.leaderboard.gate.ceilings import Ceiling, ceiling_table
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.tables.common import joined, number, numbers, words
 
@@ -38,27 +39,38 @@ _COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """A comparison, and the verdicts that fail it."""
+    """A comparison with the verdicts that fail it, ceilings, or both."""
 
-    comparison: Comparison
-    fail_on: tuple[str, ...]
+    comparison: Comparison | None = None
+    fail_on: tuple[str, ...] = ()
+    ceilings: tuple[Ceiling, ...] = ()
 
     @property
     def failed(self) -> bool:
         """Return whether the exit status is 1."""
-        return self.comparison.failing(self.fail_on)
+        above = not all(ceiling.passed for ceiling in self.ceilings)
+        return above or (self.comparison is not None and self.comparison.failing(self.fail_on))
 
 
 def as_json(gate: Gate) -> str:
-    """Return the comparison for programs: numbers in the units of their metrics."""
-    c = gate.comparison
+    """Return the gate for programs: numbers in the units of their metrics."""
+    ceilings = [asdict(c) | {"verdict": c.verdict} for c in gate.ceilings]
     content = {
         "schema": JSON_SCHEMA,
         "kind": "fedbench comparison",
+        "failed": gate.failed,
+        "ceilings": ceilings,
+    }
+    if gate.comparison is not None:
+        content |= _comparison(gate.comparison, gate.fail_on)
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _comparison(c: Comparison, fail_on: Sequence[str]) -> dict[str, Any]:
+    return {
         "suite": c.suite,
         "for": c.side,
-        "fail_on": list(gate.fail_on),
-        "failed": gate.failed,
+        "fail_on": list(fail_on),
         "compared": c.compared,
         "level": c.level,
         "floors": dict(c.floors),
@@ -67,7 +79,6 @@ def as_json(gate: Gate) -> str:
         "counts": {v: c.counts[v] for v in VERDICTS},
         "rows": [_fields(row) for row in c.rows],
     }
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _fields(row: ComparedRow) -> dict[str, Any]:
@@ -90,22 +101,42 @@ def _fields(row: ComparedRow) -> dict[str, Any]:
 
 
 def markdown(gate: Gate) -> str:
-    """Return rows that fail, then the other ones; the same and the new ones in a ``<details>``."""
-    c = gate.comparison
+    """Return the ceilings, then the comparison."""
+    blocks: list[Block] = []
+    if gate.ceilings:
+        blocks += [Heading(3, Words("Ceilings")), Note(_under(gate.ceilings))]
+        blocks.append(ceiling_table(gate.ceilings))
+    if gate.comparison is not None:
+        blocks += _compared(gate, gate.comparison)
+    return render(blocks)
+
+
+def _under(ceilings: Sequence[Ceiling]) -> Text:
+    failing = sum(not ceiling.passed for ceiling in ceilings)
+    verdict = Words("failed" if failing else "passed", "strong")
+    end = (
+        f": {failing} of {len(ceilings)} numbers are above or not known. The upper end of the 95 % "
+        "interval is compared; where there is none, the number is not known."
+    )
+    return Words("The ceilings "), verdict, Words(end)
+
+
+def _compared(gate: Gate, c: Comparison) -> list[Block]:
+    """Return rows that fail, then the other ones; the same and the new ones in a fold."""
     failing = [row for row in c.rows if row.verdict in gate.fail_on]
     passing = [row for row in c.rows if row.verdict not in gate.fail_on]
     folded = [row for row in passing if row.verdict in _FOLDED]
     unfolded = [row for row in passing if row.verdict not in _FOLDED]
     blocks: list[Block] = [
         Heading(3, (Words("Regression gate: "), c.suite)),
-        Note(_summary(gate)),
+        Note(_summary(gate, c)),
     ]
     for title, rows in (("These fail the gate", failing), ("These do not", unfolded)):
         if rows:
             blocks.append(_table(title, rows))
     if folded:
         blocks.append(_fold(folded))
-    return render([*blocks, _method(c)])
+    return [*blocks, _method(c)]
 
 
 def _fold(rows: Sequence[ComparedRow]) -> Fold:
@@ -114,13 +145,12 @@ def _fold(rows: Sequence[ComparedRow]) -> Fold:
     return Fold(Words(summary), (_table("", rows),))
 
 
-def _summary(gate: Gate) -> Text:
-    c = gate.comparison
+def _summary(gate: Gate, c: Comparison) -> Text:
     counts = ", ".join(f"{c.counts[v]} {_in_words(v)}" for v in VERDICTS if c.counts[v])
     end = f": {counts}, read for the {c.side}; fails on {', '.join(gate.fail_on) or 'nothing'}."
     if c.compared == 0:
         end += " No number could be compared, which fails whatever is asked for."
-    verdict = Words("failed" if gate.failed else "passed", "strong")
+    verdict = Words("failed" if c.failing(gate.fail_on) else "passed", "strong")
     return Words("The gate "), verdict, Words(end)
 
 

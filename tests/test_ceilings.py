@@ -1,0 +1,100 @@
+"""Ceilings of `fedbench compare`: upper ends against them, what is not known, and JUnit XML."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+from boards import Folder
+
+from fedbench.core.api import load
+from fedbench.core.store.results import write_marker
+from fedbench.leaderboard.gate.ceilings import NAMES, ceilings_of
+
+LEAKS = {"none": 1.0, "mixup": 0.6, "hamp": 0.1}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Two defenses and the undefended row, two attacks, three seeds; read-only."""
+    folder = Folder(tmp_path_factory.mktemp("ceilings") / "results", LEAKS).fill()
+    write_marker(folder.root, {"suite": "demo"})
+    return folder.root
+
+
+def verdicts(root, **most):
+    """(row, name) -> verdict."""
+    return {(c.defense, c.name): c.verdict for c in ceilings_of(root, most)}
+
+
+def test_the_upper_end_of_the_interval_is_held_against_the_ceiling(results):
+    ends = {row["defense"]: row["worst_high"] for row in records_of(load(results).rows)}
+    assert len(ends) == 3
+    for end in (ends["mixup"], ends["hamp"]):
+        for most in (end - 1e-4, end + 1e-4):
+            expected = {}
+            for name in ("mixup", "hamp"):
+                expected[name, "worst_auc"] = "below" if ends[name] < most else "above"
+            assert verdicts(results, worst_auc=most) == expected
+
+
+def records_of(table):
+    return table if isinstance(table, list) else table.to_dict("records")
+
+
+def test_what_has_no_upper_end_is_not_known_and_says_why(tmp_path, results):
+    reasons = {c.name: c.reason for c in ceilings_of(results, {"tf01": 100, "epsilon_lower": 9})}
+    assert reasons == {
+        "tf01": "the records do not give this number (docs/method.md)",
+        "epsilon_lower": "the seeds share no pool of data (docs/auditing.md)",
+    }
+    single = Folder(tmp_path / "single", LEAKS).fill(seeds=(0,)).root
+    assert set(verdicts(single, worst_auc=1).values()) == {"not known"}
+    failed = Folder(tmp_path / "failed", LEAKS).fill()
+    failed.add("hamp", "loss-series", 1, outcome="failed", reason="no memory")
+    hamp, mixup = ceilings_of(failed.root, {"worst_auc": 1})
+    assert {hamp.verdict, mixup.verdict} == {"not known"}
+    assert "no number counts loss-series" in mixup.reason
+
+
+def test_without_a_defense_the_undefended_row_is_judged(tmp_path):
+    root = Folder(tmp_path / "r", {"none": 1.0, "free-rider": 0.0}).fill().root
+    assert verdicts(root, worst_auc=0.5, mean_auc=1) == {
+        ("none", "worst_auc"): "above",
+        ("none", "mean_auc"): "below",
+    }
+
+
+def test_junit_has_a_case_a_row_and_ceiling_and_one_a_compared_cell(results, tmp_path, call):
+    path, baseline = tmp_path / "gate.xml", tmp_path / "baseline.json"
+    assert call("compare", results, "--max", "worst_auc=1", "--junit", path)[0] == 0
+    suites = ElementTree.parse(path).getroot()
+    assert [s.attrib for s in suites] == [{"name": "ceilings", "tests": "2", "failures": "0"}]
+    assert call("baseline", results, "-o", baseline)[0] == 0
+    options = ("--max", "worst_auc=0.5", "--max", "tf01=2", "--junit", path)
+    status, words = call("compare", results, baseline, *options)
+    assert (status, "The ceilings **failed**: 4 of 4" in words) == (1, True)
+    ceilings, cells = ElementTree.parse(path).getroot()
+    assert (ceilings.get("tests"), ceilings.get("failures")) == ("4", "4")
+    messages = [failure.get("message") for failure in ceilings.iter("failure")]
+    assert sum("above: worst_auc 0." in message for message in messages) == 2
+    # three defenses, each with two attacks and a run
+    assert (cells.get("tests"), cells.get("failures")) == ("9", "0")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "nothing to compare RESULTS with: name a BASELINE, or a ceiling"),
+        (("--max", "auc=0.6"), f"'auc' is none of {', '.join(NAMES)}"),
+        (("--max", "tf01=low"), "'tf01=low' is not NAME=NUMBER, like worst_auc=0.6"),
+    ],
+)
+def test_a_mistaken_ceiling_is_explained(results, options, message, call):
+    status, words = call("compare", results, *options)
+    assert (status, message in words) == (2, True)
+
+
+def test_the_help_names_every_ceiling(call):
+    words = call("compare", "--help")[1]
+    assert [name for name in NAMES if name not in words] == []
