@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 _MODULES = (  # the first that has a name gives it: torch is imported by the last alone
     "contract.hooks",
+    "contract.events",
     "contract.errors",
     "contract.task",
     "contract.components",
@@ -115,6 +116,12 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Judged",
     "Report",
     "Summary",
+    "RunInfo",
+    "RunStarted",
+    "RoundFinished",
+    "CellFinished",
+    "RunFinished",
+    "BoardWritten",
     "UserError",
     "SkipCell",
     "Diverged",

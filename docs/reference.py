@@ -52,6 +52,7 @@ _NAMES = """
 Federation MemberData Batch Selection MemberContext CoalitionContext Layer ServerContext
 AnswerContext ReportContext Observations Audit Colluder ShadowModels Knowledge Probe Data
 FinishedRun Judgement Judged Findings Number Component Summary
+RunInfo RunStarted RoundFinished CellFinished RunFinished BoardWritten
 """
 _REPORT_NAMES = "Section Row Entry Sweep RowDifference RowSummary Figure Style"
 CONTEXTS = (

@@ -48,7 +48,7 @@ def running(store: Results):
     report = reports_named()["board"]
     boards = ProvisionalBoards(store, report, SEEDS, set(SEEDS), jobs)
     with display, boards:
-        yield boards.watching(display), output
+        yield boards.watching(display, display.watcher()), output
 
 
 def end_runs(watcher, *seeds: int) -> None:

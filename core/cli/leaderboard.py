@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import distribution
 from pathlib import Path
@@ -101,18 +101,26 @@ def _write_site(results: tuple[Path, ...], folder: Path) -> None:
 # -- reports ---------------------------------------------------------------------------------------
 
 
-def reports_named(names: Sequence[str] = (DEFAULT,)) -> dict[str, RegisteredComponent]:
+def reports_named(
+    names: Sequence[str] = (DEFAULT,), registry: Registry | None = None
+) -> dict[str, RegisteredComponent]:
     """Return the reports of these names.
 
     Raises:
         UserError: for one that no package or several provide.
     """
-    registry = Registry.discover()
+    registry = registry or Registry.discover()
     return {name: registry.get("report", name) for name in names}
 
 
-def write_reports(folder: Path, reports: Mapping[str, RegisteredComponent], plots: bool) -> None:
-    """Write every report of a results folder, and print its summary and its path.
+def write_reports(
+    folder: Path,
+    reports: Mapping[str, RegisteredComponent],
+    plots: bool,
+    written: Callable[[str, dict[str, Any]], None] = lambda path, summary: None,
+) -> None:
+    """Write every report of a results folder, and print its summary and its path; ``written`` is
+    called with both.
 
     Raises:
         UserError: for those that fail, after the others are written.
@@ -129,6 +137,7 @@ def write_reports(folder: Path, reports: Mapping[str, RegisteredComponent], plot
         for note in summary["notes"]:
             say(note)
         say(f"{name}: {path}")
+        written(path, summary)
     if problems:
         raise UserError(*problems)
 

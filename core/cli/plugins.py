@@ -150,8 +150,8 @@ def plugins(as_json: bool) -> None:
 
     A package becomes a plugin by an entry point of the group `fedbench` that names a module with
     hooks: fedbench_defenses, fedbench_attacks, fedbench_analyses, fedbench_datasets,
-    fedbench_models, fedbench_signals, fedbench_reports. A broken plugin only stops suites that use
-    what it should have provided.
+    fedbench_models, fedbench_signals, fedbench_reports, and fedbench_events, which takes what a run
+    tells. A broken plugin only stops suites that use what it should have provided.
 
     Every package is loaded in a process of its own, which is ended after FEDBENCH_PLUGIN_SECONDS
     (default 60) of CPU time, or as many without any sign of life; the same holds wherever a
@@ -182,12 +182,15 @@ def _status(plugin: PluginStatus) -> dict[str, Any]:
         "ok": plugin.ok,
         "reason": plugin.reason,
         "provides": [{"kind": c.kind, "name": c.name} for c in plugin.components],
+        "events": plugin.listener is not None,
     }
 
 
 def _provides(plugin: PluginStatus) -> str:
     counts = Counter(component.kind for component in plugin.components)
     words = [f"{n} {kind if n == 1 else PLURAL[kind]}" for kind, n in counts.items()]
+    if plugin.listener is not None:
+        words.append("takes events")
     return ", ".join(words) or "nothing"
 
 

@@ -67,9 +67,8 @@ class ProvisionalBoards(AbstractContextManager["ProvisionalBoards"]):
         finished = [seed for seed in self._seeds if seed not in self._open]
         return Provisional(seeds=finished, of=len(self._seeds))
 
-    def watching(self, display: Display) -> Watcher:
-        """Return the callbacks of a display, with those of this object after them."""
-        watcher = display.watcher()
+    def watching(self, display: Display, watcher: Watcher) -> Watcher:
+        """Return the callbacks with those of this object after them."""
 
         def finished(job: Job) -> None:
             watcher.finished(job)
@@ -80,6 +79,8 @@ class ProvisionalBoards(AbstractContextManager["ProvisionalBoards"]):
             if answer := self._answer():
                 with display.above():
                     _show(answer)
+                if answer.error is None:
+                    watcher.board(*answer.value)
 
         return replace(watcher, finished=finished, tick=tick)
 

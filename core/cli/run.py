@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,7 @@ from fedbench.core.registry.components import Registry
 from fedbench.core.registry.discovery import of_leaderboard
 
 if TYPE_CHECKING:
+    from fedbench.core.cli.events import Events
     from fedbench.core.cli.progress import Failures
     from fedbench.core.cli.provisional import ProvisionalBoards
     from fedbench.core.registry.component import RegisteredComponent
@@ -173,6 +175,7 @@ def run_suite(
     Raises:
         UserError: for a mistake in the suite or an option.
     """
+    from fedbench.core.cli.events import Events
     from fedbench.core.cli.machine import executor_of
     from fedbench.core.run.local_executor import start_early
 
@@ -193,15 +196,16 @@ def run_suite(
     if dry_run:
         _print_plan(wanted, folder)
         return folder, True
-    reports = reports_named()  # before hours of training
+    registry = Registry.discover()
+    reports = reports_named(registry=registry)  # before hours of training
     store = Results.create(folder, plan.suite)
-    with store.lock(share):
+    with store.lock(share), Events(registry.listeners) as events:
         if not share:  # temporary files of other parts stay
             store.sweep()
         runs_on = executor_of(executor, workers, ray_address)
         # of parts the one that finishes last writes the board
         report = None if share else reports[DEFAULT]
-        failures = _compute(plan, wanted, store, rerun, runs_on, report)
+        failures = _compute(plan, wanted, store, rerun, runs_on, report, events)
         repeatable = True
         if verify is not None:
             repeatable = of_leaderboard("verify")(folder, wanted.jobs, verify, runs_on)
@@ -214,7 +218,7 @@ def run_suite(
                 "last writes the board"
             )
         elif any(store.records.glob("*.json")):
-            write_reports(folder, reports, plots)
+            write_reports(folder, reports, plots, partial(events.board, provisional=False))
         failures.show(store.logs)
         return folder, not failures.counts and repeatable
 
@@ -237,6 +241,7 @@ def _compute(
     rerun: str,
     executor: Any,
     report: RegisteredComponent | None,
+    events: Events,
 ) -> Failures:
     """Compute what is missing of ``wanted``, or asked for again; return the failures.
 
@@ -265,7 +270,7 @@ def _compute(
         boards = ProvisionalBoards(store, report, seeds_of(plan.jobs), open_seeds, jobs)
     provisional = boards.state if boards else None
     store.set_manifest(cells, plan.title, plan.published, plan.analyses, plan.stored, provisional)
-    reported = execute(jobs, executor, wanted.suite, store.root, states, boards)
+    reported = execute(jobs, executor, wanted.suite, store.root, states, boards, events)
     computed = cells_of(jobs)
     # an earlier record of it is no result of now
     lost = {cell.stem for cell in computed if cell.key not in reported}
@@ -386,12 +391,14 @@ def execute(
     folder: Path,
     states: Sequence[Any],
     boards: ProvisionalBoards | None = None,
+    events: Events | None = None,
 ) -> set[str]:
     """Compute the jobs under a display; return the keys of the cells that were reported as done.
 
     Args:
         states: of the cells that had a record before.
         boards: those to write after each seed.
+        events: what hands them to listeners.
     """
     from rich.console import Console
 
@@ -411,7 +418,11 @@ def execute(
     again = "the same command goes on from here"
     try:
         with display, without_main(), boards or nullcontext():
-            watcher = boards.watching(display) if boards else display.watcher()
+            watcher = display.watcher()
+            if events is not None:
+                watcher = events.watching(watcher)
+            if boards is not None:
+                watcher = boards.watching(display, watcher)
             executor.execute(jobs, watcher)
     except KeyboardInterrupt:
         say(f"interrupted: {display.done} of {display.cells} cells are done and kept; {again}")

@@ -8,6 +8,8 @@ from typing import Protocol
 
 import pluggy
 
+from fedbench.core.contract.events import Event
+
 PROJECT = "fedbench"  # what is imported and typed, and the group of entry points
 # what pip installs: `fedbench` on the package index is another project's
 DISTRIBUTION = "fedbench-privacy"
@@ -34,7 +36,9 @@ class Component:
 
 
 class Hooks(Protocol):
-    """Hooks of an entry point of the group ``fedbench``; each yields :class:`Component` records."""
+    """Hooks of an entry point of the group ``fedbench``: those that announce yield
+    :class:`Component` records.
+    """
 
     @hookspec
     def fedbench_defenses(self) -> Iterable[Component]:
@@ -63,3 +67,7 @@ class Hooks(Protocol):
     @hookspec
     def fedbench_reports(self) -> Iterable[Component]:
         """Yield the reports this package can make of a results folder."""
+
+    @hookspec
+    def fedbench_events(self, event: Event) -> None:
+        """Take an event of `fedbench run`: of a run, a round, a cell or a board."""

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import DISTRIBUTION
-from fedbench.core.registry.discovery import PluginStatus, RegisteredComponent, discover_plugins
+from fedbench.core.registry.discovery import (
+    Listener,
+    PluginStatus,
+    RegisteredComponent,
+    discover_plugins,
+)
 from fedbench.core.registry.kinds import KINDS, PLURAL
 from fedbench.core.words import by_nearness, did_you_mean
 
@@ -60,6 +65,11 @@ class Registry:
     def broken(self) -> list[PluginStatus]:
         """The plugins with something wrong."""
         return [p for p in self.plugins if not p.ok]
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """The plugins that take events."""
+        return [p.listener for p in self.plugins if p.listener is not None]
 
     @property
     def clashes(self) -> list[Clash]:

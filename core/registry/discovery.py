@@ -20,13 +20,25 @@ from fedbench.core.contract.hooks import DISTRIBUTION, PROJECT, Component, Hooks
 from fedbench.core.process.ask import ask_each, plugin_limits
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.component import RegisteredComponent, describe
-from fedbench.core.registry.kinds import HOOKS
+from fedbench.core.registry.kinds import EVENTS, HOOKS
 from fedbench.core.words import did_you_mean, explain, one_line
 
 _KEBAB = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-Announced = tuple[list[tuple[str, dict[str, Any]]], str]
-"""([(kind, fields of a Component)], mistakes)"""
+Announced = tuple[list[tuple[str, dict[str, Any]]], str, bool]
+"""([(kind, fields of a Component)], mistakes, whether it takes events)"""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A plugin that takes events."""
+
+    entry: EntryPoint
+    distribution: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"listener '{self.entry.name}' ({self.distribution} {self.version})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +51,7 @@ class PluginStatus:
     ok: bool
     reason: str
     components: tuple[RegisteredComponent, ...]
+    listener: Listener | None = None
 
     def __str__(self) -> str:
         return f"'{self.entry_point}' ({self.distribution} {self.version})"
@@ -89,15 +102,20 @@ def _answers(entries: list[EntryPoint | Exception], distribution: str) -> Iterat
         yield from map(_announced, entries)
         return
     for answer in ask_each(entries, _announced, quiet=True):
-        yield answer.get() if answer.error is None else ([], str(answer.error))
+        yield answer.get() if answer.error is None else ([], str(answer.error), False)
 
 
 def _status(
     entry: EntryPoint | Exception, answer: Announced, distribution: str, version: str
 ) -> PluginStatus:
-    components, reason = answer
+    components, reason, listens = answer
+    name = "?"
+    listener = None
+    if isinstance(entry, EntryPoint):
+        name = one_line(entry.name, 200)
+        listener = Listener(entry, distribution, version) if listens else None
     return PluginStatus(
-        entry_point="?" if isinstance(entry, Exception) else one_line(entry.name, 200),
+        entry_point=name,
         distribution=distribution,
         version=version,
         ok=not reason,
@@ -106,6 +124,7 @@ def _status(
             RegisteredComponent(Component(**fields), distribution, version, kind)
             for kind, fields in components
         ),
+        listener=listener,
     )
 
 
@@ -126,7 +145,7 @@ def own_components() -> list[tuple[str, Component]]:
 def _announced(entry: EntryPoint | Exception) -> Announced:
     """Load an entry point and call its hooks."""
     if isinstance(entry, Exception):
-        return [], f"its entry_points.txt cannot be read: {explain(entry)}"
+        return [], f"its entry_points.txt cannot be read: {explain(entry)}", False
     step = f"cannot import '{one_line(entry.value, 200)}'"
     try:
         with at_work(step, plugin_limits()):
@@ -137,8 +156,8 @@ def _announced(entry: EntryPoint | Exception) -> Announced:
             records = [(kind, _fields(component)) for kind, component in components]
     except BaseException as error:
         pass_on_interrupt(error)
-        return [], f"{step}: {explain(error)}"
-    return records, "; ".join(mistakes)
+        return [], f"{step}: {explain(error)}", False
+    return records, "; ".join(mistakes), not mistakes and hasattr(plugin, EVENTS)
 
 
 def _fields(component: Component) -> dict[str, Any]:
@@ -177,7 +196,7 @@ def announced(plugin: Any) -> tuple[list[tuple[str, Component]], list[str]]:
 
 def _unknown_hooks(plugin: Any, implemented: list[str]) -> list[str]:
     """Return the mistakes in the names and marks of a plugin's hooks."""
-    hooks = HOOKS.values()
+    hooks = (*HOOKS.values(), EVENTS)
     mistakes = [
         f"unknown hook '{name}'{did_you_mean(name, hooks)}"
         for name in implemented
@@ -214,7 +233,8 @@ def _invalid_hook(error: BaseException) -> str:
         return f"cannot be registered: {explain(error)}"
     definition = re.search(r"hookimpl definition: (.*)", str(error))
     hook = definition[1] if definition else error
-    return f"{hook}: wrong signature, the hooks of fedbench take no arguments"
+    takes = f"the hooks of fedbench take no arguments; {EVENTS} takes 'event'"
+    return f"{hook}: wrong signature, {takes}"
 
 
 def _mistake(record: Any) -> str:

@@ -19,6 +19,8 @@ BASES = {
 KINDS = tuple(BASES)
 PLURAL = {kind: f"{kind}s" for kind in KINDS} | {"analysis": "analyses"}
 HOOKS = {kind: f"fedbench_{plural}" for kind, plural in PLURAL.items()}
+EVENTS = "fedbench_events"
+"""the hook that announces nothing: it takes events"""
 
 
 def kind_of(cls: type) -> str:

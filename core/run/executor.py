@@ -17,6 +17,8 @@ class Watcher:
     """Callbacks of a display, called in the process of the command."""
 
     started: Callable[[Job], None] = lambda job: None
+    measured: Callable[[Job, list[Any]], None] = lambda job, numbers: None
+    """accuracy and training loss of the round that is over next, where it is audited"""
     advanced: Callable[[Job, int], None] = lambda job, round: None
     judging: Callable[[Job, str], None] = lambda job, key: None
     """the attack of the cell with this key starts"""
@@ -26,6 +28,8 @@ class Watcher:
     """a cell has a record"""
     traceback: Callable[[Job, str], None] = lambda job, text: None
     finished: Callable[[Job], None] = lambda job: None
+    board: Callable[[str, dict[str, Any]], None] = lambda path, summary: None
+    """a provisional board was written"""
     note: Callable[[str], None] = lambda text: None
     tick: Callable[[], None] = lambda: None
 

@@ -141,7 +141,7 @@ class _Worker:
             sizes = message.value  # which code of a plugin may have sent
             if len(sizes) == 2 and all(type(size) is int and size > 0 for size in sizes):
                 self.memory = sizes[0], sizes[1]
-        elif message.kind in ("advanced", "judging", "traceback"):
+        elif message.kind in ("measured", "advanced", "judging", "traceback"):
             self.rounds += message.kind == "advanced"
             getattr(self.watcher, message.kind)(self.job, message.value)
 

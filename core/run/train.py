@@ -59,6 +59,8 @@ from fedbench.core.words import one_line
 if TYPE_CHECKING:
     from fedbench.core.run.shadow_models import ShadowLogits
 
+OnRound = Callable[[int, dict[str, Any] | None], None]
+"""called after a round with its number and, where it is audited, its row of the history"""
 _DRAWS = 100  # of initial models, until each is picked by enough clients
 _SAW_NONMEMBERS = (
     "validation saw the non-members: each client validates on its test part, which the attacks are "
@@ -146,7 +148,7 @@ def train(
     parts: Parts,
     scene: Scene,
     attacks: Requests,
-    on_round: Callable[[int], None],
+    on_round: OnRound,
 ) -> Trained:
     """Train the run from the first round to the last. Of a passive attack its request is enough; an
     active one takes part.
@@ -345,7 +347,7 @@ def _run_rounds(
     scene: Scene,
     training: Training,
     recorder: Recorder,
-    on_round: Callable[[int], None],
+    on_round: OnRound,
     shadow_models: bool,
 ) -> Trained:
     audits = Audits(scene, training, recorder, job.setting.audit.precision)
@@ -354,9 +356,11 @@ def _run_rounds(
     for result in training.rounds():
         t = result.uploads.round
         rejected += [(t, k) for k in result.rejected]
+        measured = None
         if t in job.audited_rounds:
             audits.add(result)
-        on_round(t)
+            measured = audits.history[-1]
+        on_round(t, measured)
     cpu, wall = now() - began - audits.seconds
     logits = None
     if shadow_models:

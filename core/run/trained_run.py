@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def train_run(
     training = None
     if not trained:
         requests = [attacker] if attacker else [cell.request for cell in job.cells]
-        training = train(job, parts, scene, requests, lambda t: out.send("advanced", t))
+        training = train(job, parts, scene, requests, partial(_send_round, out))
         if memory := memory_of_run(torch.device(job.device)):
             out.send("gpu memory", memory)
         values, signals = pack(training)
@@ -87,6 +88,12 @@ def train_run(
         with at_work(f"attack {job.attacker}"):
             answers = ask(run, attacker)
         out.send("answers", *answers.packed())
+
+
+def _send_round(out: Channel, t: int, row: dict[str, Any] | None) -> None:
+    if row is not None:
+        out.send("measured", [row["accuracy"], row["train_loss"]])
+    out.send("advanced", t)
 
 
 def made_of(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:

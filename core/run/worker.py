@@ -62,7 +62,7 @@ Report = Callable[[str, Any], None]
 """
 
 # reports of a fork to the command, with the type of the value
-_REPORTED = {"advanced": int, "traceback": str, "gpu memory": list}
+_REPORTED = {"measured": list, "advanced": int, "traceback": str, "gpu memory": list}
 _ALIVE_EVERY_S = 5.0
 _LONGEST_REASON = 1000  # characters
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "MemoryError")
