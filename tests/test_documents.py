@@ -16,6 +16,9 @@ from pathlib import Path
 
 import click
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from ruamel.yaml import YAML
 
 from fedbench.core.cli.main import cli, commands
 from fedbench.core.cli.run import build_plan
@@ -254,10 +257,23 @@ def test_every_package_that_a_text_installs_is_ours_or_one_that_ours_requires():
 def test_the_versions_of_python_are_those_that_ci_runs():
     minors = re.findall(r"Python :: 3\.(\d+)", " ".join(PROJECT["classifiers"]))
     assert f"for minor in {' '.join(minors)}; do" in (ROOT / ".ci" / "nightly").read_text()
+    workflow = YAML(typ="safe").load(ROOT / ".github" / "workflows" / "ci.yml")
+    versions = workflow["jobs"]["nightly"]["steps"][1]["with"]["python-version"].split()
+    assert sorted(versions) == [f"3.{minor}" for minor in minors]
     assert (
         PROJECT["requires-python"] == f">=3.{minors[0]}"
         and f"Python 3.{minors[0]} to 3.{minors[-1]}," in README
     )
+
+
+def test_the_locked_versions_are_in_the_ranges_of_the_requirements():
+    lines = (ROOT / "tests" / "constraints.txt").read_text().splitlines()[1:]
+    locked = {canonicalize_name(name): version for name, version in (x.split("==") for x in lines)}
+    extras = PROJECT["optional-dependencies"]
+    texts = [*PROJECT["dependencies"], *extras["html"], *extras["pandas"], *extras["test"][1:]]
+    requirements = [Requirement(text) for text in texts]
+    outside = [r for r in requirements if locked[canonicalize_name(r.name)] not in r.specifier]
+    assert outside == []
 
 
 def test_the_readme_names_every_dependency_and_the_size_of_the_main_job(tmp_path):
