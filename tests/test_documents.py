@@ -174,7 +174,7 @@ def test_every_command_that_is_shown_exists_with_its_options():
         if (why := problem(args))
     }
     assert bad == {}
-    assert {args[0] for args in found[ROOT / "README.md"]} == set(commands())
+    assert {args[0] for args in found[DOCS / "commands.md"]} == set(commands())
     assert problem(["compare", "a", "b", "--fail-off", "worse"]).startswith("No such option")
 
 
@@ -276,9 +276,10 @@ def test_the_locked_versions_are_in_the_ranges_of_the_requirements():
     assert outside == []
 
 
-def test_the_readme_names_every_dependency_and_the_size_of_the_main_job(tmp_path):
+def test_the_pages_name_every_dependency_and_the_size_of_the_main_job(tmp_path):
     asked = {re.match(r"[\w.-]+", text).group() for text in PROJECT["dependencies"]}
-    table = re.findall(r"^\| ([^|]+) \|", README.split("## Dependencies")[1], re.MULTILINE)
+    page = (DOCS / "install.md").read_text()
+    table = re.findall(r"^\| ([^|]+) \|", page.split("## Dependencies")[1], re.MULTILINE)
     assert asked - {name.strip() for row in table for name in re.split(r",|\(", row)} == set()
     jobs = build_plan("partial_defense", (), tmp_path, "cpu").jobs
     n_cells = sum(len(job.cells) for job in jobs)
@@ -288,14 +289,15 @@ def test_the_readme_names_every_dependency_and_the_size_of_the_main_job(tmp_path
 # --- the contract ---------------------------------------------------------------------------------
 
 
-def test_the_readme_documents_every_hook_with_its_signature():
+def test_the_page_of_plugins_has_every_hook_with_its_signature():
     hooks = {name: f for name, f in vars(Hooks).items() if not name.startswith("_")}
     signatures = {
         f"{name}({', '.join(list(inspect.signature(f).parameters)[1:])}) -> "
         f"{inspect.signature(f).return_annotation}"
         for name, f in hooks.items()
     }
-    assert set(re.findall(r"`(fedbench_\w+\([^`]*)`", README)) == signatures
+    page = (DOCS / "plugins.md").read_text()
+    assert set(re.findall(r"`(fedbench_\w+\([^`]*)`", page)) == signatures
     assert [
         name
         for name, f in hooks.items()
