@@ -77,7 +77,7 @@ def test_events_are_typed_and_in_order_and_hold_what_the_records_do(finished, wr
     job = plan(finished)[0]
     with Events(Registry.discover().listeners) as events:
         tell(events.watching(Watcher()), job, (None, 0.25, None, 0.5))
-        events.board("b.md", {"headers": ["a"], "rows": [["1"]], "headings": ["h"], "notes": []})
+        events.board("board", {"headers": ["a"], "rows": [["1"]], "headings": ["h"], "notes": []})
     names = [name for name, _ in written()]
     cells = ["CellFinished"] * len(job.cells)
     rounds = ["RoundFinished"] * 4
@@ -149,9 +149,9 @@ def test_the_mail_of_the_reference_names_failed_cells_and_has_the_board(monkeypa
     space["fedbench_events"](CellFinished(run=run, attack="yeom", view="server", **failure))
     for provisional in (True, False):
         table = {"headers": ["#", "defense"], "rows": [["1", "none"]], "headings": ["digits"]}
-        space["fedbench_events"](BoardWritten(path="b.md", provisional=provisional, **table))
+        space["fedbench_events"](BoardWritten(path="board", provisional=provisional, **table))
     text = "#  defense\n1  none\ndigits none 0 yeom: no memory\n"
-    assert mails == [("fedbench: b.md, 1 cells without a score", text)]
+    assert mails == [("fedbench: board, 1 cells without a score", text)]
 
 
 @pytest.mark.slow
