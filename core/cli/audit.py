@@ -135,9 +135,9 @@ def _check(recording: Recording, first: Recording) -> None:
     """Raise ``UserError`` where rounds cannot be judged, before anything is computed."""
     from fedbench.core.process.ask import ask
 
-    both = (recording.description, first.description)
+    descriptions = (recording.description, first.description)
     for field in ("model", "classes", "clients", "rounds", "server_sees"):
-        values = [getattr(description, field) for description in both]
+        values = [getattr(description, field) for description in descriptions]
         if values[0] != values[1]:
             raise UserError(
                 f"{recording.folder}: its {field} is not that of {first.folder}: recordings of one "
@@ -173,13 +173,7 @@ def suite_text(
     every: int,
 ) -> str:
     """Return the suite that judges recordings. Raises ``UserError`` for an unknown client."""
-    from fedbench.core.recorded.components import code_digest
-
     first = recordings[0]
-    model = {"function": first.description.model, "code": code_digest(first.description.model)}
-    base = first.folder / "base.safetensors"
-    if base.is_file():
-        model["base"] = str(base)
     uses: list[Any] = list(attacks)
     coalitions: list[Any] = ["none"]
     if coalition:
@@ -187,17 +181,14 @@ def suite_text(
         coalitions.append({"name": "coalition", "clients": sorted(ids)})
         uses += [_seen_by(attack, "coalition") for attack in _OF_COALITION]
         uses.append(_OF_CLIENT)
+    folders = [str(recording.folder) for recording in recordings]
+    sizes = {"clients": len(first.clients), "rounds": len(first.numbers)}
     setting = {
         "name": name,
-        "dataset": {"name": "recorded", "params": {"folders": [str(r.folder) for r in recordings]}},
-        "model": {"name": "recorded", "params": model},
+        "dataset": {"name": "recorded", "params": {"folders": folders}},
+        "model": {"name": "recorded", "params": _model(first)},
         "partition": "given",
-        "federation": {
-            "clients": len(first.clients),
-            "rounds": len(first.numbers),
-            "batch_size": 1,
-            "optimizer": {"lr": 1.0},
-        },
+        "federation": {**sizes, "batch_size": 1, "optimizer": {"lr": 1.0}},
         "audit": {"every": every, "nonmembers": _MOST, "outside": _MOST},
     }
     suite = {
@@ -214,6 +205,18 @@ def suite_text(
     lines = [f"{field}: {json.dumps(value)}" for field, value in suite.items()]
     note = "# made by `fedbench audit`; batch_size and optimizer are not used, nothing is trained"
     return "\n".join([note, *lines, ""])
+
+
+def _model(recording: Recording) -> dict[str, str]:
+    """Return the parameters of the model of a recording."""
+    from fedbench.core.recorded.components import code_digest
+
+    function = recording.description.model
+    params = {"function": function, "code": code_digest(function)}
+    base = recording.folder / "base.safetensors"
+    if base.is_file():
+        params["base"] = str(base)
+    return params
 
 
 def _seen_by(attack: str, view: str) -> dict[str, Any]:

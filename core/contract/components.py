@@ -82,7 +82,7 @@ class Data:
     train_client: ndarray | None = None
     """[n] int64, the client that each training sample belongs to, for ``partition: given``"""
     holdout_client: ndarray | None = None
-    """[n] int64, the client whose site each hold-out sample is from, -1 for none: non-members of a
+    """[n] int64, the client of each hold-out sample's site, -1 for none: outside non-members of a
     client are from its own site, where it has some
     """
 

@@ -51,7 +51,7 @@ def data_of_labels(n_classes: int, task: str, arrays: dict[str, np.ndarray]) -> 
 
 
 def origin_of_nonmembers(data: Data, clients: int) -> str:
-    """Return in words whose sites outside non-members are from; empty where the data set does not
+    """Return in words from which sites outside non-members are; empty where the data set does not
     tell sites apart.
     """
     if data.holdout_client is None:

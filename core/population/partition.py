@@ -233,8 +233,8 @@ class Split:
     n_holdout: int
     """hold-out samples, which follow the training samples"""
     holdout_client: ndarray | None = None
-    """[n_holdout] the client whose site each hold-out sample is from, -1 for none; None where the
-    data set does not say
+    """[n_holdout] the client of each hold-out sample's site, -1 for none; None where the data set
+    does not say
     """
 
     @cached_property

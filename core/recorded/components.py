@@ -177,7 +177,9 @@ class RecordedModel(Model):
         base: str = Field("", description="file of tensors that no client trains; empty: none")
 
     def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
-        """Call the function. Raises ``UserError`` where it cannot be imported, or fails."""
+        """Call the function. Raises ``UserError`` where it cannot be imported, or its code has
+        changed.
+        """
         name = self.params.function
         if self.params.code and self.params.code != code_digest(name):
             raise UserError(
@@ -185,7 +187,10 @@ class RecordedModel(Model):
                 "again"
             )
         module = function_of(name)()
-        if isinstance(module, nn.Module) and self.params.base:
+        if not isinstance(module, nn.Module):
+            kind = type(module).__name__
+            raise UserError(f"model {name}: returned {kind}, expected a torch.nn.Module")
+        if self.params.base:
             freeze(module, Path(self.params.base))
         return module
 
@@ -245,9 +250,6 @@ def misfits_of(recording: Recording) -> list[str]:
     data = data_of(recording)
     model = RecordedModel(function=recording.description.model)
     module = model.build(data.input_shape, data.n_classes)
-    if not isinstance(module, nn.Module):
-        kind = type(module).__name__
-        return [f"model {recording.description.model} returned {kind}, expected a torch.nn.Module"]
     base = recording.folder / "base.safetensors"
     if base.is_file():
         freeze(module, base)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import RoundResult, Setup, Uploads
 from fedbench.core.numerics.flat import FlatModel, ModelState, mean_counts, norm
-from fedbench.core.recorded.folder import Recording
+from fedbench.core.recorded.folder import Recording, Reply
 from fedbench.core.recorded.tensors import tensors
 
 Tensors = Mapping[str, Tensor]
@@ -53,41 +53,35 @@ class RecordedRound:
 
 def rounds_of(recording: Recording, sizes: Sequence[int]) -> Iterator[RecordedRound]:
     """Yield the rounds of a folder. ``sizes``: number of training samples of each client."""
-
-    def loader(path: Path) -> Load:
-        return lambda: tensors(path)
-
     rule = recording.description.weights
     for number in recording.numbers:
-        uploads = []
-        for reply in recording.replies(number):
-            weight = reply.weight
-            if rule == "samples":
-                weight = sizes[reply.client]
-            elif rule == "equal" or weight is None:
-                weight = 1.0
-            uploads.append(
-                RecordedUpload(
-                    client=reply.client,
-                    weight=float(weight),
-                    is_delta=reply.is_delta,
-                    load=loader(reply.path),
-                    place=str(reply.path),
-                )
-            )
         after = recording.model_after(number)
+        uploads = [_upload(reply, rule, sizes) for reply in recording.replies(number)]
         if recording.is_aggregate and after is not None:
-            whole = RecordedUpload(
-                client=0, weight=1.0, is_delta=False, load=loader(after), place=str(after)
-            )
-            uploads = [whole]
+            uploads = [_upload(Reply(0, 1.0, False, after), rule, (1,))]
+        received = recording.received(number)
         yield RecordedRound(
-            place=str(recording.received(number)),
-            received=loader(recording.received(number)),
-            after=None if after is None else loader(after),
+            place=str(received),
+            received=partial(tensors, received),
+            after=after and partial(tensors, after),
             uploads=uploads,
             is_mean=rule != "other",
         )
+
+
+def _upload(reply: Reply, rule: str, sizes: Sequence[int]) -> RecordedUpload:
+    weight = 1.0
+    if rule == "samples":
+        weight = float(sizes[reply.client])
+    elif rule != "equal" and reply.weight is not None:
+        weight = float(reply.weight)
+    return RecordedUpload(
+        client=reply.client,
+        weight=weight,
+        is_delta=reply.is_delta,
+        load=partial(tensors, reply.path),
+        place=str(reply.path),
+    )
 
 
 # --- from tensors by name to the engine's vectors -------------------------------------------------
@@ -116,24 +110,25 @@ class StateReader:
 
     def require(self, shapes: Mapping[str, tuple[int, ...]], place: str, is_delta: bool) -> None:
         """Raise ``UserError`` unless tensors of these names and shapes are a model's."""
-        unknown = sorted(shapes.keys() - self._known.keys())
-        needed = self._params.keys()
+        needed = {*self._params}
         if not is_delta:
             needed |= (self._floats.keys() | self._counts.keys()) - self.optional
-        missing = sorted(needed - shapes.keys())
-        if unknown or missing:
-            text = f"has no tensor '{missing[0]}'" if missing else f"has a tensor '{unknown[0]}'"
-            more = f" (and {len(missing or unknown) - 1} more)" * (len(missing or unknown) > 1)
-            remedy = "put it into base.safetensors if rounds leave it out" if missing else "drop it"
+        if missing := sorted(needed - shapes.keys()):
             raise UserError(
-                f"{place}: {text}{more}, unlike the model, which has {', '.join(self._known)[:200]}"
-                f": {remedy}, or correct `model`"
+                f"{place}: {_listed(missing)} missing, which the model has: correct `model`, or "
+                "put what all rounds leave out into base.safetensors"
+            )
+        if unknown := sorted(shapes.keys() - self._known.keys()):
+            raise UserError(
+                f"{place}: {_listed(unknown)} unknown to the model, which has "
+                f"{_listed(list(self._known))}: correct `model`, or leave them out"
             )
         for name, shape in shapes.items():
-            if tuple(self._known[name].shape) != shape:
+            expected = tuple(self._known[name].shape)
+            if expected != shape:
                 raise UserError(
-                    f"{place}: '{name}' is {list(shape)}, the model's is "
-                    f"{list(self._known[name].shape)}: correct `model`"
+                    f"{place}: '{name}' is {list(shape)}, the model's is {list(expected)}: correct "
+                    "`model`"
                 )
 
     def read(self, values: Tensors, place: str, start: ModelState | None = None) -> ModelState:
@@ -144,12 +139,7 @@ class StateReader:
         """
         shapes = {name: tuple(value.shape) for name, value in values.items()}
         self.require(shapes, place, start is not None)
-        for name, value in values.items():
-            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-                raise UserError(
-                    f"{place}: '{name}' holds values that are not finite: mark the reply as failed "
-                    "in round.json, or leave the round out of `rounds`"
-                )
+        _require_finite(values, place)
         for name in self._params:
             self.coarsest = max(self.coarsest, _precision(values[name].dtype))
         if start is None:
@@ -159,23 +149,25 @@ class StateReader:
         return self._flattened(values, start)
 
     def _flattened(self, values: Tensors, start: ModelState | None) -> ModelState:
-        like = self._fresh if start is None else start
-        kinds = (
-            (self._params, like.params),
-            (self._floats, like.buffers),
-            (self._counts, like.counts),
-        )
-        vectors = []
-        for named, present in kinds:
-            vector = present.clone()
+        state = (self._fresh if start is None else start).clone()
+        vectors = (state.params, state.buffers, state.counts)
+        kinds = (self._params, self._floats, self._counts)
+        for vector, named in zip(vectors, kinds, strict=True):
             parts = vector.split([tensor.numel() for tensor in named.values()])
             for name, part in zip(named, parts, strict=True):
-                if name in values and start is None:
-                    part.copy_(values[name].reshape(-1))
-                elif name in values:
-                    part += values[name].reshape(-1).to(part)
-            vectors.append(vector)
-        return ModelState(*vectors)
+                if name not in values:
+                    continue
+                value = values[name].reshape(-1).to(part)
+                if start is None:
+                    part.zero_()
+                part += value
+        return state
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    words = ", ".join(f"'{name:.80}'" for name in names[:3])
+    return f"{words} and {len(names) - 3} more" if len(names) > 3 else words
 
 
 def _precision(dtype: torch.dtype) -> float:
@@ -183,6 +175,20 @@ def _precision(dtype: torch.dtype) -> float:
     if dtype.is_floating_point:
         return torch.finfo(dtype).eps
     return 1 / 127
+
+
+def _require_finite(values: Tensors, place: str) -> None:
+    for name, value in values.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise UserError(
+                f"{place}: '{name}' holds values that are not finite: mark the reply as failed in "
+                "round.json, or leave the round out of `rounds`"
+            )
+
+
+def _row(state: ModelState) -> ModelState:
+    """Return a model as the only row."""
+    return ModelState(state.params[None], state.buffers[None], state.counts[None])
 
 
 # --- the rounds -----------------------------------------------------------------------------------
@@ -211,30 +217,42 @@ class Replay(Training):
             yield self._replayed(t, recorded)
 
     def _replayed(self, t: int, recorded: RecordedRound) -> RoundResult:
-        reader = self._reader
-        reader.coarsest = 0.0
-        start = reader.read(recorded.received(), recorded.place)
+        self._reader.coarsest = 0.0
+        start = self._reader.read(recorded.received(), recorded.place)
         uploads, weights = self._uploads(t, recorded, start)
-        after = start
-        steps = torch.zeros_like(start.params)
-        if len(weights):
-            steps = weights @ uploads.updates
-            counts = mean_counts(weights, uploads.counts)
-            after = ModelState(start.params + steps, weights @ uploads.buffers, counts)
-        if recorded.after is not None:
-            mean = after.params
-            after = reader.read(recorded.after(), f"the model after {recorded.place}")
-            self._compare(recorded, start.params, mean, after.params, len(weights))
-            if not torch.equal(mean, after.params):
-                steps = after.params - start.params
-        rows = (after.params[None], after.buffers[None], after.counts[None])
-        self.state = ModelState(*rows)
+        after, steps = self._next(recorded, start, uploads, weights)
+        self.state = _row(after)
         return RoundResult(
             uploads=uploads,
             state=self.state,
             steps=steps[None],
             assignment=(0,) * len(self.clients),
         )
+
+    def _next(
+        self,
+        recorded: RecordedRound,
+        start: ModelState,
+        uploads: Uploads,
+        weights: Tensor,
+    ) -> tuple[ModelState, Tensor]:
+        """Return the model after the round, and the step [P] that leads to it: the recorded one, or
+        the weighted mean of the uploads.
+        """
+        steps = torch.zeros_like(start.params)
+        after = start
+        if len(weights):
+            steps = weights @ uploads.updates
+            counts = mean_counts(weights, uploads.counts)
+            after = ModelState(start.params + steps, weights @ uploads.buffers, counts)
+        if recorded.after is None:
+            return after, steps
+        mean = after.params
+        after = self._reader.read(recorded.after(), f"the model after {recorded.place}")
+        self._compare(recorded, start.params, mean, after.params, len(weights))
+        if not torch.equal(mean, after.params):
+            steps = after.params - start.params
+        return after, steps
 
     def _uploads(
         self,
@@ -244,9 +262,7 @@ class Replay(Training):
     ) -> tuple[Uploads, Tensor]:
         """Return the uploads of a round, and their weights [n], which sum to 1."""
         n = len(recorded.uploads)
-        device = self.setup.device
         participants = tuple(upload.client for upload in recorded.uploads)
-        of_clients = torch.zeros(len(self.clients), device=device)
         uploads = Uploads(
             round=t,
             participants=participants,
@@ -255,21 +271,21 @@ class Replay(Training):
             counts=start.counts.repeat(n, 1),
             model_of=[0] * n,
             start_of=[0] * n,
-            starts=ModelState(start.params[None], start.buffers[None], start.counts[None]),
+            starts=_row(start),
         )
+        of_clients = torch.zeros(len(self.clients), device=self.setup.device)
         for row, upload in enumerate(recorded.uploads):
-            values = upload.load()
             base = start if upload.is_delta else None
-            state = self._reader.read(values, upload.place, base)
+            state = self._reader.read(upload.load(), upload.place, base)
             torch.sub(state.params, start.params, out=uploads.updates[row])
             uploads.buffers[row] = state.buffers
             uploads.counts[row] = state.counts
             of_clients[upload.client] = upload.weight
             self.trainer.usage.skip(t, upload.client)
+        uploads.weights = tuple(of_clients.tolist())
         weights = of_clients[list(participants)]
         if n and not bool(weights.sum() > 0):
             raise UserError(f"{recorded.place}: all weights of the round are 0: correct round.json")
-        uploads.weights = tuple(of_clients.tolist())
         return uploads, weights / weights.sum()
 
     def _compare(

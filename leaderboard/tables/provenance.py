@@ -67,8 +67,8 @@ def _series(values: Sequence[int] | set[int]) -> str:
 
 
 def origin_notes(sections: Sequence[BoardSection]) -> list[Block]:
-    """Say which settings were trained elsewhere, what is odd about their recordings, and whose
-    sites non-members are from, where the data set tells.
+    """Say which settings were trained elsewhere, what is odd about their recordings, and from which
+    sites non-members are, where the data set tells.
     """
     notes: dict[tuple[str, str], list[Text]] = {}
     for section in sections:
