@@ -17,7 +17,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def main(folder, rounds=15):
     folder = os.path.abspath(folder)
-    os.environ["PYTHONPATH"] = HERE  # the sites' processes import digits
+    paths = [HERE, os.environ.get("PYTHONPATH", "")]  # the sites' processes import digits
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     torch.manual_seed(1)
     recipe = FedAvgRecipe(
         name="digits",
