@@ -36,7 +36,7 @@ LEVELS = (
     {"metrics", "models", "numerics", "registry"},
     {"population", "scaffold", "spec", "store"},
     {"federation", "recording", "toolkit"},
-    {"signals"},
+    {"recorded", "signals"},
     {"run"},
     {"cli"},
 )

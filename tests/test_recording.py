@@ -312,7 +312,7 @@ def run_example(name, folder, monkeypatch, rounds):
     monkeypatch.syspath_prepend(str(EXAMPLE))
     module = importlib.import_module(name)
     module.main(str(folder), rounds)
-    for imported in (name, "digits"):
+    for imported in (name, "finish", "digits"):
         sys.modules.pop(imported, None)
     return YAML(typ="safe").load(folder / "federation.yaml")
 

@@ -5,8 +5,6 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from fedbench.core.recording import describe, save_holdout, save_samples
-
 SIZES = {
     "hospital-a": 40,
     "hospital-b": 60,
@@ -58,12 +56,3 @@ def train(state, x, y, seed):
             nn.functional.cross_entropy(model(samples[batch]), labels[batch]).backward()
             optimizer.step()
     return model.state_dict()
-
-
-def finish(folder, framework):
-    """Write what a recording has beside its rounds: samples, hold-out and `federation.yaml`."""
-    data, holdout = sites()
-    for name, (x, y) in data.items():
-        save_samples(folder, name, x, y)
-    save_holdout(folder, *holdout)
-    describe(folder, model="digits:Net", classes=10, framework=framework)

@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 import digits
+from finish import finish
 from fedbench.core.recording.flower import RecordedStrategy
 
 client_app = ClientApp()
@@ -51,7 +52,7 @@ def main(folder, rounds=15):
     folder = os.path.abspath(folder)
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server_app(folder, rounds), client_app, SITES, backend_config=resources)
-    digits.finish(folder, f"flower {flwr.__version__}")
+    finish(folder, f"flower {flwr.__version__}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from nvflare.app_opt.pt.recipes.fedavg import FedAvgRecipe
 from nvflare.recipe import SimEnv
 
 import digits
+from finish import finish
 from fedbench.core.recording.nvflare import RecordRounds
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -31,7 +32,7 @@ def main(folder, rounds=15):
     with tempfile.TemporaryDirectory() as workspace:
         environment = SimEnv(clients=digits.NAMES, num_threads=2, workspace_root=workspace)
         print(recipe.execute(environment).get_status())
-    digits.finish(folder, f"nvflare {nvflare.__version__}")
+    finish(folder, f"nvflare {nvflare.__version__}")
 
 
 if __name__ == "__main__":

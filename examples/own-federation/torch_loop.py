@@ -5,6 +5,7 @@ import sys
 import torch
 
 import digits
+from finish import finish
 from fedbench.core.recording import Recorder
 
 
@@ -25,7 +26,7 @@ def main(folder, rounds=15):
                     average[tensor] += value * len(y) / total
         server.load_state_dict(average)
     recorder.final(server.state_dict())
-    digits.finish(folder, f"torch {torch.__version__}")
+    finish(folder, f"torch {torch.__version__}")
 
 
 if __name__ == "__main__":
