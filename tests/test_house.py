@@ -35,7 +35,7 @@ LEVELS = (
     {"process"},
     {"metrics", "models", "numerics", "registry"},
     {"population", "scaffold", "spec", "store"},
-    {"federation", "toolkit"},
+    {"federation", "recording", "toolkit"},
     {"recorded", "signals"},
     {"run"},
     {"cli"},
