@@ -82,11 +82,11 @@ BAD_NAMES = ["../../x", "a/b", "", ".hidden", "received", "Final", "BASE", "é",
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_a_client_is_a_file_name_and_no_reserved_one(tmp_path, name):
     with (
-        pytest.raises(UserError, match="rename the client"),
+        pytest.raises(UserError, match="cannot name a file"),
         Recorder(tmp_path / "r").round(ONE) as upload,
     ):
         upload(name, ONE)
-    with pytest.raises(UserError, match="rename the client"):
+    with pytest.raises(UserError, match="cannot name a file"):
         save_samples(tmp_path / "r", name, np.zeros((1, 2)), [0])
     assert sorted(path.name for path in tmp_path.rglob("*.*")) == ["received.safetensors"]
 

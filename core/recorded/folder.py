@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,14 +16,13 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.spec import bounds, messages
 from fedbench.core.spec.base import SpecModel, mistake
 from fedbench.core.spec.document import read
+from fedbench.core.store.files import CLIENT_NAMES, names_client
 from fedbench.core.store.json_file import parse_json
 
 DESCRIPTION = "federation.yaml"
 AGGREGATE = "aggregate"
 """the client that stands for all where the server sees their aggregate alone"""
 FUNCTION = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-_RESERVED = ("received", "final", "base")
 _MOST_BYTES = 64 << 20  # of round.json
 _ENDS = 1 << 16  # bytes at both ends of a file that its digest is made of
 _RECORD_AGAIN = "record the round again, or leave it out of `rounds`"
@@ -56,10 +54,9 @@ class Description(SpecModel):
     @model_validator(mode="after")
     def _names_are_safe(self) -> Description:
         for name in self.clients:
-            if not _NAME.fullmatch(name) or name.lower() in _RESERVED:
+            if not names_client(name):
                 raise mistake(
-                    f"the client's name {name!r:.80} cannot name a file: use 1 to 64 letters, "
-                    f"digits, '.', '_' and '-', and none of {', '.join(_RESERVED)}"
+                    f"the client's name {name!r:.80} cannot name a file: use {CLIENT_NAMES}"
                 )
         name, n = Counter(name.lower() for name in self.clients).most_common(1)[0]
         if n > 1:

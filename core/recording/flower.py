@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.recording.rounds import RoundFiles, Tensors, check_name, unused, write_tensors
+from fedbench.core.recording.rounds import RoundFiles, Tensors, unused, write_tensors
+from fedbench.core.store.files import names_client
 
 _NODE = "node-"
 
@@ -85,11 +86,7 @@ class RecordedStrategy:
         """Return the name in a reply, which is checked: it becomes a path."""
         record = content.config_records.get("fedbench", {})
         name, unnamed = str(record.get("client", "")), f"{_NODE}{node}"
-        try:
-            check_name(name)
-        except UserError:
-            return unnamed
-        if name.lower().startswith(_NODE):
+        if not names_client(name) or name.lower().startswith(_NODE):
             return unnamed
         owner = self._owners.setdefault(name.lower(), node)
         return name if owner == node else unnamed

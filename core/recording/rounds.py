@@ -5,7 +5,6 @@ complete round.
 from __future__ import annotations
 
 import json
-import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,13 +15,11 @@ import numpy as np
 import torch
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.store.files import write_atomically
+from fedbench.core.store.files import CLIENT_NAMES, names_client, write_atomically
 
 Tensors = Mapping[str, Any]
 """by name: torch tensors, numpy arrays or numbers"""
 
-CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-RESERVED = ("received", "final", "base")  # files that are no client's
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -43,11 +40,8 @@ def check_name(client: str) -> str:
     Raises:
         UserError: it cannot be a file's name, or is reserved.
     """
-    if not CLIENT_NAME.fullmatch(client) or client.lower() in RESERVED:
-        raise UserError(
-            f"client {client[:80]!r}: a name is 1 to 64 letters, digits, '.', '_' and '-', begins "
-            f"with a letter or a digit, and is none of {', '.join(RESERVED)}; rename the client"
-        )
+    if not names_client(client):
+        raise UserError(f"client {client[:80]!r} cannot name a file: use {CLIENT_NAMES}")
     return client
 
 
