@@ -31,7 +31,7 @@ def main(folder, rounds=15):
     recipe.add_server_input_filter(RecordRounds(folder), tasks=["train"])
     with tempfile.TemporaryDirectory() as workspace:
         environment = SimEnv(clients=digits.NAMES, num_threads=2, workspace_root=workspace)
-        print(recipe.execute(environment).get_status())
+        recipe.execute(environment)
     finish(folder, f"nvflare {nvflare.__version__}")
 
 
