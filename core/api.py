@@ -101,11 +101,11 @@ def audit(
 
     ``recording``: a folder, or the rounds one by one, which need ``clients``, ``holdout``, and
     ``model`` and ``classes`` of ``described``; a round is (received state, {client: uploaded state,
-    or (uploaded state, weight)}), and one without uploads at the end is the final model. They are
+    or (uploaded state, weight)}), and one without uploads ends them: the final model. They are
     written beside the results, to ``results``-recording, as they come, one in memory at a time.
-    ``clients``: name -> (x, y) that it trained on; ``holdout``: (x, y), or name -> (x, y) of each site; ``described``: other
-    fields of federation.yaml; ``attacks``, ``coalition``: names. Raises ``UserError`` for what
-    cannot be judged, or a mistake in an argument.
+    ``clients``: name -> (x, y) that it trained on; ``holdout``: (x, y), or name -> (x, y) of each
+    site; ``described``: other fields of federation.yaml; ``attacks``, ``coalition``: names. Raises
+    ``UserError`` for what cannot be judged, or a mistake in an argument.
     """
     from fedbench.core.cli.audit import ATTACKS, audit_folders
 

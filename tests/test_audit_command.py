@@ -42,7 +42,9 @@ def replayed(folder):
     params = {"function": recording.description.model, "base": str(base) * base.is_file()}
     module = RecordedModel(**params).build(data.input_shape, data.n_classes)
     clients = tiny_clients(len(recording.clients))
-    replay = Replay(tiny_setup(module=module, clients=clients), data.rounds(), data.optional)
+    replay = Replay(
+        tiny_setup(module=module, clients=clients, members=()), data.rounds(), data.optional
+    )
     results = [replace(r, uploads=replace(r.uploads)) for r in replay.rounds()]
     return results, replay.facts().get(REMARKS, []), replay.setup.flat
 
@@ -100,7 +102,7 @@ def test_a_recorded_federation_of_the_engine_gives_its_bits(module):
     for result in training.rounds():
         up = result.uploads
         expected.append((up.participants, up.updates.clone(), up.buffers, up.counts, result))
-    replay = Replay(tiny_setup(module=module(), participation=0.5), training.recorded())
+    replay = Replay(tiny_setup(module=module(), members=(), participation=0.5), training.recorded())
     for again, (clients, updates, buffers, counts, result) in zip(
         replay.rounds(), expected, strict=True
     ):
@@ -274,11 +276,14 @@ REFUSALS = {
     "some weights": (text(JSON, '"weight": 1.0', '"w": 1'), "client 'a' has no weight"),
     "missing upload": (without(UPLOAD), r"a.safetensors: missing, though round.json"),
     "cut off upload": (cut_off, r"a.safetensors: the tensor '\S+' is cut off"),
-    "missing model": (without("rounds/002/received.safetensors"), "received.safetensors: cannot"),
+    "missing model": (
+        without("rounds/002/received.safetensors"),
+        "received.safetensors: missing; record",
+    ),
     "other shape": (values(UPLOAD, **{"3.bias": torch.ones(4)}), r"'3.bias' is \[4\], the model's"),
     "unknown tensor": (values(UPLOAD, odd=torch.ones(1)), r"a.safetensors: 'odd' unknown to the"),
     "not finite": (values(UPLOAD, **{"3.bias": NAN}), r"a.safetensors: '3.bias' holds values that"),
-    "no model": (text(YAML, ":small_net", ":smal_net"), "has no 'smal_net', did you mean"),
+    "no model": (text(YAML, ":small_net", ":smal_net"), "has no 'smal_net' - did you mean"),
     "no module": (text(YAML, "federations:", "federation5:"), "cannot import 'federation5'"),
     "odd model": (text(YAML, ":small_net", ":not_a_module"), "returned int, expected a torch"),
     "no data": (without("data/b.npz"), r"data/b.npz: missing"),
