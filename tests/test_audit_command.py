@@ -42,10 +42,12 @@ def replayed(folder):
     params = {"function": recording.description.model, "base": str(base) * base.is_file()}
     module = RecordedModel(**params).build(data.input_shape, data.n_classes)
     clients = tiny_clients(len(recording.clients))
-    replay = Replay(
-        tiny_setup(module=module, clients=clients, members=()), data.rounds(), data.optional
-    )
-    results = [replace(r, uploads=replace(r.uploads)) for r in replay.rounds()]
+    setup = tiny_setup(module=module, clients=clients, members=())
+    replay = Replay(setup, data.rounds(), data.optional)
+    results = []
+    for result in replay.rounds():
+        uploads = replace(result.uploads, updates=result.uploads.updates.clone())
+        results.append(replace(result, uploads=uploads))
     return results, replay.facts().get(REMARKS, []), replay.setup.flat
 
 
