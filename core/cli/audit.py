@@ -97,7 +97,7 @@ def command(folders: tuple[Path, ...], attacks: str, coalition: str | None, **op
     what was recorded is for its owner to answer for.
     """
     clients = coalition.split(",") if coalition else []
-    if not audit_folders(folders, attacks.split(","), clients, **options):
+    if not audit_folders(folders, attacks.split(","), clients, **options)[1]:
         sys.exit(1)
 
 
@@ -109,8 +109,8 @@ def audit_folders(
     every: int = 1,
     results: Path | None = None,
     **options: Any,
-) -> bool:
-    """Judge recordings and write the board. Returns whether no cell failed.
+) -> tuple[Path, bool]:
+    """Judge recordings and write the board. Returns the results folder, and whether no cell failed.
 
     Args:
         options: those of `fedbench run` on workers, device, dry run and plots.
@@ -128,7 +128,7 @@ def audit_folders(
     with tempfile.TemporaryDirectory(prefix="fedbench-") as folder:  # results keep a copy
         suite = Path(folder) / f"{name}.yaml"
         suite.write_text(text)
-        return run_suite(str(suite), results=results, **options)[1]
+        return run_suite(str(suite), results=results, **options)
 
 
 def _check(recording: Recording, first: Recording) -> None:

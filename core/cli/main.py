@@ -32,7 +32,7 @@ COMMANDS = {
     ),
     "audit": (
         "fedbench.core.cli.audit:command",
-        "Judge a federation that was trained elsewhere, from its recorded rounds.",
+        "Judge a federation that was trained elsewhere.",
     ),
     "list": (
         "fedbench.core.cli.plugins:list_",

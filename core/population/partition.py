@@ -132,9 +132,8 @@ def given(owner: ndarray | None, clients: int) -> Shards:
     outside = owner[(owner < 0) | (owner >= clients)]
     empty = np.setdiff1d(np.arange(clients), owner)
     if len(outside) or len(empty):
-        misfit = f"client {empty[0]} without samples"
-        if len(outside):
-            misfit = f"samples of client {outside[0]}"
+        misfit = f"samples of client {outside[0]}" if len(outside) else ""
+        misfit = misfit or f"client {empty[0]} without samples"
         raise UserError(
             f"partition given: the data have {misfit}, and federation.clients is {clients}: the "
             f"clients of the data are 0 to {owner.max()}"

@@ -186,7 +186,11 @@ class RecordedModel(Model):
                 f"the code of {name} changed since this audit was planned: run `fedbench audit` "
                 "again"
             )
-        module = function_of(name)()
+        function = function_of(name)
+        try:
+            module = function()
+        except Exception as error:
+            raise UserError(f"model {name}: {explain(error)}") from error
         if not isinstance(module, nn.Module):
             kind = type(module).__name__
             raise UserError(f"model {name}: returned {kind}, expected a torch.nn.Module")

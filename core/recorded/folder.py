@@ -200,8 +200,12 @@ class Recording:
         ``UserError`` for rounds that cannot be used.
         """
         for number in self.numbers:
-            yield self.received(number), False
-            for reply in self.replies(number):
+            replies = self.replies(number)
+            received = self.received(number)
+            if not received.is_file():
+                raise UserError(f"{received}: missing; {_RECORD_AGAIN}")
+            yield received, False
+            for reply in replies:
                 yield reply.path, reply.is_delta
         final = self.folder / "final.safetensors"
         if final.is_file():

@@ -159,8 +159,9 @@ class StateReader:
                     continue
                 value = values[name].reshape(-1).to(part)
                 if start is None:
-                    part.zero_()
-                part += value
+                    part.copy_(value)
+                else:
+                    part += value
         return state
 
 
