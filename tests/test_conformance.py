@@ -99,7 +99,8 @@ def test_a_built_in_component_of_a_kind_passes_the_checks_for_plugins(
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_built_in_components_pass_the_checks_for_plugins(kind, registry, pictures):
     found: dict[str, str] = {}
-    for name in sorted({component.name for component in registry.own(kind)} - {QUICK.get(kind)}):
+    done = {QUICK.get(kind), "recorded"}  # the latter with `fedbench audit`, from a recording
+    for name in sorted({component.name for component in registry.own(kind)} - done):
         found |= found_in(kind, name, registry, pictures)
     assert found == {}
 

@@ -47,11 +47,18 @@ class RecordedDataset(Dataset):
     """Recorded federations, one a seed."""
 
     default_model = "recorded"
+    licence = "yours"
+    citation = "the data's own"
 
     class Params(Params):
         folders: list[str] = Field(
             min_length=1, description="folder with the recording of each seed, from seed 0 on"
         )
+
+    @classmethod
+    def here(cls) -> str | bool:
+        """Return where the data lie."""
+        return "wherever 'folders' say"
 
     def load(self, seed: int) -> Data:
         """Return the recording of a seed. Raises ``UserError`` with file, reason and remedy."""

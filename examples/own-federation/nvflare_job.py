@@ -30,7 +30,9 @@ def main(folder, rounds=15):
     )
     recipe.add_server_input_filter(RecordRounds(folder), tasks=["train"])
     with tempfile.TemporaryDirectory() as workspace:
-        environment = SimEnv(clients=digits.NAMES, num_threads=2, workspace_root=workspace)
+        environment = SimEnv(
+            clients=digits.NAMES, num_threads=len(digits.NAMES), workspace_root=workspace
+        )
         recipe.execute(environment)
     finish(folder, f"nvflare {nvflare.__version__}")
 
