@@ -15,11 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedbench.core.api import Results, load, plan, run
+    from fedbench.core.api import Results, audit, load, plan, run
 
     __version__: str
 
-__all__ = ["Results", "__version__", "load", "plan", "run"]
+__all__ = ["Results", "__version__", "audit", "load", "plan", "run"]
 
 
 def __getattr__(name: str) -> Any:

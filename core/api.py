@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 Table = Any
 """A ``pandas.DataFrame``; a list of dicts where pandas is not installed."""
 Texts = str | Sequence[str]
+Samples = tuple[Any, Any]
+"""arrays x [n, ...] and y [n]"""
+Round = tuple[Mapping[str, Any], Mapping[str, Any]]
+""":func:`audit` says what it is"""
 
 _MARKS = ("floor", "undefended", "complete", "front", "claims", "trust")
 _CELL = (
@@ -78,6 +82,82 @@ def run(
         plots=plots,
     )
     return load(folder)
+
+
+def audit(
+    recording: str | PathLike[str] | Iterable[Round],
+    *,
+    results: str | PathLike[str] | None = None,
+    attacks: Texts = (),
+    coalition: Texts = (),
+    every: int = 1,
+    workers: int | None = None,
+    device: str = "auto",
+    plots: bool = True,
+    clients: Mapping[str, Samples] | None = None,
+    holdout: Samples | Mapping[str, Samples] | None = None,
+    **described: Any,
+) -> Results:
+    """Judge a federation that was trained elsewhere, write its board, and load the results:
+    `fedbench audit`.
+
+    ``recording``: a folder, or the rounds one by one, which need ``clients``, ``holdout``, and
+    ``model`` and ``classes`` of ``described``; a round is (received state, {client: uploaded state,
+    or (uploaded state, weight)}), and one without uploads ends them: the final model. They are
+    written beside the results, to ``results``-recording, as they come, one in memory at a time.
+    ``clients``: name -> (x, y) that it trained on; ``holdout``: (x, y), or name -> (x, y) of each
+    site; ``described``: other fields of federation.yaml; ``attacks``, ``coalition``: names. Raises
+    ``UserError`` for what cannot be judged, or a mistake in an argument.
+    """
+    from fedbench.core.cli.audit import ATTACKS, audit_folders
+
+    folder = recording
+    if not isinstance(folder, str | PathLike):
+        if results is None or not clients or holdout is None:
+            raise UserError("rounds of a loop need clients, holdout, and a folder for results")
+        beside = Path(f"{Path(results)}-recording")
+        folder = _recorded(beside, folder, clients, holdout, described)
+    elif clients or holdout is not None or described:
+        raise UserError("a recorded folder says all in federation.yaml: leave the other fields out")
+    root, _ = audit_folders(
+        [Path(folder)],
+        _texts(attacks) or ATTACKS,
+        _texts(coalition),
+        every=every,
+        results=Path(results) if results else None,
+        workers=workers,
+        device=device,
+        plots=plots,
+    )
+    return load(root)
+
+
+def _recorded(
+    folder: Path,
+    rounds: Iterable[Round],
+    clients: Mapping[str, Samples],
+    holdout: Samples | Mapping[str, Samples],
+    described: dict[str, Any],
+) -> Path:
+    """Write rounds as they come to a new folder. Raises ``UserError``."""
+    from fedbench.core.recording import Recorder, describe, save_holdout, save_samples
+
+    recorder = Recorder(folder)
+    for received, uploads in rounds:
+        if not uploads:
+            recorder.final(received)
+            break
+        with recorder.round(received) as upload:
+            for name, value in uploads.items():
+                state, weight = value if isinstance(value, tuple) else (value, None)
+                upload(name, state, weight)
+    for name, samples in clients.items():
+        save_samples(folder, name, *samples)
+    sites = holdout if isinstance(holdout, Mapping) else {None: holdout}
+    for site, samples in sites.items():
+        save_holdout(folder, *samples, client=site)
+    describe(folder, **described)
+    return folder
 
 
 def plan(suite: str | PathLike[str], *, set: Texts = (), only: Texts = ()) -> Table:

@@ -51,6 +51,7 @@ from fedbench.leaderboard.tables.common import (
 )
 from fedbench.leaderboard.tables.provenance import (
     mixed_note,
+    origin_notes,
     packages,
     provenance_lines,
     setting_bullets,
@@ -211,7 +212,7 @@ def _measure(source: Source) -> None:
 def _page(source: Source, first: list[BoardSection], most_rows: int, plots: bool) -> list[Block]:
     sections, records = source.sections, source.newest[0]
     blocks: list[Block] = [Heading(1, source.title), *provisional_mark(source)]
-    blocks += caveats(sections)
+    blocks += [*caveats(sections), *origin_notes(sections)]
     if sections:
         blocks.append(ranking.READING)
     for section in first:
@@ -273,7 +274,7 @@ def document(source: Source, plots: bool = True) -> list[Block]:
         section.comparison.scores.forget(but="all")  # by which claims are judged
     cited = sentence(f"Board id: `{board_id(records)}`, made from {len(records)} records.")
     blocks: list[Block] = [Heading(1, source.title), *provisional_mark(source), Note(cited)]
-    blocks += caveats(sections)
+    blocks += [*caveats(sections), *origin_notes(sections)]
     if sections:
         blocks.append(ranking.READING)
     blocks += [*fronts, *mixed_note(records), *uncounted(source)]

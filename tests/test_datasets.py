@@ -483,11 +483,14 @@ def test_every_built_in_data_set_says_what_it_is_and_whether_it_is_here():
     for name, cls in found.items():
         assert cls.licence != "unknown" and cls.citation, name
         here = dict.fromkeys(("digits", "denoising"), "built in")
-        here["image-folder"] = "wherever 'path' says"
+        here |= {
+            "image-folder": "wherever 'path' says",
+            "table": "wherever 'file' says",
+            "recorded": "wherever 'folders' say",
+        }
         assert cls.here() == here.get(name, False), name
-        assert (cls.home.startswith("http") and cls.size_mb is not None) == (
-            name != "image-folder"
-        ), name
+        yours = name in ("image-folder", "table", "femnist-writers", "recorded")
+        assert (cls.home.startswith("http") and cls.size_mb is not None) != yours, name
 
 
 MISSING = {

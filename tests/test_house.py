@@ -35,8 +35,8 @@ LEVELS = (
     {"process"},
     {"metrics", "models", "numerics", "registry"},
     {"population", "scaffold", "spec", "store"},
-    {"federation", "toolkit"},
-    {"signals"},
+    {"federation", "recording", "toolkit"},
+    {"recorded", "signals"},
     {"run"},
     {"cli"},
 )

@@ -218,7 +218,7 @@ LEAVES = dict(leaves(JOB))
 # where and how it is computed
 NAMED_ONLY = (
     "cells suite coalition signals analyses requests results limits debug repeated_holdout "
-    "setting.name setting.dataset setting.model setting.adversary setting.coalitions "
+    "nonmembers setting.name setting.dataset setting.model setting.adversary setting.coalitions "
     "setting.defenses setting.attacks setting.federation.recipe provenance.fedbench "
     "provenance.python provenance.git_commit provenance.git_dirty provenance.platform "
     "provenance.cpu provenance.device provenance.threads provenance.deterministic"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from fedbench.core.population.audit import (
     pool_of,
     pooled_set,
 )
+from fedbench.core.population.labels import data_of_labels, labels_of, origin_of_nonmembers
 from fedbench.core.population.partition import Outsiders, cut, cut_all, partition, whole
 from fedbench.core.run.checks import repeated_share
 from fedbench.core.spec.setting import Partition
@@ -483,3 +485,49 @@ def test_sizes_by_dirichlet_need_their_parameter():
         match=r"dirichlet-sizes needs beta, e\.g\. {name: dirichlet-sizes, beta: 0.5}",
     ):
         Partition.model_validate("dirichlet-sizes")
+
+
+# -- divisions and hold-outs as given --------------------------------------------------------------
+
+
+def test_a_division_as_given_is_the_data_sets_own():
+    owner = np.array([2, 0, 1, 0, 2, 2])
+    shards = partition(np.zeros(6), 3, 5, "given", owner=owner)
+    assert [shard.tolist() for shard in shards] == [[1, 3], [2], [0, 4, 5]]
+    for clients, wrong, words in (
+        (3, None, "does not say which client"),
+        (2, owner, "samples of client 2"),
+        (4, owner, "client 3 without samples"),
+    ):
+        with pytest.raises(UserError, match=words):
+            partition(np.zeros(6), clients, 5, "given", owner=wrong)
+
+
+def test_outsiders_of_a_client_are_of_its_own_site_where_it_has_some():
+    split = replace(whole([np.array([0]), np.array([1]), np.array([2])], 6), n_train=3)
+    of_clients = [split.outsiders(np.array([k]), "").ids.tolist() for k in range(3)]
+    assert of_clients == [[3, 6], [4, 7], [5, 8]]  # sample i like client i mod 3
+    split = replace(split, holdout_client=np.array([0, 0, 2, -1, 2, -1]))
+    of_clients = [split.outsiders(np.array([k]), "").ids.tolist() for k in range(3)]
+    assert of_clients == [[3, 4], [6, 8], [5, 7]]
+    assert split.outsiders(np.arange(3), "").ids.tolist() == [3, 4, 5, 6, 7, 8]
+    assert split.outsiders(np.array([0, 2]), "").ids.tolist() == [3, 4, 5, 7]
+    assert split.home().tolist() == [0, 1, 2, 0, 0, 2, 0, 2, 2]
+
+
+def test_clients_of_data_enter_its_digest_and_travel_with_its_labels():
+    arrays = {
+        f"{split}_{part}": np.zeros(shape, dtype)
+        for split in ("train", "test", "holdout")
+        for part, shape, dtype in (("x", (4, 2), np.float32), ("y", 4, np.int64))
+    }
+    plain = Data(**arrays, n_classes=2)
+    assert "train_client" not in labels_of(plain)
+    assert origin_of_nonmembers(plain, 2) == ""
+    clients = {"train_client": np.array([0, 1, 0, 1]), "holdout_client": np.array([1, 1, -1, -1])}
+    data = replace(plain, **clients)
+    assert len({plain.digest(), data.digest(), replace(data, holdout_client=None).digest()}) == 3
+    again = data_of_labels(2, "classification", labels_of(data))
+    for name, expected in clients.items():
+        assert np.array_equal(getattr(again, name), expected)
+    assert origin_of_nonmembers(data, 2) == "of the own site of 1 of 2 clients, common for the rest"

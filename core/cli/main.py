@@ -30,6 +30,10 @@ COMMANDS = {
         "fedbench.core.cli.suites:validate",
         "Check suites without running them; all mistakes at once.",
     ),
+    "audit": (
+        "fedbench.core.cli.audit:command",
+        "Judge a federation that was trained elsewhere.",
+    ),
     "list": (
         "fedbench.core.cli.plugins:list_",
         "Defenses, attacks, analyses, datasets and more; suites.",
@@ -61,7 +65,7 @@ COMMANDS = {
 
 # how the help lists them; what is in no section follows them
 SECTIONS = {
-    "Measure": ("list", "validate", "run", "show", "leaderboard"),
+    "Measure": ("list", "validate", "run", "audit", "show", "leaderboard"),
     "Watch for changes": ("baseline", "compare"),
     "Share results": ("export", "import", "reproduce", "judge", "merge"),
     "Plugins of your own": ("new", "check", "plugins"),

@@ -79,6 +79,12 @@ class Data:
     public_x: ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     """samples on which a model may be pretrained; by default none"""
     public_y: ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    train_client: ndarray | None = None
+    """[n] int64, the client that each training sample belongs to, for ``partition: given``"""
+    holdout_client: ndarray | None = None
+    """[n] int64, the client of each hold-out sample's site, -1 for none: outside non-members of a
+    client are from its own site, where it has some
+    """
 
     def __post_init__(self) -> None:
         for name, y in (("train_canary", self.train_y), ("holdout_canary", self.holdout_y)):
@@ -107,6 +113,9 @@ class Data:
         h.update(f"{self.mean}{self.std}".encode() if self.mean else b"")
         if self.task.name != DEFAULT_TASK.name:
             h.update(self.task.name.encode())
+        for name in ("train_client", "holdout_client"):
+            if (client := getattr(self, name)) is not None:
+                h.update(name.encode() + np.ascontiguousarray(client, np.int64).tobytes())
         return h.hexdigest()
 
 

@@ -80,7 +80,7 @@ def _check(setup: Setup) -> None:
 
 class Training:
     """Training round by round. ``state``: the global models after ``round``; ``assignment``:
-    client -> model.
+    client -> model; ``complaints``: what is wrong with it, though it can be judged.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -88,6 +88,7 @@ class Training:
         self.setup = setup
         self.defense = setup.defense
         self.round = 0
+        self.complaints: list[str] = []
         self.trainer = Trainer(setup)
         fresh = setup.flat.state
         models = len(setup.initial)

@@ -178,6 +178,8 @@ class Uploads:
     """first the current global models, then the older ones that delayed clients still had"""
     unprotected: Tensor | None = None
     """[n, P] updates before any protection, if requested"""
+    weights: tuple[float, ...] | None = None
+    """[K] weights of the clients, 0 for an absent one, where they are those of this round alone"""
 
     def rows_of(self, clients: Collection[int]) -> list[int]:
         """Rows of those of the ``clients`` that are present."""

@@ -89,6 +89,10 @@ class Usage:
             flagged = int(turn.flagged.sum())
         self._rounds.append((turn.round, turn.client, used, flagged))
 
+    def skip(self, round: int, client: int) -> None:
+        """Note that it is not known what a client used."""
+        self._rounds.append((round, client, UNKNOWN, UNKNOWN))
+
     def of_client(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """([n_k] rounds in which each sample was used, [n_k] flagged), int32; ``UNKNOWN``
         throughout where one round is.

@@ -115,6 +115,32 @@ def _preferred(
     return np.where(stays, home, elsewhere)
 
 
+def given(owner: ndarray | None, clients: int) -> Shards:
+    """Division that the data set states.
+
+    Args:
+        owner: [n] the client of each training sample.
+
+    Raises:
+        UserError: there is none, or it is of other clients than 0 to ``clients`` - 1.
+    """
+    if owner is None:
+        raise UserError(
+            "partition given: the data set does not say which client a training sample belongs to "
+            "(Data.train_client); use another partition"
+        )
+    outside = owner[(owner < 0) | (owner >= clients)]
+    empty = np.setdiff1d(np.arange(clients), owner)
+    if len(outside) or len(empty):
+        misfit = f"samples of client {outside[0]}" if len(outside) else ""
+        misfit = misfit or f"client {empty[0]} without samples"
+        raise UserError(
+            f"partition given: the data have {misfit}, and federation.clients is {clients}: the "
+            f"clients of the data are 0 to {owner.max()}"
+        )
+    return [np.flatnonzero(owner == k) for k in range(clients)]
+
+
 _RULES: dict[str, Callable[..., Shards]] = {
     "iid": iid,
     "dirichlet": dirichlet,
@@ -127,6 +153,7 @@ _REMEDIES = {
     "dirichlet": "a larger beta, ",
     "dirichlet-sizes": "a larger beta, ",
     "group-bias": "a smaller bias, ",
+    "given": "",
 }
 
 
@@ -138,12 +165,14 @@ def partition(
     beta: float = 1.0,
     min_samples: int = 1,
     bias: float = 0.5,
+    owner: ndarray | None = None,
 ) -> Shards:
     """Sorted sample positions of each client; disjoint, together all.
 
     Args:
         beta: concentration of dirichlet and dirichlet-sizes.
         bias: group-bias's probability (0..1) of a label's own group.
+        owner: [n] the client of each sample, of given.
 
     Raises:
         UserError: fewer samples than clients, or a client with less than ``min_samples``, all its
@@ -154,8 +183,11 @@ def partition(
             f"{len(attribute)} training samples for {clients} clients: use fewer clients or more "
             "data"
         )
-    skew = {"iid": (), "group-bias": (bias,)}.get(name, (beta,))
-    shards = _RULES[name](attribute, clients, numpy_rng(seed, f"partition:{name}"), *skew)
+    if name == "given":
+        shards = given(owner, clients)
+    else:
+        skew = {"iid": (), "group-bias": (bias,)}.get(name, (beta,))
+        shards = _RULES[name](attribute, clients, numpy_rng(seed, f"partition:{name}"), *skew)
     short = [k for k, shard in enumerate(shards) if len(shard) < min_samples]
     if short:
         k = short[0]
@@ -199,6 +231,10 @@ class Split:
     n_train: int
     n_holdout: int
     """hold-out samples, which follow the training samples"""
+    holdout_client: ndarray | None = None
+    """[n_holdout] the client of each hold-out sample's site, -1 for none; None where the data set
+    does not say
+    """
 
     @cached_property
     def has_test(self) -> bool:
@@ -223,11 +259,14 @@ class Split:
         return self._client_of(self.test)
 
     def home(self) -> ndarray:
-        """[n_train + n_holdout] the client that owns a sample; hold-out sample i looks like the
-        images of client i mod K.
+        """[n_train + n_holdout] the client that owns a sample; hold-out sample i is of its site or,
+        without one, looks like the images of client i mod K.
         """
         home = self._client_of(self.train, self.validation, self.test)
-        home[self.n_train :] = np.arange(self.n_holdout) % len(self.train)
+        site = np.arange(self.n_holdout) % len(self.train)
+        if self.holdout_client is not None:
+            site = np.where(self.holdout_client < 0, site, self.holdout_client)
+        home[self.n_train :] = site
         return home
 
     def _client_of(self, *parts: Shards) -> ndarray:
@@ -240,15 +279,21 @@ class Split:
     def outsiders(self, clients: ndarray, words: str) -> Outsiders:
         """Outsiders of ``clients`` [k], ``words`` in messages.
 
-        Their test parts or, without any, the hold-out samples i with i mod K among them, which have
-        their images' deformation.
+        Their test parts or, without any, the hold-out of their sites, and that of no site for those
+        without one. Where the data set does not tell sites apart, the hold-out samples i with i mod
+        K among them, which have their images' deformation.
         """
         if self.has_test:
             parts = [self.test[k] for k in clients]
             ids = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
             return Outsiders(ids=ids, origin=f"the test part of {words}", remedy="federation.test")
-        owners = np.arange(self.n_holdout) % len(self.train)
-        free = np.flatnonzero(np.isin(owners, clients))
+        owners = self.holdout_client
+        if owners is None:
+            owners = np.arange(self.n_holdout) % len(self.train)
+        of_clients = np.isin(owners, clients)
+        if len(np.setdiff1d(clients, owners)):
+            of_clients |= owners < 0
+        free = np.flatnonzero(of_clients)
         outsiders = Outsiders(ids=self.n_train + free)
         if len(clients) == len(self.train):
             return outsiders

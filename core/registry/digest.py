@@ -23,6 +23,7 @@ ENGINE = (
     "population",
     "models",
     "federation",
+    "recorded",
     "signals",
     "metrics",
     "run/analyse.py",

@@ -20,6 +20,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.federation.guard import remarks_of, require_served
 from fedbench.core.federation.setup import public_facts
 from fedbench.core.population.audit import Target, split_digest
+from fedbench.core.population.labels import origin_of_nonmembers
 from fedbench.core.process.ask import ask_apart, is_own
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
@@ -243,6 +244,7 @@ class _Expansion:
             analyses=(),
             digests={"data": loaded.digest, "split": split, "engine": self.engine},
             repeated_holdout=loaded.repeated,
+            nonmembers=origin_of_nonmembers(loaded.data, setting.federation.clients),
             device=self.device,
             results=str(self.results),
             provenance=self.provenance,

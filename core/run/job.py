@@ -99,6 +99,8 @@ class Job:
     """sha256 of the data, the split and the engine's code"""
     repeated_holdout: float = 0.0
     """the share of the hold-out that repeats training samples"""
+    nonmembers: str = ""
+    """sites that outside non-members are from, where the data set tells sites apart"""
     device: str
     results: str
     """the results folder"""
@@ -198,6 +200,8 @@ class Job:
         described["insider"] = _insider_of(self)
         if self.repeated_holdout:
             described["dataset"]["repeated_holdout"] = round(self.repeated_holdout, 4)
+        if self.nonmembers:
+            described["nonmembers"] = self.nonmembers
         return described
 
 

@@ -206,8 +206,8 @@ def _cut(data: Data, setting: Setting, seed: int) -> Split:
     federation = setting.federation
     cut = setting.partition
     attribute = data.task.attribute(data.train_y)
-    parameters = cut.model_dump(exclude_none=True)
-    return cut_all(
+    parameters = cut.model_dump(exclude_none=True) | {"owner": data.train_client}
+    split = cut_all(
         attribute,
         partition(attribute, federation.clients, setting.seed_of_data(seed), **parameters),
         len(data.holdout_y),
@@ -218,6 +218,7 @@ def _cut(data: Data, setting: Setting, seed: int) -> Split:
         on_test=federation.validation_on == "nonmembers",
         rule=cut.name,
     )
+    return replace(split, holdout_client=data.holdout_client)
 
 
 def _grouped(data: Data, setting: Setting, seed: int) -> Groups | None:
@@ -330,7 +331,7 @@ def _of_client(
     outside_of = np.arange(len(split.train))
     if groups is not None:
         similar = outside_of = np.flatnonzero(groups.of_client == groups.of_client[client])
-    if split.has_test:
+    if split.has_test or split.holdout_client is not None:
         outside_of = np.array([client])
     return audit_set(
         split.train,

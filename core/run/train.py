@@ -27,6 +27,8 @@ from fedbench.core.numerics.wrappers import in_training_form, wrap
 from fedbench.core.population.audit import AuditSet
 from fedbench.core.process.ask import is_own
 from fedbench.core.process.channel import at_work
+from fedbench.core.recorded.components import RecordedData
+from fedbench.core.recorded.replay import Replay
 from fedbench.core.run.job import Job
 from fedbench.core.run.measurements import (
     Audits,
@@ -158,7 +160,11 @@ def train(
     names = measured_signals(job, attacks)
     setup = _setup(job, parts, scene, attacks, names)
     recorder = _recorder(job, scene, setup, attacks, names)
-    training = _good_start(job, parts, scene, setup)
+    training: Training
+    if isinstance(scene.data, RecordedData):
+        training = Replay(setup, scene.data.rounds(), scene.data.optional)
+    else:
+        training = _good_start(job, parts, scene, setup)
     if answers(training.setup):
         recorder.answer = partial(answered, training)
     shadow_models = any(attack.needs_shadow_models for attack in attacks)
@@ -362,6 +368,8 @@ def _run_rounds(
             measured = audits.history[-1]
         on_round(t, measured)
     cpu, wall = now() - began - audits.seconds
+    if isinstance(training, Replay):
+        cpu = wall = 0.0  # it was trained elsewhere
     logits = None
     if shadow_models:
         everything = np.concatenate([scene.pool, scene.shadow])
@@ -404,7 +412,7 @@ def _measure(task: Task) -> dict[str, Any]:
 def _facts(training: Training) -> tuple[dict[str, FactValue], list[str]]:
     """Return (the facts that the defense reports, why they could not be recorded)."""
     try:
-        return training.facts(), []
+        return training.facts(), training.complaints
     except PhaseError as error:
         log_failure(error)
         return {}, [one_line(str(error), 1000)]
@@ -415,6 +423,8 @@ def _notes(training: Training) -> list[str]:
     adversary were computed, whether a defense answers for the global models, and what the clients
     validate on.
     """
+    if isinstance(training, Replay):
+        return []
     setup = training.setup
     modes = (True, False) if setup.insider is not None else (True,)
     notes = [training.trainer.note, *(why_one_by_one(setup.flat.module, mode) for mode in modes)]

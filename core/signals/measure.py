@@ -224,6 +224,8 @@ class Recorder:
     def record(self, result: RoundResult) -> None:
         """Measure one round: on the received uploads, in eval mode, on un-augmented inputs."""
         uploads = result.uploads
+        if uploads.weights is not None:
+            self.sizes = uploads.weights
         models = self._models(result, uploads.updates)
         if models:
             sent = [name for name in self.calls if not name.endswith(PRE_DEFENSE)]

@@ -281,10 +281,11 @@ class Partition(SpecModel):
 
     short_forms = ({"enum": ["iid"]},)
 
-    name: Literal["iid", "dirichlet", "dirichlet-sizes", "group-bias"] = Field(
+    name: Literal["iid", "dirichlet", "dirichlet-sizes", "group-bias", "given"] = Field(
         "iid",
         description="iid: equal random shares; dirichlet: label skew; dirichlet-sizes: unequal "
-        "random shares, one label mix; group-bias: clients grouped by label",
+        "random shares, one label mix; group-bias: clients grouped by label; given: as the data "
+        "set says",
     )
     beta: float | None = Field(
         None,

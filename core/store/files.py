@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import io
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -16,6 +17,18 @@ from pathlib import Path
 import numpy as np
 
 TEMPORARY_PREFIX = ".tmp-"
+_CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_RESERVED = ("received", "final", "base")  # files of a recording that are no client's
+CLIENT_NAMES = (
+    "1 to 64 letters, digits, '.', '_' and '-', of which the first is a letter or a digit, and "
+    f"none of {', '.join(_RESERVED)}"
+)
+"""names that :func:`names_client` accepts, for messages"""
+
+
+def names_client(name: str) -> bool:
+    """Return whether files of a recording can have a client's name."""
+    return bool(_CLIENT_NAME.fullmatch(name)) and name.lower() not in _RESERVED
 
 
 def bytes_of(path: Path, most: int) -> bytes | None:

@@ -9,6 +9,8 @@ import json
 from typing import Any
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+RECORDED = "recorded"
+"""data set of federations that were trained elsewhere, and the source that records name"""
 # parts of the setting that a record describes as they stand in its identity
 _SETTING = ("partition", "federation", "audit", "groups", "thresholds")
 # objects of a record that follow from the identity in part: their other fields are stored
@@ -96,6 +98,10 @@ def described_of(run: dict[str, Any], coalition: str) -> dict[str, Any]:
     described |= {part: run["setting"][part] for part in _SETTING}
     if run["setting"].get("data_seed") is not None:
         described["data_seed"] = run["setting"]["data_seed"]
+    if run["dataset"]["name"] == RECORDED:
+        known = ("clients", "rounds")  # the other fields of a federation describe how it is trained
+        described["federation"] = {name: described["federation"][name] for name in known}
+        described["source"] = RECORDED
     if run.get("coalitions"):
         described["coalitions"] = {coalition: run["coalitions"]}
     if run.get("tuning"):

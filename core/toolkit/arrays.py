@@ -81,6 +81,9 @@ def _split_problems(data: Data, split: str) -> Iterator[str]:
         return
     if labels and (problem := _label_problem(y, data.n_classes)):
         yield f"{split}: {problem}"
+    client = getattr(data, f"{split}_client", None)
+    if client is not None and (client.shape != y.shape or client.dtype.kind != "i"):
+        yield f"{split}_client is {client.dtype} {list(client.shape)}, expected int64 [{len(y)}]"
     canary = getattr(data, f"{split}_canary", None)
     if canary is not None and len(canary) != len(y):
         yield f"{split} has {len(y):,} samples but {len(canary):,} canary flags"

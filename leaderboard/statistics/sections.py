@@ -14,6 +14,7 @@ from fedbench.core import UserError
 from fedbench.core.contract.section import ClientGroup, RowDifference, RowSummary, Sweep
 from fedbench.core.metrics import Group, Interval, Score, delta_accuracy, hypervolume, t_interval
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.store.integrity import RECORDED
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Utility
 from fedbench.leaderboard.statistics.intervals import Unit, bounded, smallest_shown
@@ -111,8 +112,11 @@ class BoardSection:
     @cached_property
     def plain(self) -> DefenseRow | None:
         """Plain training, which runtime is relative to: the placebo where its times can be compared
-        with the undefended run's on at least half of the seeds, else the undefended row.
+        with the undefended run's on at least half of the seeds, else the undefended row; None where
+        the federation was trained elsewhere.
         """
+        if self.described.get("source") == RECORDED:
+            return None
         placebo = self._floor(PLACEBO)
         ratio = _runtime(_run_pairs(self.base, placebo))
         if ratio and 2 * ratio.n >= len(self.seeds):

@@ -1,7 +1,8 @@
 """Levels of trust of records and rows: measured here, claimed, reproduced or not; and whether their
 code is installed here.
 
-The level follows from where a record lies: those in ``imported/`` are claimed, and reproduced where
+The level follows from where a record lies: those in ``imported/`` are claimed, as are those of a
+federation that was trained elsewhere, and reproduced where
 ``reproduced/`` has a record of the same key with the same bits, or within tolerance of it. Those
 measured here are not repeatable where `fedbench run --verify` put one there that does not agree.
 """
@@ -20,6 +21,7 @@ from fedbench.core import UserError
 from fedbench.core.contract.board import Quote, Text, Words
 from fedbench.core.contract.hooks import CONTRACT_VERSION
 from fedbench.core.registry.digest import engine_digest, source_digest
+from fedbench.core.store.integrity import RECORDED
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Record
 from fedbench.leaderboard.statistics.rows import DefenseRow
@@ -58,7 +60,7 @@ class Marks:
     def _level(self, loaded: LoadedRecord) -> Level:
         again = self._again.get(loaded.record.key)
         verdict = None if again is None else judged(loaded, again).verdict
-        if not loaded.bundle:
+        if not loaded.bundle and loaded.record.described.get("source") != RECORDED:
             return "not repeatable" if verdict == "not repeatable" else "measured here"
         if verdict is None:
             return "claimed"

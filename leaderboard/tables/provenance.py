@@ -9,6 +9,7 @@ from typing import Any
 
 from fedbench.core.contract.attack import ANSWERS
 from fedbench.core.contract.board import Block, Bullets, Heading, Note, Part, Quote, Text, Words
+from fedbench.core.store.integrity import RECORDED
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.leaderboard.statistics.rows import MISSING, DefenseRow, outcome_of
 from fedbench.leaderboard.statistics.sections import BoardSection
@@ -63,6 +64,34 @@ def _described(settings: Iterable[Mapping[str, Any]]) -> list[Text]:
 
 def _series(values: Sequence[int] | set[int]) -> str:
     return ", ".join(map(str, sorted(values)))
+
+
+def origin_notes(sections: Sequence[BoardSection]) -> list[Block]:
+    """Say which settings were trained elsewhere, what is odd about their recordings, and from which
+    sites non-members are, where the data set tells.
+    """
+    notes: dict[tuple[str, str], list[Text]] = {}
+    for section in sections:
+        described = section.described
+        parts: list[Text] = []
+        if described.get("source") == RECORDED:
+            parts.append(Words("trained elsewhere, judged by rounds that its owner recorded"))
+            parts += [Quote(text, 600) for text in _remarks(section)]
+        if origin := described.get("nonmembers"):
+            parts.append(sentence("non-members are {}", Quote(str(origin), 100)))
+        if parts:
+            notes[section.suite, section.setting] = parts
+    return [
+        Note(sentence("{}: {}.", Quote(setting, 80), joined(parts, "; ")))
+        for (_, setting), parts in notes.items()
+    ]
+
+
+def _remarks(section: BoardSection) -> list[str]:
+    remarks: dict[str, None] = {}
+    for row in section.rows:
+        remarks |= dict.fromkeys(row.remarks)
+    return list(remarks)
 
 
 # -- cells without a score -------------------------------------------------------------------------

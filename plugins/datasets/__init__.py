@@ -57,6 +57,11 @@ def fedbench_datasets():
         "any folder of class folders, resized and split by seed",
     )
     yield Component(
+        "table",
+        f"{_HERE}.columns:Table",
+        "any CSV, npz or Parquet file with a column for the class and, if you like, the client",
+    )
+    yield Component(
         "texas100",
         f"{_HERE}.tabular:Texas100",
         "67,330 hospital stays, 6,169 binary features, 100 classes; downloaded",
@@ -91,6 +96,12 @@ def fedbench_datasets():
         f"{_HERE}.handwriting:Femnist",
         "814,255 handwritten digits and letters 28x28, grey, 62 classes; EMNIST, downloaded",
         "Caldas et al., arXiv 2018; Cohen et al., IJCNN 2017",
+    )
+    yield Component(
+        "femnist-writers",
+        f"{_HERE}.handwriting:WritersFemnist",
+        "LEAF's FEMNIST with its writers as clients, 62 classes; brought by you",
+        "Caldas et al., arXiv 2018",
     )
     yield Component(
         "ch-mnist",

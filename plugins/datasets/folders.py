@@ -9,10 +9,11 @@ import numpy as np
 from pydantic import Field
 
 from fedbench.core import UserError
-from fedbench.core.toolkit import Arrays, Labelled, Remote, data_folder
+from fedbench.core.toolkit import Arrays, Labelled, Remote, class_folders, data_folder
+from fedbench.plugins.datasets.columns import read_columns, require_column
 from fedbench.plugins.datasets.imageset import ArchivedSet, ImageSet, Statistics
 from fedbench.plugins.datasets.reading import parsing
-from fedbench.plugins.datasets.sampling import Amount, Drawn
+from fedbench.plugins.datasets.sampling import Amount, Drawn, number_clients
 
 
 class ImageFolder(ImageSet):
@@ -65,6 +66,11 @@ class ImageFolder(ImageSet):
             description="outside non-members, a count or a share below 1 of the test folder or of "
             "all images",
         )
+        clients: str | None = Field(
+            None,
+            description="a table in the folder, with columns file (below the folder, as "
+            "train/cat/1.png) and client: the client that each image belongs to",
+        )
 
     @classmethod
     def here(cls) -> str | bool:
@@ -79,7 +85,27 @@ class ImageFolder(ImageSet):
                 "'path'"
             )
         decoding = self.params.model_dump(include={"size", "channels", "fit"})
-        return self._from_folders(_trees(path), **decoding)
+        trees = _trees(path)
+        arrays = self._from_folders(trees, **decoding)
+        if self.params.clients is None:
+            return arrays
+        names = [_clients(tree, path, path / self.params.clients) for tree in trees]
+        return arrays | number_clients(*names)
+
+
+def _clients(tree: Path, root: Path, table: Path) -> np.ndarray:
+    """Return the client's name of each image below ``tree``, in the order of ``class_folders``."""
+    columns = read_columns(table)
+    for name in ("file", "client"):
+        require_column(columns, name, table)
+    clients = dict(zip(columns["file"].astype(str), columns["client"].astype(str), strict=True))
+    names = []
+    for image in class_folders(tree).files:
+        file = Path(image).relative_to(root).as_posix()
+        if not clients.get(file):
+            raise UserError(f"{table}: no client of {file}; add a row, or remove the image")
+        names.append(clients[file])
+    return np.array(names)
 
 
 def _trees(path: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 import tempfile
 import zipfile
@@ -18,7 +19,7 @@ from fedbench.core import Data, Dataset, UserError
 from fedbench.core.toolkit import Arrays, Remote, data_folder, fetch
 from fedbench.plugins.datasets.imageset import ImageSet, Statistics
 from fedbench.plugins.datasets.reading import parsing
-from fedbench.plugins.datasets.sampling import Noise, Part, with_canaries
+from fedbench.plugins.datasets.sampling import Noise, Part, number_clients, with_canaries
 
 
 class Digits(Dataset):
@@ -189,7 +190,7 @@ class Femnist(ImageSet):
     ``EMNIST/raw``, where torchvision keeps it too: the archive (downloaded, checksum verified) or
     its unpacked files. They hold each image with rows and columns exchanged: undone here. They do
     not say who wrote an image: clients are made by the setting's partition, and a writer may be in
-    several.
+    several; ``femnist-writers`` has the writers.
     """
 
     name = "femnist"
@@ -241,3 +242,60 @@ class Femnist(ImageSet):
             x, y = read_idx(images, labels)
             parts.append((np.ascontiguousarray(x.swapaxes(2, 3)), y))
         return self._parts(files[0].parent, *parts)
+
+
+class WritersFemnist(ImageSet):
+    """LEAF's FEMNIST, 28x28 grey, 62 classes, with its writers as clients (``partition: given``).
+
+    Brought by you: LEAF's ``preprocess.sh -s niid --sf 0.05 -k 0 -t sample`` draws a share of the
+    writers and splits the images of each; its ``data/train/*.json`` and ``data/test/*.json`` lie in
+    ``femnist/``. Ink is 255 on 0. Hold-outs are of the writers' own test images.
+    """
+
+    name = "femnist-writers"
+    default_model = "leaf-cnn"
+    n_classes = 62
+    home = "https://github.com/TalwalkarLab/leaf"
+    licence = "none stated, from NIST Special Database 19; LEAF's scripts BSD 2-Clause"
+    citation = "S. Caldas et al.: LEAF: a benchmark for federated settings. arXiv:1812.01097, 2018"
+
+    @classmethod
+    def _places(cls) -> list[Path]:
+        return [data_folder() / "femnist" / "train"]
+
+    def _arrays(self) -> Arrays:
+        folder = data_folder() / "femnist"
+        train, test = (sorted(folder.glob(f"{part}/*.json")) for part in ("train", "test"))
+        if not (train and test):
+            raise UserError(
+                f"femnist-writers: no json files in {folder}/train and {folder}/test: run "
+                f"'preprocess.sh -s niid --sf 0.05 -k 0 -t sample' in data/femnist of {self.home} "
+                f"and put its data/train and data/test there"
+            )
+
+        def read(files: Sequence[Path]) -> Arrays:
+            parts = [_read_writers(files[: len(train)]), _read_writers(files[len(train) :])]
+            clients = number_clients(*(writers for _, writers in parts))
+            return self._parts(folder, *(part for part, _ in parts)) | clients
+
+        return self._once([*train, *test], folder, read)
+
+
+def _read_writers(files: Sequence[Path]) -> tuple[Part, np.ndarray]:
+    """Parse LEAF's files, in which a writer has ``x``, lists of 784 numbers 0..1 (1 is white), and
+    ``y``.
+
+    Returns:
+        images and labels, and the writer's name of each.
+    """
+    images, labels, writers = [], [], []
+    for file in files:
+        with parsing(file, "prepare LEAF's data again"):
+            for writer, samples in json.loads(file.read_bytes())["user_data"].items():
+                x = np.array(samples["x"], np.float64).reshape(-1, 1, 28, 28)
+                if not ((x >= 0) & (x <= 1)).all():
+                    raise ValueError(f"writer {writer!r} has pixels outside 0..1")
+                images.append(np.rint(255 * (1 - x)).astype(np.uint8))
+                labels.append(np.array(samples["y"], np.int64))
+                writers += [writer] * len(x)
+    return (np.concatenate(images), np.concatenate(labels)), np.array(writers)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +23,9 @@ _DAMAGED = (
     RuntimeError,
     TypeError,
     ValueError,
+    csv.Error,
     tarfile.TarError,
+    zipfile.BadZipFile,
     zlib.error,
 )
 

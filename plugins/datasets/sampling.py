@@ -229,6 +229,7 @@ def draw_data(
     **facts: Any,
 ) -> Data:
     """Split ``train_x``, ``train_y`` and, where there is a test set, ``test_x`` and ``test_y``.
+    ``train_client`` [n], where there is one, goes with them.
 
     Args:
         dataset: its ``name``, ``n_classes`` (None for as many as there are labels) and parameters
@@ -249,6 +250,7 @@ def draw_data(
     if len(spare):
         holdout_x = np.concatenate([holdout_x, train_x[spare]])
         holdout_y = np.concatenate([holdout_y, train_y[spare]])
+    facts |= _clients(arrays, train, holdout, spare)
     if len(train) < len(train_y):  # all of them need no copy
         train_x, train_y = train_x[train], train_y[train]
     return with_canaries(
@@ -260,6 +262,32 @@ def draw_data(
         (rng_for(seed, "noise-t"), rng_for(seed, "noise-h")),
         **facts,
     )
+
+
+def number_clients(train: np.ndarray, test: np.ndarray | None = None) -> Arrays:
+    """Return ``train_client`` and ``test_client`` [n] int64 of clients' names: numbers in the order
+    of the sorted names of train; -1 for a client that train lacks.
+    """
+    names, numbers = np.unique(train, return_inverse=True)
+    arrays = {"train_client": numbers.astype(np.int64)}
+    if test is not None:
+        position = np.searchsorted(names, test).clip(max=len(names) - 1)
+        arrays["test_client"] = np.where(names[position] == test, position, -1)
+    return arrays
+
+
+def _clients(
+    arrays: Arrays, train: np.ndarray, holdout: np.ndarray, spare: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return the clients of training and hold-out samples, where a data set has them."""
+    client = arrays.get("train_client")
+    if client is None:
+        return {}
+    pool = arrays.get("test_client", client)
+    return {
+        "train_client": client[train],
+        "holdout_client": np.concatenate([pool[holdout], client[spare]]),
+    }
 
 
 def _require_every_class(y: np.ndarray, n_classes: int, name: str) -> None:

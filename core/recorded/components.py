@@ -1,0 +1,275 @@
+"""Data set and model of a recorded federation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import nn
+
+from fedbench.core.contract.components import Data, Dataset, Model, Params
+from fedbench.core.contract.errors import UserError
+from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.recorded.folder import FUNCTION, Recording, open_recording
+from fedbench.core.recorded.replay import RecordedRound, StateReader, rounds_of
+from fedbench.core.recorded.tensors import entries, tensors
+from fedbench.core.registry.digest import source_digest
+from fedbench.core.store.files import read_npz
+from fedbench.core.words import bounded, did_you_mean, explain
+
+Samples = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedData(Data):
+    """Data of a federation, with its rounds."""
+
+    rounds: Callable[[], Iterable[RecordedRound]]
+    rounds_digest: str
+    """sha256"""
+    optional: frozenset[str] = frozenset()
+    """buffers that the rounds leave out"""
+
+    def digest(self) -> str:
+        """Hex sha256 of data and rounds."""
+        return f"{super().digest()[:32]}{self.rounds_digest[:32]}"
+
+
+class RecordedDataset(Dataset):
+    """Recorded federations, one a seed."""
+
+    default_model = "recorded"
+    licence = "yours"
+    citation = "the data's own"
+
+    class Params(Params):
+        folders: list[str] = Field(
+            min_length=1, description="folder with the recording of each seed, from seed 0 on"
+        )
+
+    @classmethod
+    def here(cls) -> str | bool:
+        """Return where the data lie."""
+        return "wherever 'folders' say"
+
+    def load(self, seed: int) -> Data:
+        """Return the recording of a seed. Raises ``UserError`` with file, reason and remedy."""
+        folders = self.params.folders
+        if seed >= len(folders):
+            raise UserError(f"there are {len(folders)} recordings, and none for seed {seed}")
+        return data_of(open_recording(Path(folders[seed])))
+
+
+def data_of(recording: Recording) -> RecordedData:
+    """Return the data of a recording. Raises ``UserError`` for files that do not fit together."""
+    names = recording.description.clients
+    clients = [samples_of(recording.data(name)) for name in names]
+    sites, paths = zip(*recording.holdouts(), strict=True)
+    holdouts = [samples_of(path) for path in paths]
+    test = recording.folder / "test.npz"
+    tested = [samples_of(test)] if test.is_file() else holdouts
+    files = [*map(recording.data, names), *paths]
+    require_alike([*clients, *holdouts], files, recording.description.classes)
+    owner = np.repeat(np.arange(len(names)), [len(y) for _, y in clients])
+    site: np.ndarray | None = np.repeat(sites, [len(y) for _, y in holdouts])
+    if recording.is_aggregate:
+        owner = np.zeros_like(owner)
+    if recording.is_aggregate or max(sites) < 0:
+        site = None
+    base = recording.folder / "base.safetensors"
+    sizes = [len(y) for _, y in clients]
+    return made_data(
+        clients,
+        holdouts,
+        tested,
+        recording.description.classes,
+        owner,
+        site,
+        rounds=lambda: rounds_of(recording, sizes),
+        rounds_digest=recording.digest(),
+        optional=frozenset(entries(base) if base.is_file() else ()),
+    )
+
+
+def made_data(
+    clients: Sequence[Samples],
+    holdouts: Sequence[Samples],
+    tested: Sequence[Samples],
+    classes: int,
+    owner: np.ndarray,
+    site: np.ndarray | None,
+    **rounds: Any,
+) -> RecordedData:
+    """Return data of these samples.
+
+    Args:
+        owner: [n] the client of each training sample.
+        site: [n] the client of each hold-out sample, -1 for none; None where all are common.
+    """
+    arrays = {}
+    for split, parts in (("train", clients), ("holdout", holdouts), ("test", tested)):
+        arrays[f"{split}_x"] = np.concatenate([x for x, _ in parts])
+        arrays[f"{split}_y"] = np.concatenate([y for _, y in parts])
+    return RecordedData(
+        **arrays, n_classes=classes, train_client=owner, holdout_client=site, **rounds
+    )
+
+
+def samples_of(path: Path) -> Samples:
+    """Return (x, y) of a file. Raises ``UserError``."""
+    try:
+        arrays = read_npz(path)
+        return plain_samples(arrays["x"], arrays["y"], str(path))
+    except FileNotFoundError:
+        raise UserError(f"{path}: missing; docs/recorded.md says which samples it holds") from None
+    except KeyError as error:
+        raise UserError(f"{path}: it has no array {error}; save it with x=..., y=...") from None
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; save it with numpy.savez, without objects") from error
+
+
+def plain_samples(x: np.ndarray, y: np.ndarray, place: str) -> Samples:
+    """Return samples of the types that models take. Raises ``UserError``."""
+    if x.ndim < 2 or y.shape != (len(x),) or not len(y):
+        raise UserError(
+            f"{place}: x is {list(x.shape)} and y {list(y.shape)}: expected samples [n, ...] and "
+            "their labels [n], at least one"
+        )
+    if y.dtype.kind not in "iu" or x.dtype.kind not in "fiu" or x.dtype == np.uint8:
+        raise UserError(
+            f"{place}: x is {x.dtype} and y {y.dtype}: expected what the model took in training, "
+            "float32 or integer tokens, and integer labels"
+        )
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        raise UserError(f"{place}: x holds values that are not finite; leave these samples out")
+    kind = np.float32 if x.dtype.kind == "f" else np.int64
+    return x.astype(kind, copy=False), y.astype(np.int64, copy=False)
+
+
+def require_alike(parts: Sequence[Samples], places: Sequence[Any], classes: int) -> None:
+    """Raise ``UserError`` unless all samples have one shape and type, and labels of the classes."""
+    first = parts[0][0]
+    for (x, y), place in zip(parts, places, strict=True):
+        if (x.shape[1:], x.dtype) != (first.shape[1:], first.dtype):
+            raise UserError(
+                f"{place}: samples are {list(x.shape[1:])} {x.dtype}, and {list(first.shape[1:])} "
+                f"{first.dtype} in {places[0]}: save all alike"
+            )
+        if y.min() < 0 or y.max() >= classes:
+            raise UserError(
+                f"{place}: labels go from {y.min()} to {y.max()}, and `classes` is {classes}: "
+                "number the classes from 0, or correct `classes`"
+            )
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+class RecordedModel(Model):
+    """Module that a function returns, with the tensors that the rounds leave out."""
+
+    class Params(Params):
+        function: str = Field(
+            pattern=FUNCTION, description="module:function, called without arguments"
+        )
+        code: str = Field("", description="sha256 of the module's code; empty: any")
+        base: str = Field("", description="file of tensors that no client trains; empty: none")
+
+    def build(self, input_shape: tuple[int, ...], n_classes: int) -> nn.Module:
+        """Call the function. Raises ``UserError`` where it cannot be imported, or its code has
+        changed.
+        """
+        name = self.params.function
+        if self.params.code and self.params.code != code_digest(name):
+            raise UserError(
+                f"the code of {name} changed since this audit was planned: run `fedbench audit` "
+                "again"
+            )
+        function = function_of(name)
+        try:
+            module = function()
+        except Exception as error:
+            raise UserError(f"model {name}: {explain(error)}") from error
+        if not isinstance(module, nn.Module):
+            kind = type(module).__name__
+            raise UserError(f"model {name}: returned {kind}, expected a torch.nn.Module")
+        if self.params.base:
+            freeze(module, Path(self.params.base))
+        return module
+
+
+def function_of(name: str) -> Callable[[], Any]:
+    """Return the function ``module:function``, of an installed package or the current folder.
+
+    Raises:
+        UserError: for a module that cannot be imported, or without that function.
+    """
+    module_name, _, attribute = name.partition(":")
+    _see_current_folder()
+    try:
+        module = import_module(module_name)
+    except Exception as error:
+        raise UserError(
+            f"model {name}: cannot import '{module_name}' ({explain(error)}): run fedbench in the "
+            f"folder of {module_name.partition('.')[0]}.py, or install its package"
+        ) from error
+    if not hasattr(module, attribute):
+        hint = did_you_mean(attribute, vars(module))
+        raise UserError(f"model {name}: the module has no '{attribute}'{hint}")
+    function: Callable[[], Any] = getattr(module, attribute)
+    return function
+
+
+def code_digest(name: str) -> str:
+    """Return the hex sha256 of the code of ``module:function``."""
+    _see_current_folder()
+    return source_digest(name.partition(":")[0])
+
+
+def _see_current_folder() -> None:
+    """Let imports find modules of the current folder, after all others."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def freeze(module: nn.Module, base: Path) -> None:
+    """Give a module the tensors of a file, none of which is trained. Raises ``UserError``."""
+    values = tensors(base)
+    named = dict(module.named_parameters()) | dict(module.named_buffers())
+    for name, value in values.items():
+        if name not in named or named[name].shape != value.shape:
+            raise UserError(
+                f"{base}: '{name}' {list(value.shape)} is no tensor of the model: correct `model`, "
+                "or drop it"
+            )
+        with torch.no_grad():
+            named[name].copy_(value)
+        if isinstance(named[name], nn.Parameter):
+            named[name].requires_grad_(False)
+
+
+def misfits_of(recording: Recording) -> list[str]:
+    """Return what keeps the rounds from being judged: a line a file, from headers alone."""
+    data = data_of(recording)
+    model = RecordedModel(function=recording.description.model)
+    module = model.build(data.input_shape, data.n_classes)
+    base = recording.folder / "base.safetensors"
+    if base.is_file():
+        freeze(module, base)
+    reader = StateReader(FlatModel(module, torch.device("cpu")), data.optional)
+    misfits: list[str] = []
+    for path, is_delta in recording.files():
+        shapes = {name: entry.shape for name, entry in entries(path).items()}
+        try:
+            reader.require(shapes, str(path), is_delta)
+        except UserError as error:
+            misfits += error.messages
+    return list(bounded(misfits, "and {} more files"))

@@ -1,0 +1,412 @@
+"""`fedbench audit`: recorded rounds are judged as those of a training, and what does not fit is
+refused with the file and the remedy.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from federations import EQUAL, UNEQUAL, DigitsFederation, small, write
+from tiny import normed, tiny_clients, tiny_module, tiny_setup
+
+import fedbench
+from fedbench.core import UserError
+from fedbench.core.cli.main import main
+from fedbench.core.contract.defense import REMARKS
+from fedbench.core.federation.loop import Training
+from fedbench.core.recorded.components import RecordedModel, data_of, misfits_of
+from fedbench.core.recorded.folder import open_recording
+from fedbench.core.recorded.replay import RecordedRound, RecordedUpload, Replay
+from fedbench.core.recorded.tensors import tensors
+from fedbench.core.recording.rounds import write_tensors
+from fedbench.plugins.attacks.trajectory import LossSeries
+
+# loss-series, fedmia-i, avg-cosine, fedmia-ii: mean AUC over the sites, as computed by hand from
+# the uploads with the attacks' classes alone
+BY_HAND = {EQUAL: (0.592, 0.695, 0.711, 0.696), UNEQUAL: (0.588, 0.686, 0.701, 0.678)}
+ATTACKS = ("loss-series", "fedmia-i", "avg-cosine", "fedmia-ii")
+
+
+def replayed(folder):
+    """The rounds of a recording, and what is odd about it."""
+    recording = open_recording(folder)
+    data = data_of(recording)
+    base = folder / "base.safetensors"
+    params = {"function": recording.description.model, "base": str(base) * base.is_file()}
+    module = RecordedModel(**params).build(data.input_shape, data.n_classes)
+    clients = tiny_clients(len(recording.clients))
+    setup = tiny_setup(module=module, clients=clients, members=())
+    replay = Replay(setup, data.rounds(), data.optional)
+    results = []
+    for result in replay.rounds():
+        uploads = replace(result.uploads, updates=result.uploads.updates.clone())
+        results.append(replace(result, uploads=uploads))
+    return results, replay.facts().get(REMARKS, []), replay.setup.flat
+
+
+# -- the same rounds -------------------------------------------------------------------------------
+
+
+class Saved(Training):
+    """A training that keeps what an outsider would record of it, by name."""
+
+    def __init__(self, setup):
+        super().__init__(setup)
+        self.received, self.uploads = [self.named(self.state[0])], []
+
+    def named(self, state):
+        self.setup.flat.load(state)
+        return {a: v.clone() for a, v in self.setup.flat.module.state_dict().items()}
+
+    def _upload(self, turn, uploads):
+        state = self.setup.flat.module.state_dict()
+        names = sorted(state)  # as files have them
+        self.uploads[-1][turn.client] = {a: state[a].clone() for a in names}
+        super()._upload(turn, uploads)
+
+    def rounds(self):
+        for t in range(1, self.setup.config.rounds + 1):
+            self.uploads.append({})
+            yield self._round(t)
+            self.received.append(self.named(self.state[0]))
+
+    def recorded(self):
+        sizes = self.setup.weighing
+        for t, uploads in enumerate(self.uploads):
+            yield RecordedRound(
+                place=f"round {t}",
+                received=partial(self.received.__getitem__, t),
+                after=partial(self.received.__getitem__, t + 1),
+                uploads=[
+                    RecordedUpload(
+                        client=k,
+                        weight=sizes[k],
+                        is_delta=False,
+                        load=partial(uploads.get, k),
+                        place=f"client {k}",
+                    )
+                    for k in sorted(uploads)
+                ],
+            )
+
+
+@pytest.mark.parametrize("module", [tiny_module, normed])
+def test_a_recorded_federation_of_the_engine_gives_its_bits(module):
+    training = Saved(tiny_setup(module=module(), participation=0.5))
+    expected = []
+    for result in training.rounds():
+        up = result.uploads
+        expected.append((up.participants, up.updates.clone(), up.buffers, up.counts, result))
+    replay = Replay(tiny_setup(module=module(), members=(), participation=0.5), training.recorded())
+    for again, (clients, updates, buffers, counts, result) in zip(
+        replay.rounds(), expected, strict=True
+    ):
+        up = again.uploads
+        assert up.participants == clients
+        pairs = [
+            (up.updates, updates),
+            (up.buffers, buffers),
+            (up.counts, counts),
+            (again.steps, result.steps),
+            (again.state.params, result.state.params),
+            (again.state.buffers, result.state.buffers),
+        ]
+        assert all(torch.equal(a, b) for a, b in pairs)
+    assert replay.facts() == {}
+
+
+# -- whether the uploads give the next model -------------------------------------------------------
+
+
+def halved(received, state):
+    return {a: v.half() if v.is_floating_point() else v.double() for a, v in state.items()}
+
+
+def change(received, state):
+    return {a: v - received[a] for a, v in state.items()}
+
+
+def test_changes_of_a_model_and_coarse_types_are_read_as_models_are(tmp_path):
+    plain, remarks, flat = replayed(small(tmp_path / "models"))
+    assert not remarks
+    deltas, remarks, _ = replayed(small(tmp_path / "deltas", changed=change, uploads="delta"))
+    assert not remarks
+    half, remarks, _ = replayed(small(tmp_path / "half", changed=halved))
+    assert not remarks
+    for a, b, c in zip(plain, deltas, half, strict=True):
+        torch.testing.assert_close(b.uploads.updates, a.uploads.updates)
+        torch.testing.assert_close(c.uploads.updates, a.uploads.updates, rtol=1e-2, atol=1e-2)
+        assert torch.equal(b.uploads.counts, a.uploads.counts)
+        assert torch.equal(c.uploads.counts, a.uploads.counts)
+    # in the order of the model, while the file has sorted names
+    state = tensors(tmp_path / "models/rounds/002/b.safetensors")
+    names = [name for name, _ in flat.module.named_parameters()]
+    assert names != sorted(names)
+    ordered = torch.cat([state[name].flatten() for name in names])
+    again = plain[1].uploads
+    torch.testing.assert_close(again.starts.params[0] + again.updates[1], ordered)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"weights": "equal"}, "in 3 of 3 rounds the weighted mean .* is not the next received"),
+        ({"weights": "samples"}, r"the one after \S*rounds/001/received.safetensors by 0\.\d\d "),
+        ({"uploads": "delta", "changed": lambda received, state: state}, "check `uploads`"),
+        ({"weights": "other"}, "were not compared"),
+    ],
+)
+def test_uploads_that_do_not_give_the_next_model_mark_the_recording(tmp_path, changes, words):
+    results, (remark,), _ = replayed(small(tmp_path / "a", **changes))
+    assert len(results) == 3
+    assert re.search(words, remark)
+
+
+def test_absent_late_and_failed_clients_and_gaps_are_accepted(tmp_path):
+    folder = small(tmp_path / "a", n=4)
+    for number, name in ((1, "c"), (3, "a")):
+        path = folder / f"rounds/{number:03d}/round.json"
+        content = json.loads(path.read_text())
+        for row in content["replies"]:
+            if row["client"] == name:
+                row["failed"] = "late"
+        path.write_text(json.dumps(content))
+        (path.parent / f"{name}.safetensors").unlink()
+    described = (folder / "federation.yaml").read_text()
+    (folder / "federation.yaml").write_text(described.replace("rounds: 4", "rounds: [1, 3, 4]"))
+    shutil.rmtree(folder / "rounds/002")
+    results, (remark,), _ = replayed(folder)
+    assert [r.uploads.participants for r in results] == [(0, 1), (1, 2), (0, 1, 2)]
+    assert "in 1 of 2 rounds" in remark  # the third: what client a sent is in the next model
+    assert misfits_of(open_recording(folder)) == []
+
+
+def test_frozen_tensors_and_local_statistics_come_from_base(tmp_path):
+    folder = small(tmp_path / "a")
+    local = {"0.weight", "1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    first = tensors(folder / "rounds/001/received.safetensors")
+    write_tensors(folder / "base.safetensors", {a: first[a] for a in local})
+    for path in folder.glob("**/*.safetensors"):
+        if path.name != "base.safetensors":
+            write_tensors(path, {a: v for a, v in tensors(path).items() if a not in local})
+    results, remarks, flat = replayed(folder)
+    assert not remarks
+    assert not flat.module[0].weight.requires_grad
+    assert torch.equal(flat.module[0].weight, first["0.weight"])
+    assert results[0].uploads.updates.shape == (3, 6 + 6 + 6 + 18 + 3)
+    assert misfits_of(open_recording(folder)) == []
+
+
+def test_an_aggregate_alone_is_judged_as_one_client(tmp_path):
+    folder = small(tmp_path / "a", server_sees="aggregate")
+    for path in folder.glob("rounds/*/[abc].safetensors"):
+        path.unlink()
+    recording = open_recording(folder)
+    data = data_of(recording)
+    assert recording.clients == ["aggregate"] and set(data.train_client) == {0}
+    results, remarks, _ = replayed(folder)
+    assert not remarks
+    for result in results:
+        up = result.uploads
+        assert up.participants == (0,)
+        assert torch.equal(up.updates, result.steps)
+
+
+# -- what does not fit -----------------------------------------------------------------------------
+
+
+def text(path, old, new):
+    def edit(folder):
+        content = (folder / path).read_text()
+        assert old in content
+        (folder / path).write_text(content.replace(old, new, 1))
+
+    return edit
+
+
+def values(path, **change):
+    def edit(folder):
+        write_tensors(folder / path, tensors(folder / path) | change)
+
+    return edit
+
+
+def without(path):
+    def edit(folder):
+        target = folder / path
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+
+    return edit
+
+
+def arrays(path, **change):
+    def edit(folder):
+        with np.load(folder / path) as old:
+            np.savez(folder / path, **{**old, **change})
+
+    return edit
+
+
+def cut_off(folder):
+    path = folder / "rounds/002/a.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+YAML, JSON, UPLOAD = "federation.yaml", "rounds/002/round.json", "rounds/002/a.safetensors"
+NAN = torch.full((3,), float("nan"))
+REFUSALS = {
+    "no description": (without(YAML), r"federation.yaml: missing"),
+    "unknown field": (text(YAML, "classes", "clases"), r"federation.yaml:\d+:1: clases: "),
+    "path as name": (text(YAML, '"a"', '"../../x"'), "name '../../x' cannot name a file"),
+    "reserved name": (text(YAML, '"a"', '"Received"'), "none of received, final, base"),
+    "names twice": (text(YAML, '"b"', '"A"'), "two clients are named 'a'"),
+    "missing round": (without("rounds/002"), r"rounds/002: missing, and `rounds` in"),
+    "cut off round": (without(JSON), r"round.json: missing, so that the round was cut off"),
+    "other round": (text(JSON, '"round": 2', '"round": 3'), r"round.json: it is of round 3"),
+    "no replies": (text(JSON, '"replies"', '"answers"'), r"expected an object with a list of"),
+    "reply twice": (text(JSON, '"client": "b"', '"client": "a"'), "2 replies of client 'a'"),
+    "unknown client": (text(JSON, '"client": "b"', '"client": "z"'), "client 'z' is none of"),
+    "odd kind": (text(JSON, '"model"', '"sketch"'), "kind 'sketch' of client 'a'"),
+    "odd weight": (text(JSON, '"weight": 1.0', '"weight": -1'), "weight -1 of client 'a'"),
+    "some weights": (text(JSON, '"weight": 1.0', '"w": 1'), "client 'a' has no weight"),
+    "missing upload": (without(UPLOAD), r"a.safetensors: missing, though round.json"),
+    "cut off upload": (cut_off, r"a.safetensors: the tensor '\S+' is cut off"),
+    "missing model": (
+        without("rounds/002/received.safetensors"),
+        "received.safetensors: missing; record",
+    ),
+    "other shape": (values(UPLOAD, **{"3.bias": torch.ones(4)}), r"'3.bias' is \[4\], the model's"),
+    "unknown tensor": (values(UPLOAD, odd=torch.ones(1)), r"a.safetensors: 'odd' unknown to the"),
+    "not finite": (values(UPLOAD, **{"3.bias": NAN}), r"a.safetensors: '3.bias' holds values that"),
+    "no model": (text(YAML, ":small_net", ":smal_net"), "has no 'smal_net' - did you mean"),
+    "no module": (text(YAML, "federations:", "federation5:"), "cannot import 'federation5'"),
+    "odd model": (text(YAML, ":small_net", ":not_a_module"), "returned int, expected a torch"),
+    "no data": (without("data/b.npz"), r"data/b.npz: missing"),
+    "no hold-out": (without("holdout.npz"), r"holdout.npz: missing"),
+    "no site": (text(YAML, "common", "sites"), r"holdout/a.npz: missing; `holdout: sites`"),
+    "no labels": (arrays("data/b.npz", y=np.zeros(3, int)), r"b.npz: x is \[12, 4\] and y \[3\]"),
+    "class": (arrays("data/b.npz", y=np.full(12, 3)), r"b.npz: labels go from 3 to 3"),
+    "other data": (arrays("data/b.npz", x=np.zeros((12, 5), "f4")), r"b.npz: samples are \[5\]"),
+    "objects": (arrays("data/b.npz", x=np.full((12, 4), None)), r"b.npz: Object arrays cannot"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_does_not_fit_is_refused_with_file_and_reason(name, tmp_path):
+    edit, words = REFUSALS[name]
+    folder = small(tmp_path / "a")
+    edit(folder)
+
+    def judge():
+        misfits = misfits_of(open_recording(folder))
+        if misfits:
+            raise UserError(*misfits)
+        replayed(folder)
+
+    with pytest.raises(UserError, match=words):
+        judge()
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def by_attack(results):
+    return {row["attack"]: row["auc"] for row in results.cells.to_dict("records")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
+def test_a_federation_of_ones_own_is_judged_as_by_hand(tmp_path, sizes):
+    """Of names that are sorted in the files, avg-cosine would be .517; of uploads with the wrong
+    sign .300; of a division that is not the federation's .500.
+    """
+    federation = DigitsFederation(sizes)
+    results = fedbench.audit(
+        federation.rounds(),
+        clients=federation.sites,
+        holdout=federation.holdout,
+        model="federations:digits_net",
+        classes=10,
+        results=tmp_path / "results",
+        attacks=ATTACKS,
+        plots=False,
+    )
+    scores = by_attack(results)
+    assert [scores[name] for name in ATTACKS] == pytest.approx(BY_HAND[sizes], abs=0.003)
+    (row,) = results.rows.to_dict("records")
+    assert row["trust"] == "claimed"
+    board = results.board()
+    (setting,) = board["settings"]
+    page = (tmp_path / "results/leaderboard/board.md").read_text()
+    assert "trained elsewhere, judged by rounds that its owner recorded" in page
+    assert setting["name"] in page
+    judged = results.judge(LossSeries())
+    assert judged["auc"].tolist() == pytest.approx([scores["loss-series"]])
+
+
+@pytest.mark.slow
+def test_site_identity_counts_as_membership_unless_hold_outs_are_of_the_site(tmp_path):
+    """Sites with shifted inputs, whose models have never seen the members."""
+    rng = np.random.default_rng(0)
+
+    def samples(k, n=200):
+        return (rng.normal(size=(n, 4)) + 3 * k).astype(np.float32), rng.integers(0, 3, n)
+
+    members = {f"site-{k}": samples(k) for k in range(3)}
+    of_sites = {f"site-{k}": samples(k) for k in range(3)}
+    common = [np.concatenate(parts) for parts in zip(*of_sites.values(), strict=True)]
+
+    def rounds():
+        torch.manual_seed(0)
+        model = tiny_module()
+        for _ in range(3):
+            received = {a: v.clone() for a, v in model.state_dict().items()}
+            uploads = {}
+            for k in range(3):
+                x, y = map(torch.from_numpy, samples(k))  # of the site, and none of the members
+                model.load_state_dict(received)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+                for _ in range(30):
+                    optimizer.zero_grad()
+                    torch.nn.functional.cross_entropy(model(x), y).backward()
+                    optimizer.step()
+                state = {a: v.clone() for a, v in model.state_dict().items()}
+                uploads[f"site-{k}"] = (state, 1)
+            yield received, uploads
+            mean = {a: sum(s[a] for s, _ in uploads.values()) / 3 for a in received}
+            model.load_state_dict(mean)
+        yield model.state_dict(), {}
+
+    recorded = list(rounds())
+    auc, boards = {}, {}
+    for name, holdouts in (("sites", of_sites), ("common", {None: common})):
+        described = {"model": "tiny:tiny_module", "classes": 3}
+        folder = write(tmp_path / name, members, holdouts, iter(recorded), **described)
+        results = fedbench.audit(
+            folder, results=tmp_path / f"{name}-results", attacks="loss-series", plots=False
+        )
+        auc[name] = by_attack(results)["loss-series"]
+        boards[name] = (results.folder / "leaderboard/board.md").read_text()
+    assert auc["sites"] == pytest.approx(0.5, abs=0.05)
+    assert auc["common"] > 0.6
+    assert "non-members are of each client's own site" in boards["sites"]
+    assert "own site" not in boards["common"]
+
+
+def test_the_command_checks_a_folder_without_computing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = small(tmp_path / "a")
+    assert main(["audit", str(folder), "--dry-run", "--attacks", "loss-series"]) == 0
+    out = capsys.readouterr().out
+    assert "3 clients, rounds 1 to 3, 9 uploads; names and shapes fit" in out
+    assert not (tmp_path / "results").exists()
+    other = small(tmp_path / "b", n=2)
+    assert main(["audit", str(folder), str(other), "--dry-run"]) == 2
+    assert "its rounds is not that of" in capsys.readouterr().err
