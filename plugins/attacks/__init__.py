@@ -237,6 +237,30 @@ def fedbench_attacks():
         "loss against MemberShield's soft labels, known to the adversary",
         "Song & Mittal, USENIX Security 2021",
     )
+    yield Component(
+        "adaptive-noise",
+        f"{_HERE}.adaptive:AdaptiveNoise",
+        "matched filter over the rounds, against noise on uploads or gradients",
+        "Aerni et al., 2024",
+    )
+    yield Component(
+        "adaptive-targets",
+        f"{_HERE}.adaptive:AdaptiveTargets",
+        "FedMIA's test of the loss against the defense's own soft labels",
+        "Aerni et al., 2024",
+    )
+    yield Component(
+        "adaptive-sampling",
+        f"{_HERE}.adaptive:AdaptiveSampling",
+        "FedMIA-II over the share of rounds that show the sample most",
+        "Aerni et al., 2024",
+    )
+    yield Component(
+        "adaptive-cofedmid",
+        f"{_HERE}.adaptive:AdaptiveCoFedMID",
+        "cosine without the scalar noise, in the rounds that train the class",
+        "Aerni et al., 2024",
+    )
 
 
 @hookimpl
@@ -252,4 +276,9 @@ def fedbench_signals():
         f"{_HERE}.received:ReceivedMetrics",
         "SeqMIA's five metrics under the model that the client received, a vector",
         "Li et al., CCS 2024",
+    )
+    yield Component(
+        "unshifted-cosine",
+        f"{_HERE}.adaptive:UnshiftedCosine",
+        "gradient cosine after a constant on the last parameters is taken out",
     )
