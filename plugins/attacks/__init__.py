@@ -22,6 +22,12 @@ def fedbench_attacks():
         "Li et al., ICLR 2023",
     )
     yield Component(
+        "matched-filter",
+        f"{_HERE}.trajectory:MatchedFilter",
+        "product of gradients and updates over the gradients' length, all rounds",
+        "Neyman & Pearson, 1933",
+    )
+    yield Component(
         "fedmia-i",
         f"{_HERE}.fedmia:FedMIAI",
         "the target's loss among the other clients', averaged over rounds",
@@ -238,15 +244,9 @@ def fedbench_attacks():
         "Song & Mittal, USENIX Security 2021",
     )
     yield Component(
-        "adaptive-noise",
-        f"{_HERE}.adaptive:AdaptiveNoise",
-        "matched filter over the rounds, against noise on uploads or gradients",
-        "Aerni et al., 2024",
-    )
-    yield Component(
         "adaptive-targets",
         f"{_HERE}.adaptive:AdaptiveTargets",
-        "FedMIA's test of the loss against the defense's own soft labels",
+        "loss against the defense's own soft labels, one round",
         "Aerni et al., 2024",
     )
     yield Component(

@@ -6,7 +6,6 @@ of Machine Learning Privacy Defenses are Misleading" (arXiv 2404.17399).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,73 +17,45 @@ from torch import Tensor
 from fedbench.core import EVERY_TASK, Attack, Audit, Observations, Probe, Signal
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.signals.measure import GRADIENT_BYTES, chunk_of
-from fedbench.plugins.attacks.fedmia import FedMIA, FedMIAII
-from fedbench.plugins.attacks.measures import float64, grad_cosine, of_target, time_average
+from fedbench.plugins.attacks.fedmia import FedMIAII
+from fedbench.plugins.attacks.measures import (
+    float64,
+    grad_cosine,
+    last_round,
+    matched,
+    of_target,
+    time_average,
+)
 from fedbench.plugins.attacks.received import received_model
 from fedbench.plugins.defenses.losses import true_class_probability
-
-
-class AdaptiveNoise(Attack):
-    """Score = sum_t w_t u_t / sqrt(sum_t w_t^2), the matched filter over the rounds, for uploads
-    with white noise.
-
-    u_t = <I_t, g_t / |g_t|> of the target's pseudo-gradient I_t has noise of one deviation for
-    every sample and round, and a member's training adds to it in proportion to the length w_t of
-    what the sample contributes: |g_t|, under dp-sgd by example min(|g_t|, clip), its clipped
-    gradient. Against Gaussian noise this weighted sum is the likelihood ratio's statistic (Neyman
-    and Pearson 1933); a mean of cosines weighs rounds without a gradient as those with one.
-    """
-
-    against = frozenset({"grad-noise", "perturb", "dp-sgd"})
-    needs = frozenset({"grad-dot", "grad-sq"})
-
-    def score(self, observations: Observations, audit: Audit) -> ndarray:
-        length = np.sqrt(of_target(float64(observations, "grad-sq"), observations))
-        dot = of_target(float64(observations, "grad-dot"), observations)
-        projection = dot / np.where(length == 0, 1.0, length)
-        return matched(projection, np.minimum(length, self._clip(observations)))
-
-    def _clip(self, observations: Observations) -> float:
-        """Return the largest length of a sample's contribution."""
-        params = observations.defense.get("dp-sgd", {})
-        by_example = params.get("mode") == "example" and params["clip_unit"] == "example"
-        return params["clip"] if by_example else math.inf
-
-
-def matched(values: ndarray, weights: ndarray) -> ndarray:
-    """Return sum_t w_t v_t / sqrt(sum_t w_t^2) [n] of [R, n], rounds with NaN left out; 0 where all
-    weights are. Raises ``SkipCell`` when a candidate has no round at all.
-    """
-    time_average(values)
-    weights = np.where(np.isnan(values), 0.0, weights)
-    total = (weights * np.nan_to_num(values)).sum(axis=0)
-    length = np.sqrt((weights**2).sum(axis=0))
-    return total / np.where(length == 0, 1.0, length)
-
 
 # --- targets and samples of local training --------------------------------------------------------
 
 
-class AdaptiveTargets(FedMIA):
-    """FedMIA's test of minus the loss that the target trained with, in place of cross-entropy.
+class AdaptiveTargets(Attack):
+    """Score = minus the loss that the target trained with, on its upload of one round.
 
     Soft labels (1 - theta) onehot + theta / C, of strength theta in label-smoothing and
     membershield, of least entropy gamma in hamp, are where a member's prediction ends; the plain
     loss takes a more confident non-member for a member. Cross-entropy is linear in the label, so
     this loss is (1 - theta) CE + theta mean_c(-ln p_c), in hamp less C alpha times the entropy of
     the prediction, which it rewards. Source of an adversary who knows the soft labels:
-    MemberShield, section 7.8.
+    MemberShield, section 7.8, as ``adaptive-membershield``, which is told theta by the suite.
     """
 
     against = frozenset({"hamp", "label-smoothing", "membershield"})
     needs = frozenset({"loss", "uniform-loss", "entropy"})
 
-    def _likelihoods(self, observations: Observations, audit: Audit) -> ndarray:
+    def score_rounds(self, observations: Observations, audit: Audit) -> ndarray:
         theta, reward = soft_label(observations.defense, audit.n_classes)
         loss = (1 - theta) * float64(observations, "loss")
         loss += theta * float64(observations, "uniform-loss")
         loss -= reward * float64(observations, "entropy")
-        return self._test(-loss, observations, audit)
+        return -of_target(loss, observations)
+
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
+        scores = self.score_rounds(observations, audit)
+        return np.asarray(scores[last_round(scores)])
 
 
 def soft_label(defense: Mapping[str, Mapping[str, Any]], n_classes: int) -> tuple[float, float]:

@@ -84,11 +84,7 @@ class FedMIA(Trajectory):
 
     def _likelihoods(self, observations: Observations, audit: Audit) -> ndarray:
         """Return Lambda_t [R, n], NaN in rounds without the target and two others."""
-        return self._test(self.reads.compute(observations), observations, audit)
-
-    def _test(self, measured: ndarray, observations: Observations, audit: Audit) -> ndarray:
-        """Return :meth:`_likelihoods` of a measurement [R, M, n]."""
-        measured = self._read(measured, audit)
+        measured = self._read(self.reads.compute(observations), audit)
         targets = of_target(measured, observations)
         peers = of_others(measured, observations)
         likelihood = np.stack([self._round(*rows) for rows in zip(targets, peers, strict=True)])
