@@ -14,7 +14,7 @@ from contests import Contest, judged
 from running import changed, invoke
 from worlds import attack, auc
 
-from fedbench.core import Audit, Observations, UserError
+from fedbench.core import Audit, Observations, Probe, UserError
 from fedbench.core.registry.components import Registry
 from fedbench.core.run.expand import make_plan
 from fedbench.core.spec.resolve import load_and_check
@@ -22,7 +22,7 @@ from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.statistics.grouping import build_sections
 from fedbench.leaderboard.statistics.scores import SectionScores
 from fedbench.leaderboard.tables.ranking import ranking_table
-from fedbench.plugins.attacks.adaptive import soft_label, without_suffix_shift
+from fedbench.plugins.attacks.adaptive import UnshiftedCosine, soft_label, without_suffix_shift
 
 R, M, N, C = 8, 6, 600, 6
 RNG = np.random.default_rng(44)
@@ -127,6 +127,24 @@ def test_a_constant_on_the_last_parameters_is_found_and_taken_out(size):
     clean = update.clone()
     clean[-size:] -= update[-size:].mean()
     torch.testing.assert_close(without_suffix_shift(shifted), clean, atol=1e-6, rtol=0)
+
+
+def test_the_cosine_is_that_of_a_gradient_and_the_update_without_the_constant():
+    torch.manual_seed(0)
+    start, model = (torch.nn.Linear(5, 3) for _ in range(2))
+    x, y = torch.randn(4, 5), torch.tensor([0, 1, 2, 0])
+    flat = [torch.nn.utils.parameters_to_vector(m.parameters()).detach() for m in (start, model)]
+    update = flat[1] - flat[0]
+    update[-7:] += 2.0
+    torch.nn.utils.vector_to_parameters(flat[0] + update, model.parameters())
+    cosines = []
+    for sample, label in zip(x, y, strict=True):
+        loss = torch.nn.functional.cross_entropy(start(sample), label)
+        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, start.parameters())])
+        clean = without_suffix_shift(update)
+        cosines.append(-torch.cosine_similarity(gradient, clean, dim=0))
+    measured = UnshiftedCosine().measure(Probe(model, update, x, y, model(x)))
+    torch.testing.assert_close(measured, torch.stack(cosines), atol=1e-5, rtol=1e-4)
 
 
 # --- rows of a suite ------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def front_table(section: BoardSection, rows: Sequence[DefenseRow], trust: Trust 
     keys = ["rank", "defense", *(c.key for c in COLUMNS if c.terminal), "trust"]
     columns = [declared[key] for key in keys if key in declared]
     place = section.setting, section.coalition, section.view
-    footnotes = [*_runtime(section), *tf01_notes(section)]
+    footnotes = [*_runtime(section), *tf01_notes(section), *_not_adaptive(section)]
     if len(rows) < len(section.rows):
         more = len(section.rows) - len(rows)
         footnotes.insert(0, Words(f"{more} more rows are in the full board."))
