@@ -54,6 +54,7 @@ from fedbench.testing.worlds import (
     TinyData,
     World,
     given_use,
+    known_use,
     setting_of,
     train_job,
     world,
@@ -206,8 +207,11 @@ def ask_all(attack: Attack, seed: int = 0, **audit: Any) -> tuple[Answers, World
 
 
 def answers_of(attack: Attack, finished: World) -> Answers:
-    """Return its answers about a finished training."""
-    return ask_attack(finished.run, attack)
+    """Return its answers about a finished training. An adaptive attack gets the defaults of the
+    defenses that it knows.
+    """
+    job = replace(finished.job, defense=known_use(attack.against) or finished.job.defense)
+    return ask_attack(replace(finished, job=job).run, attack)
 
 
 def train_with(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -28,7 +28,7 @@ from fedbench.core.contract.attack import View
 from fedbench.core.contract.components import Params as Base
 from fedbench.core.models.sequential import MLP
 from fedbench.core.registry.components import Registry
-from fedbench.core.registry.use import ComponentUse
+from fedbench.core.registry.use import ComponentUse, UseMaker
 from fedbench.core.run.declarations import declaration_mistake
 from fedbench.core.run.job import Cell, Job, SignalRequest
 from fedbench.core.run.needs import Signals
@@ -132,6 +132,18 @@ def _class_of(component: Any) -> Any:
 def _signals_on(path: tuple[str, ...]) -> dict[str, ComponentUse]:
     """Return every installed signal that a plugin measures."""
     return Signals(Registry.discover(), {}).uses
+
+
+def known_use(against: Collection[str]) -> ComponentUse | None:
+    """Return the use of the installed defenses of these names, one after the other, with their
+    defaults; None where there is none.
+    """
+    uses = []
+    for component in Registry.discover().components("defense"):
+        if component.name in against:
+            params = component.load().Params().model_dump(mode="json")
+            uses.append(UseMaker()(component, params, component.name))
+    return uses[0].model_copy(update={"then": tuple(uses[1:])}) if uses else None
 
 
 def declared_mistake(component: Any) -> str:

@@ -84,6 +84,7 @@ def world(aucs, error=1e-6, labels=None, names=None):
             name=label,
             accuracy=None,
             records=(),
+            adaptive=(),
             complete=True,
             entries={a: SimpleNamespace(complete=True) for a in names},
             floor=label in FLOORS,

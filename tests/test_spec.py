@@ -86,7 +86,7 @@ FIELDS = {
             "1:1: name: required field is missing",
             "2:1: zzz: unknown field; the fields are schema, name, title, description, seeds, "
             "tuning_seeds, settings, coalitions, "
-            "defenses, floors, attacks, analyses, signals, limits, published",
+            "defenses, floors, attacks, adaptive, analyses, signals, limits, published",
             "8:5: settings[0].federation.rounds: required field is missing",
             "10:7: settings[0].federation.rouns: unknown field - did you mean 'rounds'?",
         ],

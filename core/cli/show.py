@@ -106,7 +106,8 @@ def _heading(loaded: LoadedRecord) -> Iterator[str]:
     yield f"key {record.key}"
     yield f"run {record.run_key}"
     yield f"defense {record.defense.label} {record.defense.params}"
-    yield f"attack  {record.attack.label} {record.attack.params} (view: {record.view})"
+    known = f", against {', '.join(record.against)}" if record.against else ""
+    yield f"attack  {record.attack.label} {record.attack.params} (view: {record.view}{known})"
     members: Any = record.members
     several = record.described.get("coalitions")
     if isinstance(several, dict):

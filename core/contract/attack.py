@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -92,6 +92,10 @@ class Observations:
     """[R, K] each client's share in the mean of the view ``coalition``, 0 where it is absent or
     outside; None in other views
     """
+    defense: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """parameters of the components that the attack is ``against``, by name, as the row has them;
+    read-only
+    """
 
     def __getitem__(self, name: str) -> ndarray:
         """Values of a signal.
@@ -176,6 +180,10 @@ class Attack(Configured):
     """names of the signals it reads; it gets no others"""
     view: View = "server"
     """party that it observes as"""
+    against: frozenset[str] = frozenset()
+    """names of defenses that it knows: it judges rows with one of them alone, and is given the
+    parameters
+    """
     colluders: int = 0
     """number of clients (never the target, undefended ones first) that share their own membership
     with the attacker; ``fit`` then receives them

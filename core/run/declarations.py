@@ -61,6 +61,7 @@ _OF_CLASS: dict[type, tuple[Rule, ...]] = {
         ("needs", _all_text, "a frozenset of names of signals"),
         ("view", _VIEWS.__contains__, f"one of {', '.join(_VIEWS)}"),
         ("colluders", _whole(0), "an integer >= 0"),
+        ("against", _all_text, "a frozenset of names of defenses"),
         ("knows_half", _is_bool, "True or False"),
         ("threshold", _finite_or_none, "a finite number or None"),
     ),

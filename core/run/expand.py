@@ -92,6 +92,7 @@ class _Expansion:
     def plan(self, settings: set[str] | None) -> Plan:
         defenses = self._declarations("defense", self.resolved.defenses)
         attacks = self._declarations("attack", self.resolved.attacks)
+        self.refusals.note_unmatched(defenses, attacks)
         self.analyses = self._declarations("analysis", self.resolved.analyses)
         tuning = any(declaration.tuning for _, declaration in self.analyses)
         if self.spec.tuning_seeds and not tuning:

@@ -34,6 +34,8 @@ class SignalRequest:
     """whether it asks for shadow models, too"""
     knows_half: bool = False
     """whether it is taught the membership of half of the candidates"""
+    against: frozenset[str] = frozenset()
+    """names of the defenses that it knows"""
     also: frozenset[View] = frozenset()
     """further views of an analysis"""
 
@@ -42,7 +44,7 @@ class SignalRequest:
         """Return the request of an attack or an analysis."""
         names = [f.name for f in fields(cls) if hasattr(component, f.name)]
         values = {name: getattr(component, name) for name in names}
-        for name in ("needs", "also"):
+        for name in ("needs", "also", "against"):
             values[name] = frozenset(values.get(name, ()))
         return cls(**values)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
@@ -34,6 +36,7 @@ def observations_of(run: Run, attack: Attack, audit: AuditSet) -> Observations:
     pick = _positions(run, audit, _drawn_rows(job, view, clients))
     served = trained.assignment[:, scene.client_of(audit)]
     observed = _seen(run, view, client, pick, served, clients)
+    observed = replace(observed, defense=_known(job, attack))
     if attack.needs_shadow_models:
         return replace(observed, shadow_models=_shadow_models(run, pick, served[-1]))
     if not len(observed.clients):
@@ -44,6 +47,12 @@ def observations_of(run: Run, attack: Attack, audit: AuditSet) -> Observations:
             f"({', '.join(sorted(attack.needs))})"
         )
     return observed
+
+
+def _known(job: Job, attack: Attack) -> Mapping[str, Mapping[str, Any]]:
+    """Return the parameters of the components of the defense that an attack is against."""
+    parts = [part for part in job.defense.chain if part.name in attack.against]
+    return MappingProxyType({part.name: MappingProxyType(part.params) for part in parts})
 
 
 def observations_of_colluder(

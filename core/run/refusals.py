@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.process.channel import at_work, pass_on_interrupt
 from fedbench.core.registry.use import ComponentUse
+from fedbench.core.run.declarations import Declared
 from fedbench.core.run.job import Job
 from fedbench.core.spec.base import grid_of
 from fedbench.core.spec.load import LoadedSuite
@@ -110,6 +111,22 @@ class Refusals:
             )
         self.problems += [f"{self.place_of_setting(i)}: {text}" for text in problems]
         return bool(problems)
+
+    def note_unmatched(
+        self,
+        defenses: Sequence[tuple[ComponentUse, Declared]],
+        attacks: Sequence[tuple[ComponentUse, Declared]],
+    ) -> None:
+        """Refuse an adaptive attack on a defense that no row of the suite has."""
+        names = {part.name for use, _ in defenses for part in use.chain}
+        for use, attack in attacks:
+            against = attack.request.against
+            if against and against.isdisjoint(names):
+                self.problems.append(
+                    f"{self.place_of('attack', use)}: attack '{use.label}' is against "
+                    f"{', '.join(sorted(against))}, and no defense of the suite has one of them: "
+                    "add such a defense, or remove the attack"
+                )
 
     def note_twins(self, earlier: Job, job: Job) -> None:
         """Refuse two rows of a suite that are one training: they would be one row of the board."""

@@ -87,6 +87,7 @@ def _rows_of_setting(
         for use, defense in _named(refusals, i, "defenses", defenses):
             if not members and use.label in refusals.resolved.floors:
                 continue  # a floor stands for a coalition, and there is none
+            components = {part.name for part in use.chain}
             row = PlannedRow(
                 i=i,
                 coalition=coalition.name,
@@ -94,13 +95,21 @@ def _rows_of_setting(
                 coalitions=groups_of(coalition),
                 use=use,
                 defense=defense,
-                attacks=judges,
+                attacks=[judge for judge in judges if _judges(judge[1], components)],
                 adversary=adversary,
             )
             if defense.in_coalition:
                 yield row
             else:
                 yield from _undefended(row, setting)
+
+
+def _judges(attack: Declared, components: set[str]) -> bool:
+    """Return whether an attack judges a defense of these components: an adaptive one is against
+    one of them.
+    """
+    against = attack.request.against
+    return not against or not against.isdisjoint(components)
 
 
 def _named(

@@ -239,6 +239,7 @@ class Recorder:
             **fields,
             attack={"label": cell.attack.label},
             view=cell.request.view,
+            against=sorted(cell.request.against),
         )
         self._results.append(CellResult(record, arrays or {}))
 

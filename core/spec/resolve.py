@@ -100,7 +100,7 @@ def _assemble(loaded: LoadedSuite, resolver: _Resolver) -> Resolved:
     return Resolved(
         settings=tuple(settings),
         defenses=(*defenses, *floors),
-        attacks=tuple(resolver.rows("attacks")),
+        attacks=(*resolver.rows("attacks"), *resolver.rows("adaptive")),
         analyses=tuple(resolver.rows("analyses")),
         positions=resolver.positions,
         floors=frozenset(use.label for use in floors),
@@ -137,6 +137,8 @@ class _Resolver:
                 self._add(kind, loc, use)
                 self._add_then(kind, loc, use)
         self._add_floors(self._data.get("floors"))
+        if self._data.get("adaptive") is True:
+            self._add_adaptive()
         if self._data.get("analyses") is None:
             analyses = [a.name for a in self._registry.own("analysis") if a.load().by_default]
             for i, name in enumerate(analyses):
@@ -191,6 +193,15 @@ class _Resolver:
                     partial(_default_model, dataset),
                 )
                 self._add("model", (*loc, "model"), Use.model_construct(name=model, params={}))
+
+    def _add_adaptive(self) -> None:
+        """Resolve fedbench's attacks that know a defense of the suite and that it does not name."""
+        defenses = {part.name for use in self.rows("defenses") for part in use.chain}
+        attacks = self.rows("attacks")
+        named = {use.name for use in attacks} | {use.label for use in attacks}
+        for i, attack in enumerate(self._registry.own("attack")):
+            if attack.name not in named and defenses.intersection(attack.load().against):
+                self._add("attack", ("adaptive", i), Use(name=attack.name))
 
     def _add_floors(self, names: object) -> None:
         """Resolve the floors that a suite names, by default all."""
@@ -270,11 +281,13 @@ def written_out(loaded: LoadedSuite, resolved: Resolved) -> str:
         for r in resolved.settings
     ]
     floors = [use.name for use in resolved.defenses if use.label in resolved.floors]
+    attacks = iter(resolved.attacks)  # the adaptive ones come last
     values = {
         "settings": settings,
         "defenses": list(_methods(spec.defenses, resolved.defenses)),
         "floors": floors,
-        "attacks": list(_methods(spec.attacks, resolved.attacks)),
+        "attacks": [*_methods(spec.attacks, attacks), *map(_used, attacks)],
+        "adaptive": False,
         "analyses": list(_methods(analyses, resolved.analyses)),
         "signals": [_used(resolved.signals[use.name]) for use in spec.signals],
     }

@@ -121,6 +121,11 @@ class SuiteSpec(SpecModel):
     attacks: list[MethodUse] = Field(
         min_length=1, max_length=bounds.USES, description="the attacks that judge them"
     )
+    adaptive: bool = Field(
+        False,
+        description="whether fedbench's attacks that know a defense judge the rows that have it, "
+        "beside the attacks",
+    )
     analyses: list[MethodUse] | None = Field(
         None,
         max_length=bounds.USES,

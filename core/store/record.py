@@ -27,6 +27,7 @@ CELL_FIELDS = (
     "by_adversary",
     "attack",
     "view",
+    "against",
     "targets",
     "pooled",
     "analyses",
@@ -208,6 +209,8 @@ class Record(RecordPart):
     """who judges, or attacks from inside"""
     view: str
     """what the adversary sees: ``server``, ``client``, ``coalition``, ``external``"""
+    against: list[str] = Field(default_factory=list)
+    """names of the defenses that an adaptive attack knows; left out where there are none"""
     described: dict[str, Any]
     """the resolved setting: dataset, model, clients, rounds, ...; ``tuning`` is true of a seed on
     which strengths are chosen, and absent elsewhere
@@ -238,6 +241,13 @@ class Record(RecordPart):
     """everything that both keys are hashes of, stored once: fields that follow from it are made on
     reading
     """
+
+    @model_serializer(mode="wrap")
+    def _short(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        if not values.get("against", True):  # earlier records lack it
+            del values["against"]
+        return values
 
     @property
     def accuracy(self) -> float:

@@ -143,8 +143,8 @@ def _with_methods(row: DefenseRow) -> DefenseRow:
     for attack, entry in row.entries.items():
         for name in methods_of(attack):
             entries[f"{attack}, {name}"] = replace(entry, attack=f"{attack}, {name}")
-    first = next(iter(row.entries.values()))
-    return replace(row, entries={**entries, TOGETHER: replace(first, attack=TOGETHER)})
+    general = min(row.entries.values(), key=lambda entry: entry.adaptive)
+    return replace(row, entries={**entries, TOGETHER: replace(general, attack=TOGETHER)})
 
 
 @dataclass(frozen=True)

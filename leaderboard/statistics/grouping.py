@@ -102,7 +102,10 @@ def _statistics(
     units = []
     for seed, of_seed in targets.items():
         units += [(seed, target) for target in of_seed]
-    judging = [attack for attack in attacks if attack not in rows[0].left_out]
+    judging = []
+    for attack in attacks:
+        if attack not in rows[0].left_out and not rows[0].entries[attack].adaptive:
+            judging.append(attack)
     return LeakStatistics(SectionScores(rows, units), judging)
 
 
@@ -160,13 +163,20 @@ def _rows(
 ) -> tuple[DefenseRow, ...]:
     """Return the rows, and of each the entries, by name."""
     attacks = sorted({r.record.attack.label for r in records})
+    against = {r.record.attack.label: r.record.against for r in records if r.record.against}
     rows = []
     for label, group in _grouped(records, lambda r: r.record.defense.label):
         by_attack: dict[str, dict[int, LoadedRecord]] = {a: {} for a in attacks}
         for loaded in group:
             by_attack[loaded.record.attack.label][loaded.record.seed] = loaded
-        entries = {a: AttackEntry(a, by_seed, targets) for a, by_seed in by_attack.items()}
-        name = group[0].record.defense.full_name
+        defense = group[0].record.defense
+        components = {part.name for part in defense.chain}
+        entries = {}
+        for attack, by_seed in by_attack.items():
+            judges = attack not in against or not components.isdisjoint(against[attack])
+            judged = targets if judges else {}
+            entries[attack] = AttackEntry(attack, by_seed, judged, attack in against)
+        name = defense.full_name
         is_refuted = refuted is not None and any(map(refuted, group))
         rows.append(DefenseRow(label, name, entries, tuple(targets), is_refuted))
     left_out = _left_out(rows, attacks)

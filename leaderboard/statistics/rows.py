@@ -81,7 +81,11 @@ class AttackEntry:
     records: dict[int, LoadedRecord]
     """by seed"""
     targets: dict[int, tuple[int, ...]]
-    """the section's by seed; a record's other targets do not count"""
+    """the section's by seed; a record's other targets do not count. Empty for an adaptive attack
+    on a row without the defense that it knows: nothing is missing there
+    """
+    adaptive: bool = False
+    """whether it knows a defense, and so judges some rows alone"""
 
     @cached_property
     def outcomes(self) -> Counter[str]:
@@ -93,7 +97,7 @@ class AttackEntry:
         """Whether every seed has scores, and every target of the section too; a seed on which every
         cell failed names no target.
         """
-        judged = all(self.ok(seed) is not None for seed in self.targets)
+        judged = bool(self.targets) and all(self.ok(seed) is not None for seed in self.targets)
         return judged and len(self.units("mix")) == sum(map(len, self.targets.values()))
 
     @property
@@ -250,6 +254,15 @@ class DefenseRow:
         in another order.
         """
         return self.name in FLOORS
+
+    @property
+    def adaptive(self) -> tuple[str, ...]:
+        """The attacks that know the defense, and that ranks count."""
+        attacks = []
+        for attack, entry in self.entries.items():
+            if entry.adaptive and entry.targets and attack not in self.left_out:
+                attacks.append(attack)
+        return tuple(attacks)
 
     @property
     def complete(self) -> bool:

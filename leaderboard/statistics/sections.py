@@ -151,7 +151,13 @@ class BoardSection:
     @property
     def left_out(self) -> list[str]:
         """The attacks that no mean, worst case or rank counts, since a row lacks scores of them."""
-        return [a for a in self.attacks if a not in self.comparison.attacks]
+        unused = set(self.attacks) - {*self.comparison.attacks, *self.adaptive}
+        return [attack for attack in self.attacks if attack in unused]
+
+    @cached_property
+    def adaptive(self) -> frozenset[str]:
+        """The attacks that know a defense, and judge in the rows that have it."""
+        return frozenset().union(*(row.adaptive for row in self.unordered_rows))
 
     @property
     def deciding(self) -> list[str]:

@@ -188,7 +188,8 @@ class LeakStatistics:
     def calibrated(self) -> LeakStatistics:
         """The comparison after calibration by the section's other seeds, which share a pool."""
         scores = Calibrated(self.scores)
-        return LeakStatistics(scores, tuple(scores.rows[0].entries))
+        entries = scores.rows[0].entries.items()
+        return LeakStatistics(scores, [attack for attack, e in entries if not e.adaptive])
 
     def held_against(self, population: Population) -> LeakStatistics:
         """Return the comparison with other non-members, judged by the attacks eligible here."""

@@ -86,17 +86,32 @@ class WorstCases:
     def of(self, label: str) -> RowCase:
         """Return the results of a row."""
         if label not in self._row_cases:
-            self._row_cases[label] = RowCase(self._leaks, label, self.eligible)
+            adaptive: tuple[str, ...] = ()
+            if self.eligible:  # else there is nothing to rank by
+                adaptive = next((row.adaptive for row in self._rows if row.label == label), ())
+            self._row_cases[label] = RowCase(self._leaks, label, self.eligible, adaptive)
         return self._row_cases[label]
 
 
 class RowCase:
-    """Row against the attacks that judge. Every result is computed on first access."""
+    """Row against the attacks that judge. Every result is computed on first access.
 
-    def __init__(self, leaks: Leaks, label: str, eligible: Sequence[str]) -> None:
+    Args:
+        eligible: attacks that judge all rows: their mean is comparable.
+        adaptive: attacks on this row alone, which count in its worst case.
+    """
+
+    def __init__(
+        self,
+        leaks: Leaks,
+        label: str,
+        eligible: Sequence[str],
+        adaptive: Sequence[str] = (),
+    ) -> None:
         self._leaks = leaks
         self._label = label
         self._eligible = eligible
+        self._attacks = (*eligible, *adaptive)
 
     def _leak(self, attack: str) -> Leak:
         return self._leaks.of(self._label, attack)
@@ -111,14 +126,14 @@ class RowCase:
         picks at random (docs/method.md#worst-case).
         """
         deviations: dict[str, dict[int, float]] = {}
-        for attack in self._eligible:
+        for attack in self._attacks:
             leak = self._leak(attack)
             deviations[attack] = {}
             for fold, sign in leak.signs.items():
                 deviations[attack][fold] = sign * leak.excess_elsewhere(fold)
         picks = self._strongest(deviations)
-        interval = self._leaks.interval(self._label, picks, self._eligible)
-        plain = self._leaks.strongest(self._label, self._eligible)
+        interval = self._leaks.interval(self._label, picks, self._attacks)
+        plain = self._leaks.strongest(self._label, self._attacks)
         if interval is None or plain is None:
             return None
         largest = plain.attack, plain.auc
@@ -138,9 +153,9 @@ class RowCase:
 
     @cached_property
     def worst_tf01(self) -> WorstCase | None:
-        """Worst case over the eligible attacks, picked by TF01 on the other folds."""
+        """Worst case picked by TF01 on the other folds."""
         rates: dict[str, dict[int, float]] = {}
-        for attack in self._eligible:
+        for attack in self._attacks:
             leak = self._leak(attack)
             if leak.has_tf01:
                 rates[attack] = leak.rates_elsewhere()
@@ -178,7 +193,7 @@ class RowCase:
     @cached_property
     def rival(self) -> Rival:
         """The row's worst case as one side of a comparison."""
-        return self._rival(self.worst.picks if self.worst else {}, self._eligible)
+        return self._rival(self.worst.picks if self.worst else {}, self._attacks)
 
     def attack_rival(self, attack: str) -> Rival:
         """Return one attack on the row as one side of a comparison."""

@@ -116,6 +116,8 @@ def _by_attack(
         mark = ""
         if attack in section.left_out:
             mark = " (not in every row)"
+        elif attack in section.adaptive:
+            mark = " (knows the defense)"
         elif attack in unknown:
             mark = " (no undefended score)"
         elif attack not in eligible:

@@ -146,7 +146,7 @@ def front_table(section: BoardSection, rows: Sequence[DefenseRow], trust: Trust 
     keys = ["rank", "defense", *(c.key for c in COLUMNS if c.terminal), "trust"]
     columns = [declared[key] for key in keys if key in declared]
     place = section.setting, section.coalition, section.view
-    footnotes = [*_runtime(section), *tf01_notes(section)]
+    footnotes = [*_runtime(section), *tf01_notes(section), *_not_adaptive(section)]
     if len(rows) < len(section.rows):
         more = len(section.rows) - len(rows)
         footnotes.insert(0, Words(f"{more} more rows are in the full board."))
@@ -197,6 +197,7 @@ def ranking_table(section: BoardSection, trust: Trust = None) -> Table:
         Words(f"Members' share: {share} with members that upload nothing."),
         *_runtime(section),
         *tf01_notes(section),
+        *_not_adaptive(section),
         *_remarks(section),
     )
     columns = list(_declared(section, trust).values())
@@ -213,6 +214,15 @@ def _remarks(section: BoardSection) -> list[Text]:
         sentence("{}: {}", joined(labels), Quote(text, LONGEST_REMARK))
         for text, labels in rows.items()
     ]
+
+
+def _not_adaptive(section: BoardSection) -> list[Text]:
+    """Name the defenses that no attack of the section knows, where it has one that knows any."""
+    rows = [row for row in section.rows if not (row.undefended or row.floor or row.adaptive)]
+    if not section.adaptive or not rows:
+        return []
+    names = joined([row.label for row in rows])
+    return [sentence("No attack that knows the defense was run against: {}.", names)]
 
 
 def _runtime(section: BoardSection) -> list[Text]:

@@ -22,6 +22,12 @@ def fedbench_attacks():
         "Li et al., ICLR 2023",
     )
     yield Component(
+        "matched-filter",
+        f"{_HERE}.trajectory:MatchedFilter",
+        "product of gradients and updates over the gradients' length, all rounds",
+        "Neyman & Pearson, 1933",
+    )
+    yield Component(
         "fedmia-i",
         f"{_HERE}.fedmia:FedMIAI",
         "the target's loss among the other clients', averaged over rounds",
@@ -237,6 +243,24 @@ def fedbench_attacks():
         "loss against MemberShield's soft labels, known to the adversary",
         "Song & Mittal, USENIX Security 2021",
     )
+    yield Component(
+        "adaptive-targets",
+        f"{_HERE}.adaptive:AdaptiveTargets",
+        "loss against the defense's own soft labels, one round",
+        "Aerni et al., 2024",
+    )
+    yield Component(
+        "adaptive-sampling",
+        f"{_HERE}.adaptive:AdaptiveSampling",
+        "FedMIA-II over the share of rounds that show the sample most",
+        "Aerni et al., 2024",
+    )
+    yield Component(
+        "adaptive-cofedmid",
+        f"{_HERE}.adaptive:AdaptiveCoFedMID",
+        "cosine without the scalar noise, in the rounds that train the class",
+        "Aerni et al., 2024",
+    )
 
 
 @hookimpl
@@ -252,4 +276,9 @@ def fedbench_signals():
         f"{_HERE}.received:ReceivedMetrics",
         "SeqMIA's five metrics under the model that the client received, a vector",
         "Li et al., CCS 2024",
+    )
+    yield Component(
+        "unshifted-cosine",
+        f"{_HERE}.adaptive:UnshiftedCosine",
+        "gradient cosine after a constant on the last parameters is taken out",
     )

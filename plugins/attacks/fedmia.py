@@ -80,13 +80,17 @@ class FedMIA(Trajectory):
             return self
 
     def score(self, observations: Observations, audit: Audit) -> ndarray:
+        return time_average(self._likelihoods(observations, audit))
+
+    def _likelihoods(self, observations: Observations, audit: Audit) -> ndarray:
+        """Return Lambda_t [R, n], NaN in rounds without the target and two others."""
         measured = self._read(self.reads.compute(observations), audit)
         targets = of_target(measured, observations)
         peers = of_others(measured, observations)
         likelihood = np.stack([self._round(*rows) for rows in zip(targets, peers, strict=True)])
         if np.isnan(likelihood).all():
             raise SkipCell("no audited round shows the target beside at least two other clients")
-        return time_average(likelihood)
+        return likelihood
 
     def _round(self, target: ndarray, peers: ndarray) -> ndarray:
         """Return Lambda_t [n] of ``target`` [n] among ``peers`` [M-1, n]; NaN without a target or

@@ -143,6 +143,17 @@ def time_average(series: ndarray) -> ndarray:
     return np.asarray(np.nanmean(series, axis=0, dtype=np.float64))
 
 
+def matched(values: ndarray, weights: ndarray) -> ndarray:
+    """Return sum_t w_t v_t / sqrt(sum_t w_t^2) [n] of [R, n], rounds with NaN left out; 0 where all
+    weights are. Raises ``SkipCell`` when a candidate has no round at all.
+    """
+    time_average(values)
+    weights = np.where(np.isnan(values), 0.0, weights)
+    total = (weights * np.nan_to_num(values)).sum(axis=0)
+    length = np.sqrt((weights**2).sum(axis=0))
+    return total / np.where(length == 0, 1.0, length)
+
+
 def slope(rounds: ndarray, series: ndarray) -> ndarray:
     """Return the ordinary least-squares slope of ``series`` [R, n] against ``rounds`` [R], NaN left
     out.

@@ -8,14 +8,17 @@ import numpy as np
 from numpy import ndarray
 from pydantic import Field, model_validator
 
-from fedbench.core import Audit, Observations, Params
+from fedbench.core import Attack, Audit, Observations, Params
 from fedbench.plugins.attacks.measures import (
     MEASURES,
     LossAttack,
     LossOn,
     Measure,
     MeasuringAttack,
+    float64,
     last_round,
+    matched,
+    of_target,
     slope,
     time_average,
 )
@@ -188,6 +191,23 @@ class AvgCosine(Trajectory):
     """
 
     measure = "grad-cosine"
+
+
+class MatchedFilter(Attack):
+    """Score = sum_t <g_t, I_t> / sqrt(sum_t |g_t|^2) with g_t = grad CE(G_t; x, y) and I_t = G_t -
+    L_{k,t}: a matched filter over the audited rounds.
+
+    A member adds to I_t in proportion to its gradient g_t, among white noise of one deviation the
+    likelihood ratio's statistic is then this sum (Neyman and Pearson 1933). A mean of cosines
+    weighs rounds in which a sample has next to no gradient like the others.
+    """
+
+    needs = frozenset({"grad-dot", "grad-sq"})
+
+    def score(self, observations: Observations, audit: Audit) -> ndarray:
+        length = np.sqrt(of_target(float64(observations, "grad-sq"), observations))
+        dot = of_target(float64(observations, "grad-dot"), observations)
+        return matched(dot / np.where(length == 0, 1.0, length), length)
 
 
 class FTAC(Trajectory):
