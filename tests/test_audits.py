@@ -7,12 +7,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from boards import board, sections_of
+from boards import Folder, board, sections_of
 from contests import judged
 from running import finish, invoke, suite
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
 from fedbench.core.store.reading import load_records
+from fedbench.leaderboard.comparison.cells import Key, snapshot_of
+from fedbench.leaderboard.comparison.compare import compare
 from fedbench.leaderboard.statistics.audits import (
     TOGETHER,
     Calibrated,
@@ -21,6 +23,13 @@ from fedbench.leaderboard.statistics.audits import (
     pool_of,
 )
 from fedbench.leaderboard.statistics.calibration import lira, rmia
+from fedbench.leaderboard.statistics.privacy_claims import privacy_audit
+from fedbench.leaderboard.statistics.scores import SectionScores
+from fedbench.leaderboard.tables.answer import sentences
+from fedbench.leaderboard.tables.auditors import auditors_table
+from fedbench.leaderboard.tables.common import plain_text
+from fedbench.leaderboard.tables.common import sentence as written
+from fedbench.leaderboard.tables.differential_privacy import claimed
 
 SEEDS, SAMPLES = range(16), 60
 
@@ -108,6 +117,86 @@ def test_a_pool_has_the_clients_samples_that_every_seed_asks_about():
     assert pool.ids.tolist() == [1, 5] and pool.scores.tolist() == [[10, 50], [10, 50]]
     assert pool.member.tolist() == [[False, True], [False, False]]
     assert pool.outside.tolist() == [[True, False], [False, True]]
+
+
+class Pool(Folder):
+    """Federations of one pool of 80 samples a target, each a member by a fair coin."""
+
+    def add(self, defense, attack, seed, **change):
+        described = {"federation": {"test_by": "coin"}, "data_seed": 0}
+        return super().add(defense, attack, seed, **{"described": described, **change})
+
+    def _measured(self, defense, attack, seed, targets, ids_from):
+        arrays, scored, correct = super()._measured(defense, attack, seed, targets, ids_from)
+        for t in targets:
+            heads = np.random.default_rng([seed, t]).random(len(arrays[f"t{t}_kind"])) < 0.5
+            arrays[f"t{t}_kind"] = np.where(heads, MEMBER, OFL).astype(np.int8)
+            arrays[f"t{t}_scores"] += self.leak[defense] * heads
+        return arrays, scored, correct
+
+
+@pytest.fixture(scope="module")
+def claiming(tmp_path_factory):
+    """Rows that leak everything or nothing, and their claims."""
+    said = {
+        "none": {},
+        "liar": {"epsilon": [0.5, 1.0], "delta": 1e-5, "unit of privacy": "example"},
+        "loose": {"epsilon": 900.0, "delta": 1e-5, "unit of privacy": "example"},
+        "honest": {"epsilon": 0.5, "delta": 1e-5, "unit of privacy": "example"},
+        "of clients": {"epsilon": 1.0, "delta": 1e-5, "unit of privacy": "client"},
+        "of any": {"epsilon": 1.0, "delta": 1e-5},
+        "coarse": {"epsilon": 1.0, "delta": 0.1, "unit of privacy": "example"},
+    }
+    leak = dict.fromkeys(said, 40.0) | {"honest": 0.0}
+    folder = Pool(tmp_path_factory.mktemp("claims") / "r", leak, ("fedmia-ii",))
+    for label, facts in said.items():
+        for seed in range(8):
+            terms = {"neighbours": "an example leaves"} if facts else {}
+            folder.add(label, "fedmia-ii", seed, facts=facts | terms)
+    return folder
+
+
+def test_a_bound_above_the_claim_of_an_example_refutes_the_row_everywhere(claiming):
+    section = next(s for s in sections_of(claiming) if s.row("liar"))
+    audits = section.privacy_audits
+    assert {label for label, audit in audits.items() if audit.refuted} == {"liar"}
+    shown = audits["liar"].bound.epsilon
+    assert 4 < shown <= audits["liar"].bound.limit and audits["honest"].bound.epsilon < 0.5
+    # of the others there is no claim that coins of samples judge, or no coin that counts
+    assert {label for label, audit in audits.items() if audit.claimed is None} == {
+        "none",
+        "of clients",
+        "of any",
+    }
+    assert audits["coarse"].bound is None and audits["coarse"].delta == 0.1
+    sentence = f"an epsilon of 1 at delta 1e-05, and the coins show at least {shown:.2f}"
+    assert sentences(section)[0] == written(
+        "**Refuted**: {} claims " + sentence + " (95 %).", "liar"
+    )
+    claims = {row.label: plain_text(claimed(section, row)) for row in section.rows}
+    assert claims["liar"].endswith(f"leaves; refuted: \u03b5 \u2265 {shown:.2f}")
+    assert claims["loose"].endswith("leaves") and claims["none"] == ""
+    (table,) = auditors_table(section)
+    assert {plain_text(row[0]): plain_text(row[-1]) for row in table.rows} == {
+        **dict.fromkeys(("none (undefended)", "of clients", "of any"), ""),
+        "liar": "1 at \u03b4 = 1e-05 refuted",
+        "loose": "900 at \u03b4 = 1e-05",
+        "honest": "0.5 at \u03b4 = 1e-05",
+        "coarse": "1 at \u03b4 = 0.1",
+    }
+    snapshot = snapshot_of(load_records(claiming.root))
+    gate = compare(snapshot, snapshot)
+    assert gate.counts["refuted"] == 1 and gate.failing(["refuted"])
+    assert gate.rows[0].key == Key("iid", "pair", "liar", "", "")
+    assert gate.rows[0].reasons == (f"claims {sentence}",)
+
+
+def test_clients_that_do_not_defend_are_no_part_of_a_claim(claiming):
+    section = next(s for s in sections_of(claiming) if s.row("liar"))
+    scores = section.comparison.calibrated.scores
+    outside = SectionScores(section.rows, [*scores.units, (0, 3)])
+    audit = privacy_audit(Calibrated(outside), section.row("liar"))
+    assert audit.claimed is None and not audit.refuted
 
 
 POOL = {

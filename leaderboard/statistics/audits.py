@@ -185,28 +185,28 @@ def _mean_of_top(choosing: ndarray, judging: ndarray) -> float:
 # -- epsilon ---------------------------------------------------------------------------------------
 
 DELTA = 1e-5
-_MOST_COINS = int(LEVEL / (2 * DELTA))
-"""so many that the term of delta, 2 m delta, is at most the level of the test"""
 
 
-def epsilon_bound(scores: Calibrated, label: str) -> ChosenBound | None:
-    """Return the lower bound of a row at ``DELTA``; None without scores of all coins.
+def epsilon_bound(scores: Calibrated, label: str, delta: float = DELTA) -> ChosenBound | None:
+    """Return the lower bound of a row at ``delta``; None without scores of all coins.
 
     Choices are made on the first half of the seeds; the bound is that of the others, all targets
     together: runs of their own coins are one mechanism. What a client holds out of its training is
-    in its data, so that coin is heads.
+    in its data, so that coin is heads. With more coins than are counted the term of delta, 2 m
+    delta, would be above the level of the test.
     """
+    most = int(LEVEL / (2 * delta))
     halves: tuple[dict[str, Coins], dict[str, Coins]] = {}, {}
     for attack, pools in _pools_of(scores, label).items():
         for half, by_attack in enumerate(halves):
             rows = [_half_of(pool, half) for pool in pools]
-            values = np.concatenate([of_pool for of_pool, _ in rows])[:_MOST_COINS]
-            heads = np.concatenate([of_pool for _, of_pool in rows])[:_MOST_COINS]
+            values = np.concatenate([of_pool for of_pool, _ in rows])[:most]
+            heads = np.concatenate([of_pool for _, of_pool in rows])[:most]
             if np.isfinite(values).all() and len(heads):
                 by_attack[attack] = Coins(values, heads)
     if not halves[0] or halves[0].keys() != halves[1].keys():
         return None
-    return chosen_bound(*halves, DELTA)
+    return chosen_bound(*halves, delta)
 
 
 def _pools_of(scores: Calibrated, label: str) -> dict[str, list[Pool]]:

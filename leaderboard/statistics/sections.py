@@ -16,7 +16,9 @@ from fedbench.core.metrics import Group, Interval, Score, delta_accuracy, hyperv
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Utility
+from fedbench.leaderboard.statistics.audits import Calibrated
 from fedbench.leaderboard.statistics.intervals import Unit, bounded, smallest_shown
+from fedbench.leaderboard.statistics.privacy_claims import PrivacyAudit, privacy_audit
 from fedbench.leaderboard.statistics.rows import FREE_RIDER, PLACEBO, DefenseRow, groups_in
 from fedbench.leaderboard.statistics.scores import Population
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
@@ -143,6 +145,15 @@ class BoardSection:
         federation = self.described.get("federation", {})
         by_coin = isinstance(federation, dict) and federation.get("test_by") == "coin"
         return by_coin and "data_seed" in self.described and len(self.seeds) >= FEWEST_FEDERATIONS
+
+    @cached_property
+    def privacy_audits(self) -> Mapping[str, PrivacyAudit]:
+        """Row -> bound on its epsilon beside its claim; empty where seeds do not share a pool."""
+        if not self.shares_pool:
+            return {}
+        scores = self.comparison.calibrated.scores
+        assert isinstance(scores, Calibrated)
+        return {row.label: privacy_audit(scores, row) for row in self.rows}
 
     @property
     def left_out(self) -> list[str]:

@@ -11,7 +11,6 @@ from fedbench.core.contract.board import Block, Content, Value, value
 from fedbench.core.metrics import t_interval
 from fedbench.leaderboard.statistics.audits import (
     Calibrated,
-    epsilon_bound,
     found_by,
 )
 from fedbench.leaderboard.statistics.rows import DefenseRow
@@ -44,12 +43,14 @@ def auditors_table(section: BoardSection) -> list[Block]:
     if not section.shares_pool:
         return []
     general, strongest = section.comparison, section.comparison.calibrated
-    columns = [NAMED, *_columns(general, strongest)]
+    columns = [NAMED, *_columns(section, general, strongest)]
     caption = sentence(_CAPTION, str(len(section.seeds)))
     return [row_table("Calibrated attacks", caption, section.rows, columns)]
 
 
-def _columns(general: LeakStatistics, strongest: LeakStatistics) -> list[Declared]:
+def _columns(
+    section: BoardSection, general: LeakStatistics, strongest: LeakStatistics
+) -> list[Declared]:
     assert isinstance(strongest.scores, Calibrated)
     found = partial(_found, general, strongest.scores)
     return [
@@ -62,7 +63,8 @@ def _columns(general: LeakStatistics, strongest: LeakStatistics) -> list[Declare
         (numbers("TF01 calibrated", digits=2, unit="%"), partial(_tf01, strongest)),
         (numbers("found", digits=1, unit="%"), partial(found, "all")),
         (numbers("found, a tenth", digits=1, unit="%"), partial(found, "tenth")),
-        (words("\u03b5 at least"), partial(_epsilon, strongest.scores)),
+        (words("\u03b5 at least"), partial(_epsilon, section)),
+        (words("\u03b5 claimed"), partial(_claimed, section)),
     ]
 
 
@@ -108,8 +110,17 @@ def _found(
     return Value(mean=100 * share)
 
 
-def _epsilon(scores: Calibrated, row: DefenseRow) -> Content:
-    bound = epsilon_bound(scores, row.label)
+def _epsilon(section: BoardSection, row: DefenseRow) -> Content:
+    bound = section.privacy_audits[row.label].bound
     if bound is None:
         return None
     return sentence(f"{bound.epsilon:.2f} of {bound.limit:.2f} ({{}})", bound.attack)
+
+
+def _claimed(section: BoardSection, row: DefenseRow) -> Content:
+    """Return the claim that the bound is compared with; empty without one."""
+    audit = section.privacy_audits[row.label]
+    if audit.claimed is None:
+        return ""
+    mark = " **refuted**" if audit.refuted else ""
+    return sentence(f"{audit.claimed:.4g} at \u03b4 = {audit.delta:g}{mark}")
