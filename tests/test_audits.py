@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from running import finish, invoke, suite
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
 from fedbench.core.store.reading import load_records
+from fedbench.core.store.results import write_marker
 from fedbench.leaderboard.comparison.cells import Key, snapshot_of
 from fedbench.leaderboard.comparison.compare import compare
 from fedbench.leaderboard.statistics.audits import (
@@ -153,6 +155,7 @@ def claiming(tmp_path_factory):
         for seed in range(8):
             terms = {"neighbours": "an example leaves"} if facts else {}
             folder.add(label, "fedmia-ii", seed, facts=facts | terms)
+    write_marker(folder.root, {"suite": "demo", "cells": []})
     return folder
 
 
@@ -189,6 +192,31 @@ def test_a_bound_above_the_claim_of_an_example_refutes_the_row_everywhere(claimi
     assert gate.counts["refuted"] == 1 and gate.failing(["refuted"])
     assert gate.rows[0].key == Key("iid", "pair", "liar", "", "")
     assert gate.rows[0].reasons == (f"claims {sentence}",)
+
+
+def test_the_candidates_found_most_often_are_listed_and_too_few_federations_named(
+    claiming, tmp_path, call
+):
+    status, text = call("show", claiming.root, "liar", "--vulnerable", "--json")
+    lines = json.loads(text)
+    assert (status, len(lines)) == (0, 20) and {line["defense"] for line in lines} == {"liar"}
+    shares = [line["found"] / line["federations"] for line in lines]
+    assert shares == sorted(shares, reverse=True) and shares[0] == 1
+    member = np.stack(
+        [
+            loaded.candidates(lines[0]["target"]).kind[lines[0]["sample"] % 1000] == MEMBER
+            for loaded in load_records(claiming.root)
+            if loaded.record.defense.label == "liar"
+        ]
+    )
+    assert member.sum() == lines[0]["federations"]
+    assert "liar" in call("show", claiming.root, "liar", "--vulnerable")[1]
+    few = Pool(tmp_path / "few", {"none": 1.0, "mixup": 1.0}, ("fedmia-ii",)).fill(range(3))
+    write_marker(few.root, {"suite": "demo", "cells": []})
+    needed = "n/a: 8 federations of one pool are needed, there are 3"
+    assert needed in call("show", few.root, "--vulnerable")[1]
+    (note,) = auditors_table(sections_of(few)[0])
+    assert plain_text(note.text) == f"Calibrated attacks: {needed}."
 
 
 def test_clients_that_do_not_defend_are_no_part_of_a_claim(claiming):
@@ -235,7 +263,14 @@ def test_seeds_of_one_pool_have_the_same_samples_and_coins_of_their_own(tmp_path
     assert "Calibrated attacks" in text and "over 8 federations of one pool" in text
 
 
-def test_a_coin_without_a_share_is_refused(tmp_path):
-    setting = {**POOL, "federation": {**POOL["federation"], "test": 0.0}}
-    with pytest.raises(UserError, match="by a fair coin: set test"):
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("federation", {"test": 0.0}, "by a fair coin: set test"),
+        ("audit", {"nonmembers": 40, "outside": 50}, r"asks about 50 of the \d+ samples"),
+    ],
+)
+def test_coins_that_are_not_fair_are_refused(tmp_path, part, change, message):
+    setting = {**POOL, part: {**POOL[part], **change}}
+    with pytest.raises(UserError, match=message):
         invoke(suite(tmp_path, settings=[setting]), "--results", tmp_path / "r")

@@ -182,6 +182,50 @@ def _mean_of_top(choosing: ndarray, judging: ndarray) -> float:
     return float(judging[both][order[: max(1, len(order) // 10)]].mean())
 
 
+@dataclass(frozen=True)
+class VulnerableCandidate:
+    """Candidate of a target with how often an attack finds it at its own FPR of 1 %."""
+
+    target: int
+    sample: int
+    found: int
+    """federations that train on it and in which its score passes"""
+    federations: int
+    """federations that train on it"""
+    deviation: float
+    """mean over these of its score, in standard deviations above its mean without it"""
+
+
+def most_vulnerable(
+    scores: Calibrated, label: str, attack: str, sign: int
+) -> list[VulnerableCandidate]:
+    """Return the candidates of a row, those that are found in the largest share of federations
+    first, then by their deviation. They are chosen by what is printed, so the first look worse than
+    they are.
+    """
+    candidates = []
+    for (target, key), pool in scores.pools.items():
+        if key != (label, attack):
+            continue
+        values = sign * pool.scores
+        passed = passes(values, pool.member, pool.outside)
+        deviations = lira_offline(values, pool.member, pool.outside)
+        judged = ~np.isnan(passed)
+        for i in np.flatnonzero(judged.any(0)).tolist():
+            of_sample = judged[:, i]
+            found, deviation = passed[of_sample, i].sum(), deviations[of_sample, i].mean()
+            candidates.append(
+                VulnerableCandidate(
+                    target=target,
+                    sample=int(pool.ids[i]),
+                    found=int(found),
+                    federations=int(of_sample.sum()),
+                    deviation=float(deviation),
+                )
+            )
+    return sorted(candidates, key=lambda c: (-c.found / c.federations, -c.deviation, c.sample))
+
+
 # -- epsilon ---------------------------------------------------------------------------------------
 
 DELTA = 1e-5

@@ -139,17 +139,20 @@ class BoardSection:
 
     @property
     def shares_pool(self) -> bool:
-        """Whether the seeds share a pool of data, with memberships by coin, and are enough to judge
-        scores in one by those in the others.
-        """
+        """Whether the seeds share a pool of data, with memberships by coin."""
         federation = self.described.get("federation", {})
         by_coin = isinstance(federation, dict) and federation.get("test_by") == "coin"
-        return by_coin and "data_seed" in self.described and len(self.seeds) >= FEWEST_FEDERATIONS
+        return by_coin and "data_seed" in self.described
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether the federations of one pool are enough to judge scores in one by the others."""
+        return self.shares_pool and len(self.seeds) >= FEWEST_FEDERATIONS
 
     @cached_property
     def privacy_audits(self) -> Mapping[str, PrivacyAudit]:
-        """Row -> bound on its epsilon beside its claim; empty where seeds do not share a pool."""
-        if not self.shares_pool:
+        """Row -> bound on its epsilon beside its claim; empty without enough federations."""
+        if not self.calibrates:
             return {}
         scores = self.comparison.calibrated.scores
         assert isinstance(scores, Calibrated)

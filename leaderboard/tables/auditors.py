@@ -7,14 +7,14 @@ from typing import Literal
 
 import numpy as np
 
-from fedbench.core.contract.board import Block, Content, Value, value
+from fedbench.core.contract.board import Block, Content, Note, Value, Words, value
 from fedbench.core.metrics import t_interval
 from fedbench.leaderboard.statistics.audits import (
     Calibrated,
     found_by,
 )
 from fedbench.leaderboard.statistics.rows import DefenseRow
-from fedbench.leaderboard.statistics.sections import BoardSection
+from fedbench.leaderboard.statistics.sections import FEWEST_FEDERATIONS, BoardSection
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
 from fedbench.leaderboard.tables.common import (
     NAMED,
@@ -38,14 +38,24 @@ _CAPTION = (
 
 def auditors_table(section: BoardSection) -> list[Block]:
     """Return worst cases of the attacks as they are and calibrated, with both ranks; nothing where
-    seeds do not share a pool.
+    seeds do not share a pool, and a note where they are too few.
     """
     if not section.shares_pool:
         return []
+    if not section.calibrates:
+        return [Note(Words(f"Calibrated attacks: {too_few(section)}."))]
     general, strongest = section.comparison, section.comparison.calibrated
     columns = [NAMED, *_columns(section, general, strongest)]
     caption = sentence(_CAPTION, str(len(section.seeds)))
     return [row_table("Calibrated attacks", caption, section.rows, columns)]
+
+
+def too_few(section: BoardSection) -> str:
+    """Say how many federations of one pool there are, and how many are needed."""
+    needed = f"{FEWEST_FEDERATIONS} federations of one pool are needed"
+    if not section.shares_pool:
+        return f"n/a: {needed} (data_seed, test_by: coin), the seeds of this setting are not"
+    return f"n/a: {needed}, there are {len(section.seeds)}"
 
 
 def _columns(
