@@ -126,9 +126,9 @@ def _roc_panel(axis: Axes, section: BoardSection, attack: str) -> None:
 
 def vulnerability_figure(section: BoardSection) -> Figure | None:
     """Return how often each candidate is found, one curve a defense over candidates in descending
-    order; None where the section's seeds share no pool.
+    order; None without enough federations of one pool.
     """
-    if not section.shares_pool:
+    if not section.calibrates:
         return None
     return Figure("found", "Candidates that are found", lambda style: _draw_found(style, section))
 

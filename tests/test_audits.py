@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from boards import board, sections_of
+from boards import Folder, board, sections_of
 from contests import judged
 from running import finish, invoke, suite
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
 from fedbench.core.store.reading import load_records
+from fedbench.core.store.results import write_marker
+from fedbench.leaderboard.comparison.cells import Key, snapshot_of
+from fedbench.leaderboard.comparison.compare import compare
 from fedbench.leaderboard.statistics.audits import (
     TOGETHER,
     Calibrated,
@@ -21,6 +25,13 @@ from fedbench.leaderboard.statistics.audits import (
     pool_of,
 )
 from fedbench.leaderboard.statistics.calibration import lira, rmia
+from fedbench.leaderboard.statistics.privacy_claims import privacy_audit
+from fedbench.leaderboard.statistics.scores import SectionScores
+from fedbench.leaderboard.tables.answer import sentences
+from fedbench.leaderboard.tables.auditors import auditors_table
+from fedbench.leaderboard.tables.common import plain_text
+from fedbench.leaderboard.tables.common import sentence as written
+from fedbench.leaderboard.tables.differential_privacy import claimed
 
 SEEDS, SAMPLES = range(16), 60
 
@@ -110,6 +121,112 @@ def test_a_pool_has_the_clients_samples_that_every_seed_asks_about():
     assert pool.outside.tolist() == [[True, False], [False, True]]
 
 
+class Pool(Folder):
+    """Federations of one pool of 80 samples a target, each a member by a fair coin."""
+
+    def add(self, defense, attack, seed, **change):
+        described = {"federation": {"test_by": "coin"}, "data_seed": 0}
+        return super().add(defense, attack, seed, **{"described": described, **change})
+
+    def _measured(self, defense, attack, seed, targets, ids_from):
+        arrays, scored, correct = super()._measured(defense, attack, seed, targets, ids_from)
+        for t in targets:
+            heads = np.random.default_rng([seed, t]).random(len(arrays[f"t{t}_kind"])) < 0.5
+            arrays[f"t{t}_kind"] = np.where(heads, MEMBER, OFL).astype(np.int8)
+            arrays[f"t{t}_scores"] += self.leak[defense] * heads
+        return arrays, scored, correct
+
+
+@pytest.fixture(scope="module")
+def claiming(tmp_path_factory):
+    """Rows that leak everything or nothing, and their claims."""
+    said = {
+        "none": {},
+        "liar": {"epsilon": [0.5, 1.0], "delta": 1e-5, "unit of privacy": "example"},
+        "loose": {"epsilon": 900.0, "delta": 1e-5, "unit of privacy": "example"},
+        "honest": {"epsilon": 0.5, "delta": 1e-5, "unit of privacy": "example"},
+        "of clients": {"epsilon": 1.0, "delta": 1e-5, "unit of privacy": "client"},
+        "of any": {"epsilon": 1.0, "delta": 1e-5},
+        "coarse": {"epsilon": 1.0, "delta": 0.1, "unit of privacy": "example"},
+    }
+    leak = dict.fromkeys(said, 40.0) | {"honest": 0.0}
+    folder = Pool(tmp_path_factory.mktemp("claims") / "r", leak, ("fedmia-ii",))
+    for label, facts in said.items():
+        for seed in range(8):
+            terms = {"neighbours": "an example leaves"} if facts else {}
+            folder.add(label, "fedmia-ii", seed, facts=facts | terms)
+    write_marker(folder.root, {"suite": "demo", "cells": []})
+    return folder
+
+
+def test_a_bound_above_the_claim_of_an_example_refutes_the_row_everywhere(claiming):
+    section = next(s for s in sections_of(claiming) if s.row("liar"))
+    audits = section.privacy_audits
+    assert {label for label, audit in audits.items() if audit.refuted} == {"liar"}
+    shown = audits["liar"].bound.epsilon
+    assert 4 < shown <= audits["liar"].bound.limit and audits["honest"].bound.epsilon < 0.5
+    # of the others there is no claim that coins of samples judge, or no coin that counts
+    assert {label for label, audit in audits.items() if audit.claimed is None} == {
+        "none",
+        "of clients",
+        "of any",
+    }
+    assert audits["coarse"].bound is None and audits["coarse"].delta == 0.1
+    sentence = f"an epsilon of 1 at delta 1e-05, and the coins show at least {shown:.2f}"
+    assert sentences(section)[0] == written(
+        "**Refuted**: {} claims " + sentence + " (95 %).", "liar"
+    )
+    claims = {row.label: plain_text(claimed(section, row)) for row in section.rows}
+    assert claims["liar"].endswith(f"leaves; refuted: \u03b5 \u2265 {shown:.2f}")
+    assert claims["loose"].endswith("leaves") and claims["none"] == ""
+    (table,) = auditors_table(section)
+    assert {plain_text(row[0]): plain_text(row[-1]) for row in table.rows} == {
+        **dict.fromkeys(("none (undefended)", "of clients", "of any"), ""),
+        "liar": "1 at \u03b4 = 1e-05 refuted",
+        "loose": "900 at \u03b4 = 1e-05",
+        "honest": "0.5 at \u03b4 = 1e-05",
+        "coarse": "1 at \u03b4 = 0.1",
+    }
+    snapshot = snapshot_of(load_records(claiming.root))
+    gate = compare(snapshot, snapshot)
+    assert gate.counts["refuted"] == 1 and gate.failing(["refuted"])
+    assert gate.rows[0].key == Key("iid", "pair", "liar", "", "")
+    assert gate.rows[0].reasons == (f"claims {sentence}",)
+
+
+def test_the_candidates_found_most_often_are_listed_and_too_few_federations_named(
+    claiming, tmp_path, call
+):
+    status, text = call("show", claiming.root, "liar", "--vulnerable", "--json")
+    lines = json.loads(text)
+    assert (status, len(lines)) == (0, 20) and {line["defense"] for line in lines} == {"liar"}
+    shares = [line["found"] / line["federations"] for line in lines]
+    assert shares == sorted(shares, reverse=True) and shares[0] == 1
+    member = np.stack(
+        [
+            loaded.candidates(lines[0]["target"]).kind[lines[0]["sample"] % 1000] == MEMBER
+            for loaded in load_records(claiming.root)
+            if loaded.record.defense.label == "liar"
+        ]
+    )
+    assert member.sum() == lines[0]["federations"]
+    assert "liar" in call("show", claiming.root, "liar", "--vulnerable")[1]
+    few = Pool(tmp_path / "few", {"none": 1.0, "mixup": 1.0}, ("fedmia-ii",)).fill(range(3))
+    write_marker(few.root, {"suite": "demo", "cells": []})
+    needed = "n/a: 8 federations of one pool are needed, there are 3"
+    assert needed in call("show", few.root, "--vulnerable")[1]
+    (note,) = auditors_table(sections_of(few)[0])
+    assert plain_text(note.text) == f"Calibrated attacks: {needed}."
+
+
+def test_clients_that_do_not_defend_are_no_part_of_a_claim(claiming):
+    section = next(s for s in sections_of(claiming) if s.row("liar"))
+    scores = section.comparison.calibrated.scores
+    outside = SectionScores(section.rows, [*scores.units, (0, 3)])
+    audit = privacy_audit(Calibrated(outside), section.row("liar"))
+    assert audit.claimed is None and not audit.refuted
+
+
 POOL = {
     "name": "pool",
     "dataset": {"name": "digits", "params": {"test": 1200, "holdout": 100, "label_noise": 0.3}},
@@ -146,7 +263,14 @@ def test_seeds_of_one_pool_have_the_same_samples_and_coins_of_their_own(tmp_path
     assert "Calibrated attacks" in text and "over 8 federations of one pool" in text
 
 
-def test_a_coin_without_a_share_is_refused(tmp_path):
-    setting = {**POOL, "federation": {**POOL["federation"], "test": 0.0}}
-    with pytest.raises(UserError, match="by a fair coin: set test"):
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("federation", {"test": 0.0}, "by a fair coin: set test"),
+        ("audit", {"nonmembers": 40, "outside": 50}, r"asks about 50 of the \d+ samples"),
+    ],
+)
+def test_coins_that_are_not_fair_are_refused(tmp_path, part, change, message):
+    setting = {**POOL, part: {**POOL[part], **change}}
+    with pytest.raises(UserError, match=message):
         invoke(suite(tmp_path, settings=[setting]), "--results", tmp_path / "r")

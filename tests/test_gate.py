@@ -436,7 +436,7 @@ def test_a_defense_with_another_default_fails_the_gate(finished, baseline, call)
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--fail-on", "wrose", "'wrose' is none of worse, better, missing"),
+        ("--fail-on", "wrose", "'wrose' is none of refuted, worse, better"),
         ("--floor", "auc=nan", "expected 0 or more"),
         ("--json", "baseline.json", "is what is compared"),
     ],

@@ -12,10 +12,14 @@ import click
 from fedbench.core.cli.options import examples, json_option, results_argument
 from fedbench.core.cli.output import clipped, opened, say, say_json, show_table
 from fedbench.core.contract.errors import UserError
+from fedbench.core.registry.discovery import of_leaderboard
 from fedbench.core.words import by_nearness
 
 if TYPE_CHECKING:
     from fedbench.core.store.reading import LoadedRecord
+
+MOST_VULNERABLE = 20
+"""candidates of a row"""
 
 
 @click.command(
@@ -24,17 +28,31 @@ if TYPE_CHECKING:
         "fedbench show results/partial_defense cofedmid--fedmia-ii  all with the text in their "
         "name",
         "fedbench show results/partial_defense 4f21c0 --json        a key's first letters will do",
+        "fedbench show results/auditors digits--uniform--none --vulnerable",
     )
 )
 @results_argument
 @click.argument("cell", required=False)
+@click.option(
+    "--vulnerable",
+    is_flag=True,
+    help="List the candidates of the rows of CELL that the strongest attack finds most often, "
+    "where seeds are federations of one pool (docs/auditing.md).",
+)
 @json_option
-def command(results: Path, cell: str | None, as_json: bool) -> None:
+def command(results: Path, cell: str | None, vulnerable: bool, as_json: bool) -> None:
     """Show the record of CELL (part of its name, or of its key) in RESULTS; of several, a line
     each.
     """
     records = find(results.absolute(), cell or "")
-    if as_json:
+    if vulnerable:
+        stems = {loaded.stem for loaded in records}
+        lines = of_leaderboard("vulnerable")(results.absolute(), stems, MOST_VULNERABLE)
+        if as_json:
+            say_json(lines)
+        else:
+            _print_vulnerable(lines)
+    elif as_json:
         documents = [json.loads(loaded.record.model_dump_json()) for loaded in records]
         say_json(documents if len(documents) > 1 else documents[0])
     elif len(records) == 1:
@@ -60,6 +78,20 @@ def find(root: Path, text: str) -> list[LoadedRecord]:
             f"no record in {root} has '{text}' in its name or key; the nearest are {near}"
         )
     return matching
+
+
+def _print_vulnerable(lines: list[dict[str, Any]]) -> None:
+    rows = []
+    for line in lines:
+        if "reason" in line:
+            say(f"{line['section']}, {line['defense']}: {line['reason']}")
+        else:
+            share = f"{line['found']} of {line['federations']}"
+            candidate = line["target"], line["sample"], share, f"{line['deviation']:.2f}"
+            rows.append([line["section"], line["defense"], line["attack"], *candidate])
+    if rows:
+        header = "section,defense,attack,target,sample,found in,deviation"
+        show_table(header.split(","), rows)
 
 
 def _list(records: list[LoadedRecord]) -> None:

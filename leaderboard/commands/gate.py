@@ -17,7 +17,7 @@ from fedbench.core.cli.output import opened, say
 if TYPE_CHECKING:
     from fedbench.leaderboard.comparison.compare import Side
 
-_CHANGES = ("worse", "better", "missing", "not-comparable", "moved", "new")
+_CHANGES = ("refuted", "worse", "better", "missing", "not-comparable", "moved", "new")
 _ANY = "any-change"
 _METRICS = ("accuracy", "auc", "tf01")
 
@@ -116,7 +116,7 @@ def _require_other_files(results: Path, baseline: Path | None, *written: Path | 
 @click.option(
     "--fail-on",
     callback=_verdicts,
-    default="worse,missing,not-comparable",
+    default="refuted,worse,missing,not-comparable",
     show_default=True,
     metavar="VERDICT,...",
     help=f"What exits with 1: {', '.join(_CHANGES)}; {_ANY} is all of them, nothing is none.",

@@ -20,6 +20,7 @@ from fedbench.leaderboard.comparison.measures import (
     accuracy_of,
     values_of,
 )
+from fedbench.leaderboard.statistics.grouping import build_sections
 from fedbench.leaderboard.statistics.rows import adversary_of
 
 Identity = dict[str, Any]
@@ -80,6 +81,8 @@ class Snapshot:
     cells: Mapping[Key, Cell]
     unscored: Mapping[Key, Mapping[int, str]] = field(default_factory=dict)
     """why a cell has no scores, by seed; files hold none"""
+    refuted: Mapping[Key, str] = field(default_factory=dict)
+    """runs that claim a smaller epsilon than their coins show, with both; files hold none"""
 
     @property
     def seeds(self) -> list[int]:
@@ -110,7 +113,18 @@ def snapshot_of(records: Sequence[LoadedRecord]) -> Snapshot:
         made={name: _versions(records, name) for name in _PROVENANCE},
         cells={cell.key: cell for cell in cells},
         unscored=unscored,
+        refuted=_refuted(records),
     )
+
+
+def _refuted(records: Sequence[LoadedRecord]) -> dict[Key, str]:
+    refuted = {}
+    for section in build_sections(records):
+        for label, audit in section.privacy_audits.items():
+            if audit.refuted:
+                key = Key(section.setting, section.coalition, label, "", "")
+                refuted[key] = f"claims {audit}"
+    return refuted
 
 
 def _versions(records: Sequence[LoadedRecord], name: str) -> list[str]:

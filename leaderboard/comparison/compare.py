@@ -13,7 +13,7 @@ from fedbench.leaderboard.comparison.intervals import Pairing, half_widths
 from fedbench.leaderboard.comparison.measures import MEASURES, Measure
 
 Verdict = Literal[
-    "worse", "better", "missing", "not-comparable", "moved", "new", "same", "identical"
+    "refuted", "worse", "better", "missing", "not-comparable", "moved", "new", "same", "identical"
 ]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Side = Literal["defense", "attack"]
@@ -94,7 +94,8 @@ def compare(
 
     A number is ``identical`` where the scores of every seed are the same bits, ``moved`` where they
     are not and the change does not count. Another machine or library may round differently: there
-    nothing is ``moved``, it is the ``same``.
+    nothing is ``moved``, it is the ``same``. ``refuted`` is of the new results alone: a row that
+    claims a smaller epsilon than its coins show.
 
     Args:
         side: who reads it.
@@ -114,6 +115,8 @@ def compare(
     rows: list[ComparedRow] = []
     for key in sorted(old.cells.keys() | new.cells.keys()):
         rows += _rows(new, old, key)
+    for key, reason in new.refuted.items():
+        rows.append(ComparedRow(key=key, verdict="refuted", reasons=(reason,)))
     compared = sum(row.pairing is not None for row in rows)
     level = false_alarms / max(compared, 1)
     all_floors = {m.metric: m.floor for m in MEASURES.values()} | dict(floors or {})

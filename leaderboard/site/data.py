@@ -187,7 +187,7 @@ def _rows(
         better[lower].append(place[higher])
     rows = []
     for row in section.rows:
-        described = _described(row, cells)
+        described = _described(row, cells) | {"claims": text(plain(claimed(section, row)))}
         fields = {
             "section": position,
             "front": front.on_front.get(row.label) if front else None,
@@ -213,7 +213,6 @@ def _described(row: DefenseRow, cells: Cells) -> dict[str, Any]:
         "undefended": row.undefended,
         "complete": row.complete,
         "remarks": [text(remark, 400) for remark in row.remarks[:_MOST_REMARKS]],
-        "claims": text(plain(claimed(row))),
         "defense": cells.use(use),
         "packages": packages(use),
         "outcomes": outcomes,

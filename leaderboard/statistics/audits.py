@@ -182,31 +182,75 @@ def _mean_of_top(choosing: ndarray, judging: ndarray) -> float:
     return float(judging[both][order[: max(1, len(order) // 10)]].mean())
 
 
+@dataclass(frozen=True)
+class VulnerableCandidate:
+    """Candidate of a target with how often an attack finds it at its own FPR of 1 %."""
+
+    target: int
+    sample: int
+    found: int
+    """federations that train on it and in which its score passes"""
+    federations: int
+    """federations that train on it"""
+    deviation: float
+    """mean over these of its score, in standard deviations above its mean without it"""
+
+
+def most_vulnerable(
+    scores: Calibrated, label: str, attack: str, sign: int
+) -> list[VulnerableCandidate]:
+    """Return the candidates of a row, those that are found in the largest share of federations
+    first, then by their deviation. They are chosen by what is printed, so the first look worse than
+    they are.
+    """
+    candidates = []
+    for (target, key), pool in scores.pools.items():
+        if key != (label, attack):
+            continue
+        values = sign * pool.scores
+        passed = passes(values, pool.member, pool.outside)
+        deviations = lira_offline(values, pool.member, pool.outside)
+        judged = ~np.isnan(passed)
+        for i in np.flatnonzero(judged.any(0)).tolist():
+            of_sample = judged[:, i]
+            found, deviation = passed[of_sample, i].sum(), deviations[of_sample, i].mean()
+            candidates.append(
+                VulnerableCandidate(
+                    target=target,
+                    sample=int(pool.ids[i]),
+                    found=int(found),
+                    federations=int(of_sample.sum()),
+                    deviation=float(deviation),
+                )
+            )
+    return sorted(candidates, key=lambda c: (-c.found / c.federations, -c.deviation, c.sample))
+
+
 # -- epsilon ---------------------------------------------------------------------------------------
 
 DELTA = 1e-5
-_MOST_COINS = int(LEVEL / (2 * DELTA))
-"""so many that the term of delta, 2 m delta, is at most the level of the test"""
 
 
-def epsilon_bound(scores: Calibrated, label: str) -> ChosenBound | None:
-    """Return the lower bound of a row at ``DELTA``; None without scores of all coins.
+def epsilon_bound(scores: Calibrated, label: str, delta: float = DELTA) -> ChosenBound | None:
+    """Return the lower bound of a row at ``delta``; None without scores of all coins.
 
     Choices are made on the first half of the seeds; the bound is that of the others, all targets
     together: runs of their own coins are one mechanism. What a client holds out of its training is
-    in its data, so that coin is heads.
+    in its data, so that coin is heads. With more coins than are counted the term of delta, 2 m
+    delta, would be above the level of the test.
     """
+    most = int(LEVEL / (2 * delta))
     halves: tuple[dict[str, Coins], dict[str, Coins]] = {}, {}
     for attack, pools in _pools_of(scores, label).items():
         for half, by_attack in enumerate(halves):
             rows = [_half_of(pool, half) for pool in pools]
-            values = np.concatenate([of_pool for of_pool, _ in rows])[:_MOST_COINS]
-            heads = np.concatenate([of_pool for _, of_pool in rows])[:_MOST_COINS]
+            values = np.concatenate([of_pool for of_pool, _ in rows])[:most]
+            heads = np.concatenate([of_pool for _, of_pool in rows])[:most]
             if np.isfinite(values).all() and len(heads):
                 by_attack[attack] = Coins(values, heads)
     if not halves[0] or halves[0].keys() != halves[1].keys():
         return None
-    return chosen_bound(*halves, DELTA)
+    return chosen_bound(*halves, delta)
 
 
 def _pools_of(scores: Calibrated, label: str) -> dict[str, list[Pool]]:

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 from numpy import ndarray
 from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import ndtri
 from scipy.stats import beta, binom
 
 LEVEL = 0.05
@@ -60,46 +60,6 @@ def approximate_dp(guesses: Guesses, delta: float = 0.0, level: float = LEVEL) -
     return _largest(excess)
 
 
-def gaussian_dp(guesses: Guesses, level: float = LEVEL) -> float:
-    """Return the largest mu of a mu-GDP mechanism that the guesses refute.
-
-    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2025), the
-    numerical audit: were v right with probability ``level``, the shares of canaries guessed right
-    and wrong in such outcomes would grow with every right guess fewer by the trade-off curve, here
-    Phi(Phi^-1(x) - mu), and end above the r / m that there are.
-    """
-    m, r, v = guesses.canaries, guesses.guessed, guesses.right
-    if not r:
-        return 0.0
-
-    def excess(mu: float) -> float:
-        right, wrong = level * v / m, level * (r - v) / m
-        for i in range(v - 1, -1, -1):
-            before = max(wrong, float(ndtr(ndtri(min(right, 1.0)) - mu)))
-            right += i / (r - i) * (before - wrong)
-            wrong = before
-        return r / m - (right + wrong)
-
-    return _largest(excess)
-
-
-def epsilon_of_gaussian(mu: float, delta: float) -> float:
-    """Return the epsilon of a mu-GDP mechanism at ``delta``.
-
-    Dong, Roth and Su, "Gaussian differential privacy" (2022), corollary 2.13.
-    """
-    if not mu:
-        return 0.0
-
-    def excess(epsilon: float) -> float:
-        tail = math.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2))
-        return float(ndtr(mu / 2 - epsilon / mu)) - tail - delta
-
-    if excess(0.0) <= 0:
-        return 0.0
-    return float(brentq(excess, 0.0, mu * (mu + 40), xtol=_PRECISION))
-
-
 def _largest(excess: Callable[[float], float]) -> float:
     """Return the largest value at which the increasing ``excess`` is not above 0; 0 for none."""
     if excess(0.0) > 0:
@@ -113,29 +73,48 @@ def _largest(excess: Callable[[float], float]) -> float:
 # --- many federations -----------------------------------------------------------------------------
 
 
-def clopper_pearson(
-    hits: int,
-    members: int,
-    false_alarms: int,
-    outsiders: int,
-    delta: float = 0.0,
-    level: float = LEVEL,
-) -> float:
-    """Return the largest epsilon that decisions of independent federations refute, one decision a
-    federation: ``hits`` of those with the canary, ``false_alarms`` of those without.
+@dataclass(frozen=True)
+class Decisions:
+    """Decisions of independent federations whether they have the canary, one a federation."""
 
-    An (epsilon, delta)-DP mechanism has TPR <= e^epsilon FPR + delta and TNR <= e^epsilon FNR +
-    delta (Kairouz, Oh and Viswanath 2015); TPR and FPR have one-sided bounds at ``level`` / 2
-    (Clopper and Pearson 1934; Nasr et al. 2021).
+    hits: int
+    """of the ``members``, those with the canary"""
+    members: int
+    false_alarms: int
+    """of the ``outsiders``, those without it"""
+    outsiders: int
+
+    def rates(self, level: float) -> tuple[float, float]:
+        """Return a lower bound on TPR and an upper bound on FPR, each at ``level`` / 2 (Clopper and
+        Pearson 1934).
+        """
+        tpr = 0.0
+        if self.hits:
+            tpr = float(beta.ppf(level / 2, self.hits, self.members - self.hits + 1))
+        fpr = 1.0
+        correct = self.outsiders - self.false_alarms
+        if correct:
+            fpr = float(beta.ppf(1 - level / 2, self.false_alarms + 1, correct))
+        return tpr, fpr
+
+
+def clopper_pearson(decisions: Decisions, delta: float = 0.0, level: float = LEVEL) -> float:
+    """Return the largest epsilon of an (epsilon, delta)-DP mechanism that the decisions refute.
+
+    It has TPR <= e^epsilon FPR + delta and TNR <= e^epsilon FNR + delta (Kairouz, Oh and Viswanath
+    2015; Nasr et al. 2021).
     """
-    tpr = 0.0
-    if hits:
-        tpr = float(beta.ppf(level / 2, hits, members - hits + 1))
-    fpr = 1.0
-    if false_alarms < outsiders:
-        fpr = float(beta.ppf(1 - level / 2, false_alarms + 1, outsiders - false_alarms))
+    tpr, fpr = decisions.rates(level)
     ratios = (tpr - delta) / fpr, (1 - fpr - delta) / (1 - tpr)
     return max(0.0, *(math.log(max(ratio, 1.0)) for ratio in ratios))
+
+
+def gaussian_dp(decisions: Decisions, level: float = LEVEL) -> float:
+    """Return the largest mu of a mu-GDP mechanism that the decisions refute: it has Phi^-1(TPR) <=
+    Phi^-1(FPR) + mu by definition (Dong, Roth and Su 2022). No bound on another mechanism.
+    """
+    tpr, fpr = decisions.rates(level)
+    return max(0.0, float(ndtri(tpr) - ndtri(fpr)))
 
 
 # --- what to guess --------------------------------------------------------------------------------

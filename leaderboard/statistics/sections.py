@@ -17,7 +17,9 @@ from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.integrity import RECORDED
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Utility
+from fedbench.leaderboard.statistics.audits import Calibrated
 from fedbench.leaderboard.statistics.intervals import Unit, bounded, smallest_shown
+from fedbench.leaderboard.statistics.privacy_claims import PrivacyAudit, privacy_audit
 from fedbench.leaderboard.statistics.rows import FREE_RIDER, PLACEBO, DefenseRow, groups_in
 from fedbench.leaderboard.statistics.scores import Population
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
@@ -141,12 +143,24 @@ class BoardSection:
 
     @property
     def shares_pool(self) -> bool:
-        """Whether the seeds share a pool of data, with memberships by coin, and are enough to judge
-        scores in one by those in the others.
-        """
+        """Whether the seeds share a pool of data, with memberships by coin."""
         federation = self.described.get("federation", {})
         by_coin = isinstance(federation, dict) and federation.get("test_by") == "coin"
-        return by_coin and "data_seed" in self.described and len(self.seeds) >= FEWEST_FEDERATIONS
+        return by_coin and "data_seed" in self.described
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether the federations of one pool are enough to judge scores in one by the others."""
+        return self.shares_pool and len(self.seeds) >= FEWEST_FEDERATIONS
+
+    @cached_property
+    def privacy_audits(self) -> Mapping[str, PrivacyAudit]:
+        """Row -> bound on its epsilon beside its claim; empty without enough federations."""
+        if not self.calibrates:
+            return {}
+        scores = self.comparison.calibrated.scores
+        assert isinstance(scores, Calibrated)
+        return {row.label: privacy_audit(scores, row) for row in self.rows}
 
     @property
     def left_out(self) -> list[str]:

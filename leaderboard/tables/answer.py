@@ -15,6 +15,7 @@ from fedbench.leaderboard.columns import BY_KEY, column_for, delta_for, with_uti
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.statistics.verdict import Difference
 from fedbench.leaderboard.tables.common import amount, joined, named, sentence
+from fedbench.leaderboard.tables.differential_privacy import refutations
 
 WITHIN = 0.01
 """test accuracy below the undefended federation's: "one point"; of another utility its share"""
@@ -135,11 +136,12 @@ _LEADS: Mapping[Outcome, str] = {
 
 
 def sentences(section: BoardSection) -> tuple[Text, ...]:
-    """Say the strongest defense within one point of the undefended accuracy, the leak of the
-    undefended federation, the differences that can be seen, and the attacks that no rank counts.
+    """Say the refuted rows, the strongest defense within one point of the undefended accuracy, the
+    leak of the undefended federation, the differences that can be seen, and the attacks that no
+    rank counts.
     """
     best = answer(section)
-    texts: list[Text] = []
+    texts = refutations(section)
     if best.defense is None:
         texts.append(Words(_WITHOUT[best.outcome]))
     else:

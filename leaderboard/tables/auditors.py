@@ -7,15 +7,14 @@ from typing import Literal
 
 import numpy as np
 
-from fedbench.core.contract.board import Block, Content, Value, value
+from fedbench.core.contract.board import Block, Content, Note, Value, Words, value
 from fedbench.core.metrics import t_interval
 from fedbench.leaderboard.statistics.audits import (
     Calibrated,
-    epsilon_bound,
     found_by,
 )
 from fedbench.leaderboard.statistics.rows import DefenseRow
-from fedbench.leaderboard.statistics.sections import BoardSection
+from fedbench.leaderboard.statistics.sections import FEWEST_FEDERATIONS, BoardSection
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
 from fedbench.leaderboard.tables.common import (
     NAMED,
@@ -39,17 +38,29 @@ _CAPTION = (
 
 def auditors_table(section: BoardSection) -> list[Block]:
     """Return worst cases of the attacks as they are and calibrated, with both ranks; nothing where
-    seeds do not share a pool.
+    seeds do not share a pool, and a note where they are too few.
     """
     if not section.shares_pool:
         return []
+    if not section.calibrates:
+        return [Note(Words(f"Calibrated attacks: {too_few(section)}."))]
     general, strongest = section.comparison, section.comparison.calibrated
-    columns = [NAMED, *_columns(general, strongest)]
+    columns = [NAMED, *_columns(section, general, strongest)]
     caption = sentence(_CAPTION, str(len(section.seeds)))
     return [row_table("Calibrated attacks", caption, section.rows, columns)]
 
 
-def _columns(general: LeakStatistics, strongest: LeakStatistics) -> list[Declared]:
+def too_few(section: BoardSection) -> str:
+    """Say how many federations of one pool there are, and how many are needed."""
+    needed = f"{FEWEST_FEDERATIONS} federations of one pool are needed"
+    if not section.shares_pool:
+        return f"n/a: {needed} (data_seed, test_by: coin), the seeds of this setting are not"
+    return f"n/a: {needed}, there are {len(section.seeds)}"
+
+
+def _columns(
+    section: BoardSection, general: LeakStatistics, strongest: LeakStatistics
+) -> list[Declared]:
     assert isinstance(strongest.scores, Calibrated)
     found = partial(_found, general, strongest.scores)
     return [
@@ -62,7 +73,8 @@ def _columns(general: LeakStatistics, strongest: LeakStatistics) -> list[Declare
         (numbers("TF01 calibrated", digits=2, unit="%"), partial(_tf01, strongest)),
         (numbers("found", digits=1, unit="%"), partial(found, "all")),
         (numbers("found, a tenth", digits=1, unit="%"), partial(found, "tenth")),
-        (words("\u03b5 at least"), partial(_epsilon, strongest.scores)),
+        (words("\u03b5 at least"), partial(_epsilon, section)),
+        (words("\u03b5 claimed"), partial(_claimed, section)),
     ]
 
 
@@ -108,8 +120,17 @@ def _found(
     return Value(mean=100 * share)
 
 
-def _epsilon(scores: Calibrated, row: DefenseRow) -> Content:
-    bound = epsilon_bound(scores, row.label)
+def _epsilon(section: BoardSection, row: DefenseRow) -> Content:
+    bound = section.privacy_audits[row.label].bound
     if bound is None:
         return None
     return sentence(f"{bound.epsilon:.2f} of {bound.limit:.2f} ({{}})", bound.attack)
+
+
+def _claimed(section: BoardSection, row: DefenseRow) -> Content:
+    """Return the claim that the bound is compared with; empty without one."""
+    audit = section.privacy_audits[row.label]
+    if audit.claimed is None:
+        return ""
+    mark = " **refuted**" if audit.refuted else ""
+    return sentence(f"{audit.claimed:.4g} at \u03b4 = {audit.delta:g}{mark}")

@@ -109,8 +109,9 @@ def _declared(section: BoardSection, trust: Trust) -> dict[str, Declared]:
         words("tied with"),
         lambda row: named(pairwise.tied(row.label), MOST_TIED),
     )
-    if any(map(claimed, section.rows)):
-        columns["claims"] = words("claims"), claimed
+    claims = partial(claimed, section)
+    if any(map(claims, section.rows)):
+        columns["claims"] = words("claims"), claims
     if trust:
         columns["trust"] = words("trust"), trust
     return columns
