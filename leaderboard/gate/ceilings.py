@@ -4,6 +4,7 @@ its interval.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import amount, numbers, table_of, words
 
 EPSILON = "epsilon_lower"
+RECORDED = "recorded"
+"""source of a federation that was trained elsewhere: that training is what is judged"""
 BY_NAME = {column.ceiling: column for column in COLUMNS if column.ceiling}
 NAMES = (*BY_NAME, EPSILON)
 _COLUMNS = (
@@ -133,9 +136,12 @@ def _number(
     if interval is None:
         return "", None, "the records do not give this number (docs/method.md)"
     text = amount(interval, column.heading)
-    if not interval.between:
+    if interval.between:
+        return text, interval.high * column.scale, ""
+    if section.described.get("source") != RECORDED or math.isnan(interval.high):
         return text, None, "no interval with one seed"
-    return text, interval.high * column.scale, ""
+    text = f"{text}, at most {interval.high * column.scale:.{column.digits}f}"
+    return text, interval.high * column.scale, "of this one training, over candidates"
 
 
 def _epsilon(section: BoardSection, row: DefenseRow) -> tuple[str, float | None, str]:
