@@ -105,7 +105,7 @@ def audit_blocks(source: Source, n_records: int = 0) -> list[Block]:
 def _subject(section: BoardSection) -> DefenseRow | None:
     """Return the undefended row or, where there is none, the first one but floors, with scores."""
     rows = [section.base, *(row for row in section.rows if not row.floor)]
-    return next((r for r in rows if r and section.summaries[r.label].largest), None)
+    return next((r for r in rows if r and section.highest(r.label, "auc")), None)
 
 
 def _leak(section: BoardSection) -> float:
@@ -127,13 +127,14 @@ def _verdict(section: BoardSection) -> Iterator[Text]:
     if not row.undefended:
         who = sentence("with the defense {}", row.label)
     if worst is None:
-        assert summary.largest is not None
-        attack, auc = summary.largest
-        entry = row.entries[attack].interval("auc", "ofl")
-        auc = amount(_known(entry), _WORST) if entry else f"{auc:.3f}"
+        highest = section.highest(row.label, "auc")
+        assert highest is not None
+        attack, auc = highest
         text = f"**No leak was shown** {{}}: of {len(section.attacks)} attacks none is above "
-        text += f"guessing at 95 %, all together; the largest AUC is {auc} ({{}})."
+        text += "guessing at 95 %, all together; the highest AUC that the intervals allow is that "
+        text += f"of {{}}, {amount(_known(auc), _WORST)}, where guessing has 0.5."
         yield sentence(text, who, attack)
+        yield _covered(section, auc)
         return
     shown = "**is leaked**" if worst.low > 0.5 else "**is not shown to be leaked**"
     text = f"Membership in the audited training data {shown} {{}}: by {{}}, an adversary that {{}} "
@@ -145,9 +146,13 @@ def _verdict(section: BoardSection) -> Iterator[Text]:
     best = answer(section)
     if best.defense is not None:
         yield strongest(best, best.defense)
-    covers = "trainings and candidates" if worst.between else "candidates of one training alone"
-    n = f"{len(section.seeds)} trainings, {len(section.units)} times a client or group was audited"
-    yield Words(f"Intervals are 95 % and cover {covers} ({n}).")
+    yield _covered(section, worst)
+
+
+def _covered(section: BoardSection, interval: Interval) -> Text:
+    covers = "trainings and candidates" if interval.between else "candidates of one training alone"
+    n = f"trainings: {len(section.seeds)}; audits of a client or group: {len(section.units)}"
+    return Words(f"Intervals are 95 % and cover {covers} ({n}).")
 
 
 def _tf01_words(tf01: Interval) -> str:
@@ -237,7 +242,7 @@ def _leakage(section: BoardSection, trust: Trust) -> Table:
     columns: list[Declared] = [NAMED]
     for key in _NUMBERS:
         column = column_for(key, section.utility)
-        if any(column.number(section.summaries[row.label]) for row in rows):
+        if any(_number(section, column, row) for row in rows):
             columns.append((column.heading, partial(_number, section, column)))
     ranking = ranking_table(section, trust)
     columns += _columns(ranking, _FROM_RANKING, section)
@@ -248,15 +253,20 @@ def _leakage(section: BoardSection, trust: Trust) -> Table:
         text = "free-rider (members that upload nothing) and placebo are controls, not defenses."
         notes.insert(0, Words(text))
     caption = sentence(": {}", section.where)
+    if not section.comparison.worst_cases.eligible:
+        text = "No attack beats chance, so each row has the one with the highest upper end."
+        notes.insert(0, Words(text))
     return row_table("Leakage", caption, rows, columns, footnotes=tuple(notes))
 
 
 def _number(section: BoardSection, column: RankingColumn, row: DefenseRow) -> Content:
     summary = section.summaries[row.label]
     interval = column.number(summary)
+    attack = column.attack(summary)
+    if interval is None and column.key == "worst":
+        attack, interval = section.highest(row.label, "auc") or ("", None)
     if interval is None:
         return None
-    attack = column.attack(summary)
     suffix: Text = sentence(" {}", attack) if attack else ()
     return Value(
         mean=interval.mean,

@@ -64,7 +64,8 @@ def test_a_single_training_is_said_to_be_one(finished, tmp_path, without_browser
     results = shutil.copytree(finished, tmp_path / "r")
     assert call("leaderboard", results, "--report", "audit")[0] == 0
     page = page_of(results)
-    assert ("candidates of one training alone" in page) == ("is leaked" in page)
+    assert "<strong>No leak was shown</strong> without a defense: of 2 attacks none" in page
+    assert "cover candidates of one training alone (trainings: 1" in page
     assert "trainings (seeds): 0" in page
 
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from fedbench.core import UserError
 from fedbench.core.contract.board import Table, Words
@@ -23,6 +24,8 @@ RECORDED = "recorded"
 """source of a federation that was trained elsewhere: that training is what is judged"""
 BY_NAME = {column.ceiling: column for column in COLUMNS if column.ceiling}
 NAMES = (*BY_NAME, EPSILON)
+_LEAKS: Mapping[str, Literal["auc", "tf01"]] = {"worst": "auc", "mean": "auc", "tf01": "tf01"}
+"""columns that have no number where no attack beats chance"""
 _COLUMNS = (
     *map(words, ("verdict", "setting", "coalition", "view", "defense", "number")),
     *map(numbers, ("most", "measured")),
@@ -133,11 +136,17 @@ def _number(
 ) -> tuple[str, float | None, str]:
     """Return (number as printed, upper end, reason)."""
     interval = column.number(section.summaries[row.label])
+    reason = ""
+    if interval is None and column.key in _LEAKS and not section.comparison.worst_cases.eligible:
+        highest = section.highest(row.label, _LEAKS[column.key])
+        if highest is not None:
+            attack, interval = highest
+            reason = f"no attack beats chance; the highest of all is {attack}"
     if interval is None:
         return "", None, "the records do not give this number (docs/method.md)"
     text = amount(interval, column.heading)
     if interval.between:
-        return text, interval.high * column.scale, ""
+        return text, interval.high * column.scale, reason
     if section.described.get("source") != RECORDED or math.isnan(interval.high):
         return text, None, "no interval with one seed"
     text = f"{text}, at most {interval.high * column.scale:.{column.digits}f}"
