@@ -28,7 +28,7 @@ from fedbench.core.metrics.intervals import exact_interval
 from fedbench.core.population.audit import Target
 from fedbench.leaderboard.columns import BY_KEY, RankingColumn, column_for
 from fedbench.leaderboard.document import Source, board_id, provisional_mark
-from fedbench.leaderboard.statistics.rows import DefenseRow, adversary_of
+from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow, adversary_of
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.answer import answer, caveats, strongest
 from fedbench.leaderboard.tables.auditors import auditors_table
@@ -332,17 +332,11 @@ def _privacy(section: BoardSection) -> list[Block]:
 # -- records ---------------------------------------------------------------------------------------
 
 
-def _exposed(section: BoardSection, n_records: int) -> Table:
-    """Return the members whose scores are above most outside non-members of their client, under
-    the attack of the row's worst case.
+def _counts(entry: AttackEntry, sign: int) -> dict[tuple[int, int], list[int]]:
+    """Return (target, sample) of each member -> outside non-members below it, all of them, and
+    trainings.
     """
-    row = _subject(section)
-    assert row is not None
-    worst = section.comparison.worst_cases.of(row.label).worst
-    attack = worst.attack if worst else next(iter(row.entries))
-    sign = worst.sign if worst else 1
     below: dict[tuple[int, int], list[int]] = {}
-    entry = row.entries[attack]
     for seed, targets in entry.targets.items():
         loaded = entry.ok(seed)
         for target, c in (loaded.candidates_of(targets) if loaded else {}).items():
@@ -353,7 +347,19 @@ def _exposed(section: BoardSection, n_records: int) -> Table:
             for sample, count in zip(c.ids[members], counts, strict=True):
                 total = below.setdefault((target, int(sample)), [0, 0, 0])
                 total[:] = total[0] + int(count), total[1] + len(outside), total[2] + 1
-    judged = {place: total for place, total in below.items() if total[1]}
+    return {place: total for place, total in below.items() if total[1]}
+
+
+def _exposed(section: BoardSection, n_records: int) -> Table:
+    """Return the members with scores above most outside non-members of their client, under
+    the attack of the row's worst case.
+    """
+    row = _subject(section)
+    assert row is not None
+    worst = section.comparison.worst_cases.of(row.label).worst
+    attack = worst.attack if worst else next(iter(row.entries))
+    sign = worst.sign if worst else 1
+    judged = _counts(row.entries[attack], sign)
     ends = {place: exact_interval(hits, n) for place, (hits, n, _) in judged.items()}
     order = sorted(judged, key=lambda place: (-ends[place][0], place))
     groups = [group.name for group in section.groups]
@@ -382,6 +388,9 @@ def _limits(section: BoardSection) -> Iterator[Text]:
     row = _subject(section)
     assert row is not None
     worst = section.summaries[row.label].worst
+    highest = section.highest(row.label, "auc")
+    if worst is None and highest is not None:
+        yield Words(f"An AUC up to {highest[1].high:.3f} is not excluded.")
     if worst is not None:
         distance = worst.low - 0.5
         text = f"The lower end of the interval, {worst.low:.3f}, is {abs(distance):.3f} "
