@@ -176,24 +176,13 @@ def write_report(
     Raises:
         UserError: for a parameter that it does not take.
     """
-    from pydantic import ValidationError
-
     from fedbench.core.contract.components import Summary
 
     limits = None
     if report.distribution != DISTRIBUTION:
         limits = long_plugin_limits()
     with at_work(str(report), limits):
-        cls = report.load()
-        try:
-            component = cls(**(params or {}))
-        except ValidationError as error:
-            mistake = error.errors(include_url=False)[0]
-            name = ".".join(map(str, mistake["loc"]))
-            names = ", ".join(cls.Params.model_fields) or "none"
-            raise UserError(
-                f"--set {name}: {mistake['msg']}; the parameters of {report} are {names}"
-            ) from None
+        component = _made(report, params or {})
         path = component.write(folder, plots)
         if not isinstance(path, Path):
             raise TypeError(
@@ -203,3 +192,19 @@ def write_report(
         if len(summary.headings) not in (0, len(summary.rows)):
             raise ValueError("its summary has another number of headings than of rows")
     return str(path), asdict(summary)
+
+
+def _made(report: RegisteredComponent, params: Mapping[str, str]) -> Any:
+    """Return the report with its parameters. Raises ``UserError`` for one that it does not take."""
+    from pydantic import ValidationError
+
+    cls = report.load()
+    try:
+        return cls(**params)
+    except ValidationError as error:
+        mistake = error.errors(include_url=False)[0]
+        name = ".".join(map(str, mistake["loc"]))
+        names = ", ".join(cls.Params.model_fields) or "none"
+        raise UserError(
+            f"--set {name}: {mistake['msg']}; the parameters of {report} are {names}"
+        ) from None
