@@ -19,3 +19,8 @@ def fedbench_reports() -> Iterator[Component]:
         "fedbench.leaderboard.board:FullBoard",
         "every table and figure as Markdown",
     )
+    yield Component(
+        "audit",
+        "fedbench.leaderboard.audit_page:AuditPage",
+        "two pages for readers who were not there, as HTML and PDF",
+    )

@@ -9,6 +9,7 @@ from boards import Folder
 
 from fedbench.core.api import load
 from fedbench.core.store.results import write_marker
+from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.gate.ceilings import NAMES, ceilings_of
 
 LEAKS = {"none": 1.0, "mixup": 0.6, "hamp": 0.1}
@@ -55,6 +56,15 @@ def test_what_has_no_upper_end_is_not_known_and_says_why(tmp_path, results):
     hamp, mixup = ceilings_of(failed.root, {"worst_auc": 1})
     assert {hamp.verdict, mixup.verdict} == {"not known"}
     assert "no number counts loss-series" in mixup.reason
+
+
+def test_without_a_leak_the_highest_attack_is_held_against_the_ceiling(tmp_path):
+    root = Folder(tmp_path / "r", {"none": 0.0, "mixup": 0.0}).fill(seeds=range(4)).root
+    (ceiling,) = ceilings_of(root, {"worst_auc": 0.7})
+    assert (ceiling.verdict, "no attack beats chance" in ceiling.reason) == ("below", True)
+    (section,) = source_of(root).sections
+    ends = [section.comparison.leaks.of("mixup", attack).auc.high for attack in section.attacks]
+    assert ceiling.high == max(ends) > 0.5
 
 
 def test_without_a_defense_the_undefended_row_is_judged(tmp_path):

@@ -28,7 +28,7 @@ FULL = "full"
         "fedbench leaderboard results/partial_defense",
         "fedbench leaderboard results/partial_defense --no-plots",
         "fedbench leaderboard results/partial_defense --full     every table and figure",
-        "fedbench leaderboard results/partial_defense --report board --report html",
+        "fedbench leaderboard results/partial_defense --report audit --set records=5     two pages",
         "fedbench leaderboard results/one results/two --html site     pages: open site/index.html",
     )
 )
@@ -43,6 +43,14 @@ FULL = "full"
     default=(DEFAULT,),
     show_default=True,
     help="What to make of the records: a report of an installed package. May be given several "
+    "times.",
+)
+@click.option(
+    "--set",
+    "values",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter of the reports (`fedbench list reports --params`). May be given several "
     "times.",
 )
 @click.option(
@@ -69,6 +77,7 @@ FULL = "full"
 def command(
     results: tuple[Path, ...],
     reports: tuple[str, ...],
+    values: tuple[str, ...],
     full: bool,
     site: Path | None,
     plots: bool,
@@ -88,7 +97,8 @@ def command(
             "one of several folders and bundles"
         )
     else:
-        write_reports(opened(results[0]).root, reports_named(reports), plots)
+        folder = opened(results[0]).root
+        write_reports(folder, reports_named(reports), plots, params=_params(values))
 
 
 def _write_site(results: tuple[Path, ...], folder: Path) -> None:
@@ -96,6 +106,16 @@ def _write_site(results: tuple[Path, ...], folder: Path) -> None:
     (make_site,) = distribution(DISTRIBUTION).entry_points.select(group="fedbench.site")
     files = make_site.load()(results, folder)
     say(f"site: {folder / 'index.html'} ({sum(files.values()) / 1e6:.1f} MB)")
+
+
+def _params(values: Sequence[str]) -> dict[str, str]:
+    params = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--set {text}: expected NAME=VALUE, like records=5")
+        params[name] = value
+    return params
 
 
 # -- reports ---------------------------------------------------------------------------------------
@@ -118,6 +138,7 @@ def write_reports(
     reports: Mapping[str, RegisteredComponent],
     plots: bool,
     written: Callable[[str, dict[str, Any]], None] = lambda path, summary: None,
+    params: Mapping[str, str] | None = None,
 ) -> None:
     """Write every report of a results folder, and print its summary and its path; ``written`` is
     called with both.
@@ -126,7 +147,9 @@ def write_reports(
         UserError: for those that fail, after the others are written.
     """
     problems: list[str] = []
-    answers = ask_each(list(reports.values()), lambda report: write_report(report, folder, plots))
+    answers = ask_each(
+        list(reports.values()), lambda report: write_report(report, folder, plots, params)
+    )
     for name, answer in zip(reports, answers, strict=True):
         if isinstance(answer.error, UserError):
             problems += answer.error.messages
@@ -143,16 +166,23 @@ def write_reports(
 
 
 def write_report(
-    report: RegisteredComponent, folder: Path, plots: bool
+    report: RegisteredComponent,
+    folder: Path,
+    plots: bool,
+    params: Mapping[str, str] | None = None,
 ) -> tuple[str, dict[str, Any]]:
-    """Write one report; return its path and the fields of its summary."""
+    """Write one report; return its path and the fields of its summary.
+
+    Raises:
+        UserError: for a parameter that it does not take.
+    """
     from fedbench.core.contract.components import Summary
 
     limits = None
     if report.distribution != DISTRIBUTION:
         limits = long_plugin_limits()
     with at_work(str(report), limits):
-        component = report.load()()
+        component = _made(report, params or {})
         path = component.write(folder, plots)
         if not isinstance(path, Path):
             raise TypeError(
@@ -162,3 +192,19 @@ def write_report(
         if len(summary.headings) not in (0, len(summary.rows)):
             raise ValueError("its summary has another number of headings than of rows")
     return str(path), asdict(summary)
+
+
+def _made(report: RegisteredComponent, params: Mapping[str, str]) -> Any:
+    """Return the report with its parameters. Raises ``UserError`` for one that it does not take."""
+    from pydantic import ValidationError
+
+    cls = report.load()
+    try:
+        return cls(**params)
+    except ValidationError as error:
+        mistake = error.errors(include_url=False)[0]
+        name = ".".join(map(str, mistake["loc"]))
+        names = ", ".join(cls.Params.model_fields) or "none"
+        raise UserError(
+            f"--set {name}: {mistake['msg']}; the parameters of {report} are {names}"
+        ) from None

@@ -4,9 +4,11 @@ its interval.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from fedbench.core import UserError
 from fedbench.core.contract.board import Table, Words
@@ -18,8 +20,12 @@ from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import amount, numbers, table_of, words
 
 EPSILON = "epsilon_lower"
+RECORDED = "recorded"
+"""source of a federation that was trained elsewhere: that training is what is judged"""
 BY_NAME = {column.ceiling: column for column in COLUMNS if column.ceiling}
 NAMES = (*BY_NAME, EPSILON)
+_LEAKS: Mapping[str, Literal["auc", "tf01"]] = {"worst": "auc", "mean": "auc", "tf01": "tf01"}
+"""columns that have no number where no attack beats chance"""
 _COLUMNS = (
     *map(words, ("verdict", "setting", "coalition", "view", "defense", "number")),
     *map(numbers, ("most", "measured")),
@@ -130,12 +136,21 @@ def _number(
 ) -> tuple[str, float | None, str]:
     """Return (number as printed, upper end, reason)."""
     interval = column.number(section.summaries[row.label])
+    reason = ""
+    if interval is None and column.key in _LEAKS and not section.comparison.worst_cases.eligible:
+        highest = section.highest(row.label, _LEAKS[column.key])
+        if highest is not None:
+            attack, interval = highest
+            reason = f"no attack beats chance; the highest of all is {attack}"
     if interval is None:
         return "", None, "the records do not give this number (docs/method.md)"
     text = amount(interval, column.heading)
-    if not interval.between:
+    if interval.between:
+        return text, interval.high * column.scale, reason
+    if section.described.get("source") != RECORDED or math.isnan(interval.high):
         return text, None, "no interval with one seed"
-    return text, interval.high * column.scale, ""
+    text = f"{text}, at most {interval.high * column.scale:.{column.digits}f}"
+    return text, interval.high * column.scale, "of this one training, over candidates"
 
 
 def _epsilon(section: BoardSection, row: DefenseRow) -> tuple[str, float | None, str]:

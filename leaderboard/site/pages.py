@@ -88,11 +88,12 @@ def pages(boards: Sequence[Board]) -> dict[str, bytes]:
 
 
 @cache
-def _environment() -> Environment:
+def environment(purpose: str = "--html") -> Environment:
+    """Return the templates. Raises ``UserError``, with what needs them, where jinja2 is missing."""
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ModuleNotFoundError as error:
-        raise UserError(f"--html needs jinja2, which is not installed: {INSTALL}") from error
+        raise UserError(f"{purpose} needs jinja2, which is not installed: {INSTALL}") from error
     return Environment(
         loader=PackageLoader("fedbench.leaderboard.site", "templates"),
         autoescape=True,
@@ -157,7 +158,7 @@ def _page(kind: str, secret: str = "", **content: Any) -> bytes:
     digest = hashlib.sha256(repr((kind, sorted(content.items()), secret)).encode()).digest()
     nonce = base64.urlsafe_b64encode(digest[:18]).decode()
     page = (
-        _environment()
+        environment()
         .get_template(f"{kind}.html")
         .render(
             documents=_documents(),

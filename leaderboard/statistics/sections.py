@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -240,6 +240,17 @@ class BoardSection:
         if self.utility is None or self.utility.name == "accuracy":
             return 1 - utility
         return utility if self.utility.direction == "lower" else -utility
+
+    def highest(self, label: str, metric: Literal["auc", "tf01"]) -> tuple[str, Interval] | None:
+        """Return the attack with the largest upper end on a row, of all attacks, and its interval:
+        a bound where none beats chance, so that there is no worst case.
+        """
+        intervals: dict[str, Interval] = {}
+        for attack in self.attacks:
+            interval = getattr(self.comparison.leaks.of(label, attack), metric)
+            if interval is not None:
+                intervals[attack] = bounded(interval) if metric == "auc" else interval
+        return max(intervals.items(), key=lambda item: item[1].high, default=None)
 
     def summary(self, label: str) -> RowSummary | None:
         """Return the summary of the row of that label; None where there is no such row."""

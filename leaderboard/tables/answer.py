@@ -145,7 +145,7 @@ def sentences(section: BoardSection) -> tuple[Text, ...]:
     if best.defense is None:
         texts.append(Words(_WITHOUT[best.outcome]))
     else:
-        texts.append(_strongest(best, best.defense))
+        texts.append(strongest(best, best.defense))
     if best.undefended is not None:
         texts.append(_leak(best.undefended))
     texts += _power(section)
@@ -156,7 +156,8 @@ def sentences(section: BoardSection) -> tuple[Text, ...]:
     return tuple(texts)
 
 
-def _strongest(best: Answer, defense: RowSummary) -> Text:
+def strongest(best: Answer, defense: RowSummary) -> Text:
+    """Say the leak and the cost of the answer's defense."""
     cost = defense.delta_accuracy
     assert cost is not None
     delta = delta_for(best.utility)

@@ -1,0 +1,421 @@
+"""What an auditor's page says, as blocks: verdict, scope, threat models, numbers, what would change
+them, and where they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+
+from fedbench.core import MEMBER, OFL, UserError
+from fedbench.core.contract.board import (
+    Block,
+    Bullets,
+    Content,
+    Heading,
+    Interval,
+    Note,
+    Table,
+    Text,
+    Value,
+    Words,
+)
+from fedbench.core.metrics.intervals import exact_interval
+from fedbench.core.population.audit import Target
+from fedbench.leaderboard.columns import BY_KEY, RankingColumn, column_for
+from fedbench.leaderboard.document import Source, board_id, provisional_mark
+from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow, adversary_of
+from fedbench.leaderboard.statistics.sections import BoardSection
+from fedbench.leaderboard.tables.answer import answer, caveats, strongest
+from fedbench.leaderboard.tables.auditors import auditors_table
+from fedbench.leaderboard.tables.common import (
+    NAMED,
+    Declared,
+    amount,
+    counts_note,
+    joined,
+    name_of,
+    named,
+    numbers,
+    plain_text,
+    row_table,
+    sentence,
+    table_of,
+    tf01_notes,
+    words,
+)
+from fedbench.leaderboard.tables.provenance import VIEWS, packages, provenance_lines
+from fedbench.leaderboard.tables.ranking import Trust, first_rows, ranking_table
+
+MOST_ROWS, MOST_SECTIONS, MOST_ATTACKS = 8, 6, 8
+_NUMBERS = ("worst", "tf01", "accuracy")
+_FROM_RANKING = ("trust",)
+_FROM_AUDITORS = ("\u03b5 at least", "\u03b5 claimed")
+_WORST, _TF01 = BY_KEY["worst"].heading, BY_KEY["tf01"].heading
+_FACTS: Mapping[str, Sequence[str]] = {
+    "federation": (
+        "clients",
+        "rounds",
+        "local_epochs",
+        "batch_size",
+        "participation",
+        "test_by",
+        "optimizer",
+    ),
+    "partition": ("name", "beta", "bias"),
+    "audit": ("targets", "members_from"),
+}
+"""parts of a setting that a reader needs, and their fields"""
+
+
+def audit_blocks(source: Source, n_records: int = 0) -> list[Block]:
+    """Return the page of a results folder, with its ``n_records`` most exposed records.
+
+    Raises:
+        UserError: where no row has scores.
+    """
+    sections = [section for section in source.sections if _subject(section) is not None]
+    if not sections:
+        raise UserError(
+            "no row has scores, so there is nothing to say; `fedbench leaderboard RESULTS` says "
+            "what is missing"
+        )
+    main = max(sections, key=_leak)
+    blocks: list[Block] = [Heading(1, source.title), *provisional_mark(source)]
+    verdict, *beside = _verdict(main)
+    blocks += [Heading(2, Words("Result")), Note(verdict), Note(joined(beside, " "))]
+    blocks += [Heading(2, Words("What was audited")), Bullets(tuple(_scope(main, len(sections))))]
+    blocks += [Heading(2, Words("Adversaries")), _adversaries(sections)]
+    blocks += [Heading(2, Words("Measurements")), _leakage(main, source.trust)]
+    blocks += [*_elsewhere(sections, main), *caveats([main])]
+    blocks += [Heading(2, Words("Differential privacy")), *_privacy(main)]
+    if n_records:
+        blocks += [Heading(2, Words("Most exposed records")), _exposed(main, n_records)]
+    blocks += [Heading(2, Words("What would change the result")), Bullets(tuple(_limits(main)))]
+    blocks += [Heading(2, Words("Versions and digests")), Bullets(tuple(_origin(source)))]
+    for section in sections:
+        section.comparison.scores.forget()
+    return blocks
+
+
+def _subject(section: BoardSection) -> DefenseRow | None:
+    """Return the undefended row or, where there is none, the first one but floors, with scores."""
+    rows = [section.base, *(row for row in section.rows if not row.floor)]
+    return next((r for r in rows if r and section.highest(r.label, "auc")), None)
+
+
+def _leak(section: BoardSection) -> float:
+    row = _subject(section)
+    worst = row and section.summaries[row.label].worst
+    return worst.mean if worst else 0.0
+
+
+# -- result ----------------------------------------------------------------------------------------
+
+
+def _verdict(section: BoardSection) -> Iterator[Text]:
+    """Yield a sentence with the leak, one on the lowest row, and what intervals cover."""
+    row = _subject(section)
+    assert row is not None
+    summary = section.summaries[row.label]
+    worst = summary.worst
+    who: Text = Words("without a defense")
+    if not row.undefended:
+        who = sentence("with the defense {}", row.label)
+    if worst is None:
+        highest = section.highest(row.label, "auc")
+        assert highest is not None
+        attack, auc = highest
+        text = f"**No leak was shown** {{}}: of {len(section.attacks)} attacks none is above "
+        text += "guessing at 95 %, all together; the highest AUC that the intervals allow is that "
+        text += f"of {{}}, {amount(_known(auc), _WORST)}, where guessing has 0.5."
+        yield sentence(text, who, attack)
+        yield _covered(section, auc)
+        return
+    shown = "**is leaked**" if worst.low > 0.5 else "**is not shown to be leaked**"
+    text = f"Membership in the audited training data {shown} {{}}: by {{}}, an adversary that {{}} "
+    text += "ranks a member above a non-member with a probability (AUC) of "
+    text += f"{amount(_known(worst), _WORST)}, where guessing has 0.5"
+    tf01 = "" if summary.tf01 is None else _tf01_words(summary.tf01)
+    sees = Words(VIEWS.get(section.view, f"has the view {section.view}"))
+    yield sentence(f"{text}{tf01}.", who, summary.attack, sees)
+    best = answer(section)
+    if best.defense is not None:
+        yield strongest(best, best.defense)
+    yield _covered(section, worst)
+
+
+def _covered(section: BoardSection, interval: Interval) -> Text:
+    covers = "trainings and candidates" if interval.between else "candidates of one training alone"
+    n = f"trainings: {len(section.seeds)}; audits of a client or group: {len(section.units)}"
+    return Words(f"Intervals are 95 % and cover {covers} ({n}).")
+
+
+def _tf01_words(tf01: Interval) -> str:
+    return f"; at one false alarm in a thousand it finds {amount(_known(tf01), _TF01)} % of members"
+
+
+def _known(interval: Interval) -> Value:
+    """Return a number with its interval, also that of candidates alone."""
+    return Value(mean=interval.mean, half_width=interval.half_width, ends=interval.ends)
+
+
+# -- scope -----------------------------------------------------------------------------------------
+
+
+def _scope(section: BoardSection, n_sections: int) -> Iterator[Text]:
+    described = section.described
+    yield sentence("Setting: {}; source: {}.", section.where, _source(section))
+    for part in ("dataset", "model"):
+        use = described.get(part, {})
+        yield sentence(f"{part.capitalize()}: {{}}.", _facts(use, list(use)))
+    for part, names in _FACTS.items():
+        value = described.get(part)
+        title = {"partition": "Division among clients"}.get(part, part.capitalize())
+        text = _facts(value, names) if isinstance(value, dict) else str(value)
+        if text:
+            yield sentence(f"{title}: {{}}.", text)
+    if origin := described.get("nonmembers"):
+        yield sentence("Non-members are {}.", str(origin))
+    yield counts_note(section).text
+    rounds = {row.round for loaded in section.records for row in loaded.record.history}
+    seeds = ", ".join(map(str, section.seeds))
+    text = f"Audited rounds: {', '.join(map(str, sorted(rounds)))}; trainings (seeds): {seeds}"
+    more = f"; {n_sections - 1} more settings, coalitions or views below" if n_sections > 1 else ""
+    yield Words(f"{text}{more}.")
+
+
+def _source(section: BoardSection) -> str:
+    return str(section.described.get("source", f"simulated by fedbench, suite {section.suite}"))
+
+
+def _facts(values: Mapping[str, Any], names: Sequence[str]) -> str:
+    """Return ``clients 10, rounds 40``: fields that have a value, nested ones without names."""
+    texts = []
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, dict):
+            texts.append(_facts(value, list(islice(value, 4))))
+        elif name == "name":
+            texts.append(str(value))
+        elif value not in (None, False, [], ""):
+            texts.append(f"{name.replace('_', ' ')} {value}")
+    return ", ".join(filter(None, texts))
+
+
+# -- adversaries -----------------------------------------------------------------------------------
+
+
+def _adversaries(sections: Sequence[BoardSection]) -> Table:
+    """Return a line a threat model, with the attacks that were tried."""
+    lines: list[tuple[Content, ...]] = []
+    for view, sees in VIEWS.items():
+        attacks = dict.fromkeys(a for s in sections if s.view == view for a in s.attacks)
+        lines.append((sentence("{} view", view), Words(sees), *_tried(list(attacks))))
+    records = chain.from_iterable(section.records for section in sections)
+    inside = dict.fromkeys(filter(None, map(adversary_of, records)))
+    active = Words("controls clients and sends what it crafts")
+    lines.append((Words("active clients"), active, *_tried(list(inside))))
+    calibrated = ["each attack, calibrated"] * any(s.shares_pool for s in sections)
+    trains = Words("trains federations of the same recipe, with and without a record")
+    lines.append((Words("attackers who train"), trains, *_tried(calibrated)))
+    columns = map(words, ("adversary", "what it sees or does", "tried", "attacks"))
+    return table_of("", "", columns, lines)
+
+
+def _tried(attacks: Sequence[str]) -> tuple[Content, Content]:
+    if not attacks:
+        return Words("no", "strong"), ""
+    return Words("yes"), named(attacks, MOST_ATTACKS)
+
+
+# -- measurements ----------------------------------------------------------------------------------
+
+
+def _leakage(section: BoardSection, trust: Trust) -> Table:
+    """Return the rows by rank, each number with its interval."""
+    rows = first_rows(section, MOST_ROWS)
+    columns: list[Declared] = [NAMED]
+    for key in _NUMBERS:
+        column = column_for(key, section.utility)
+        if any(_number(section, column, row) for row in rows):
+            columns.append((column.heading, partial(_number, section, column)))
+    ranking = ranking_table(section, trust)
+    columns += _columns(ranking, _FROM_RANKING, section)
+    notes = [*tf01_notes(section)]
+    if more := len(section.rows) - len(rows):
+        notes.insert(0, Words(f"{more} more rows are on the full board."))
+    if any(row.floor for row in rows):
+        text = "free-rider (members that upload nothing) and placebo are controls, not defenses."
+        notes.insert(0, Words(text))
+    caption = sentence(": {}", section.where)
+    if not section.comparison.worst_cases.eligible:
+        text = "No attack beats chance, so each row has the one with the highest upper end."
+        notes.insert(0, Words(text))
+    return row_table("Leakage", caption, rows, columns, footnotes=tuple(notes))
+
+
+def _number(section: BoardSection, column: RankingColumn, row: DefenseRow) -> Content:
+    summary = section.summaries[row.label]
+    interval = column.number(summary)
+    attack = column.attack(summary)
+    if interval is None and column.key == "worst":
+        attack, interval = section.highest(row.label, "auc") or ("", None)
+    if interval is None:
+        return None
+    suffix: Text = sentence(" {}", attack) if attack else ()
+    return Value(
+        mean=interval.mean,
+        half_width=interval.half_width,
+        ends=interval.ends,
+        suffix=suffix,
+    )
+
+
+def _columns(table: Table, names: Sequence[str], section: BoardSection) -> list[Declared]:
+    """Return those columns of a table that has the section's rows in their order."""
+    columns: list[Declared] = []
+    for i, column in enumerate(table.columns):
+        if plain_text(column.name) in names:
+            cells = {row.label: line[i] for row, line in zip(section.rows, table.rows, strict=True)}
+            columns.append((column, _cell(cells)))
+    return columns
+
+
+def _cell(cells: Mapping[str, Content]) -> Callable[[DefenseRow], Content]:
+    return lambda row: cells[row.label]
+
+
+def _elsewhere(sections: Sequence[BoardSection], main: BoardSection) -> list[Block]:
+    """Return the leak in the other settings, coalitions and views; nothing of one section."""
+    lines: list[tuple[Content, ...]] = []
+    beside = sorted((s for s in sections if s is not main), key=_leak, reverse=True)
+    for section in beside[:MOST_SECTIONS]:
+        row = _subject(section)
+        assert row is not None
+        cells = [_number(section, BY_KEY[key], row) for key in ("worst", "tf01")]
+        lines.append((section.where, name_of(row), *cells))
+    if not lines:
+        return []
+    columns = [words("setting, coalition, view"), words("row"), _WORST, _TF01]
+    notes: tuple[Text, ...] = ()
+    if more := len(beside) - MOST_SECTIONS:
+        notes = (Words(f"{more} more are on the full board."),) if more > 0 else ()
+    return [table_of("Elsewhere", ": the undefended row", columns, lines, footnotes=notes)]
+
+
+# -- differential privacy --------------------------------------------------------------------------
+
+
+def _privacy(section: BoardSection) -> list[Block]:
+    """Return bounds beside claims, or why there are none."""
+    columns = _columns(ranking_table(section), ("claims",), section)
+    rows = first_rows(section, MOST_ROWS)
+    if section.shares_pool:
+        (table,) = auditors_table(section)
+        assert isinstance(table, Table)
+        columns += _columns(table, _FROM_AUDITORS, section)
+        caption = ": one-sided 95 % bounds, of what right guesses alone could show, by their attack"
+        return [row_table("Claims and bounds", caption, rows, [NAMED, *columns])]
+    text = "No lower bound on epsilon was computed: it takes trainings on one pool of data, each "
+    text += "record a member by a fair coin (docs/auditing.md)."
+    if not columns:
+        return [Note(Words(f"No row claims differential privacy. {text}"))]
+    rows = [row for row in rows if columns[0][1](row)]
+    return [row_table("Claims", ", which nothing here tested", rows, [NAMED, *columns]), Note(text)]
+
+
+# -- records ---------------------------------------------------------------------------------------
+
+
+def _counts(entry: AttackEntry, sign: int) -> dict[tuple[int, int], list[int]]:
+    """Return (target, sample) of each member -> outside non-members below it, all of them, and
+    trainings.
+    """
+    below: dict[tuple[int, int], list[int]] = {}
+    for seed, targets in entry.targets.items():
+        loaded = entry.ok(seed)
+        for target, c in (loaded.candidates_of(targets) if loaded else {}).items():
+            scores = sign * c.scores
+            outside = np.sort(scores[c.kind == OFL])
+            members = c.kind == MEMBER
+            counts = np.searchsorted(outside, scores[members])
+            for sample, count in zip(c.ids[members], counts, strict=True):
+                total = below.setdefault((target, int(sample)), [0, 0, 0])
+                total[:] = total[0] + int(count), total[1] + len(outside), total[2] + 1
+    return {place: total for place, total in below.items() if total[1]}
+
+
+def _exposed(section: BoardSection, n_records: int) -> Table:
+    """Return the members with scores above most outside non-members of their client, under
+    the attack of the row's worst case.
+    """
+    row = _subject(section)
+    assert row is not None
+    worst = section.comparison.worst_cases.of(row.label).worst
+    attack = worst.attack if worst else next(iter(row.entries))
+    sign = worst.sign if worst else 1
+    judged = _counts(row.entries[attack], sign)
+    ends = {place: exact_interval(hits, n) for place, (hits, n, _) in judged.items()}
+    order = sorted(judged, key=lambda place: (-ends[place][0], place))
+    groups = [group.name for group in section.groups]
+    lines: list[tuple[Content, ...]] = []
+    for target, sample in order[:n_records]:
+        hits, n, trainings = judged[target, sample]
+        share = Value(mean=hits / n, ends=ends[target, sample])
+        place = (Target.of(target).words(groups), str(sample))
+        lines.append((*place, share, f"{n:,}", str(trainings)))
+    columns = [
+        *map(words, ("client or group", "record")),
+        numbers("above non-members", unit="%", digits=1, scale=100),
+        *map(numbers, ("non-members", "trainings")),
+    ]
+    text = ": {} of {} members, by {}; records by their positions in the data set. They are chosen "
+    text += "as the highest, so some would stand here without a leak, too"
+    counts = str(len(lines)), f"{len(judged):,}", attack
+    return table_of("Records", sentence(text, *counts), columns, lines)
+
+
+# -- limits and origin -----------------------------------------------------------------------------
+
+
+def _limits(section: BoardSection) -> Iterator[Text]:
+    """Yield what would make the result another one, with the sizes that it would take."""
+    row = _subject(section)
+    assert row is not None
+    worst = section.summaries[row.label].worst
+    highest = section.highest(row.label, "auc")
+    if worst is None and highest is not None:
+        yield Words(f"An AUC up to {highest[1].high:.3f} is not excluded.")
+    if worst is not None:
+        distance = worst.low - 0.5
+        text = f"The lower end of the interval, {worst.low:.3f}, is {abs(distance):.3f} "
+        end = "above guessing: with" if distance > 0 else "below what would show a leak: with"
+        n = len(section.seeds)
+        text += f"{end} {4 * n} trainings in place of {n} intervals would be about half as wide."
+        yield Words(text)
+    if power := section.comparison.pairwise.smallest_difference:
+        text = f"Differences between two rows below {power:.3f} of an AUC are missed with a chance "
+        yield Words(f"{text}of 20 % or more.")
+    yield Words(
+        "Attacks bound leakage from below: an adversary that was not tried, or a stronger attack, "
+        "can only raise it. Numbers hold for the data, clients and rounds above."
+    )
+    for attack in section.left_out:
+        yield sentence("{} counts nowhere, since a row lacks scores of it.", attack)
+    if outcomes := {k: n for r in section.rows for k, n in r.outcomes.items() if k != "ok"}:
+        counts = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
+        yield Words(f"Cells without scores: {counts}.")
+
+
+def _origin(source: Source) -> Iterator[Text]:
+    records = source.newest[0]
+    yield sentence(f"board `{board_id(records)}`, of {len(records)} records")
+    yield packages(records)
+    yield from provenance_lines(records)
+    if source.marks is not None:
+        yield from source.marks.lines(records)[:1]
