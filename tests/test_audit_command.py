@@ -263,7 +263,7 @@ YAML, JSON, UPLOAD = "federation.yaml", "rounds/002/round.json", "rounds/002/a.s
 NAN = torch.full((3,), float("nan"))
 REFUSALS = {
     "no description": (without(YAML), r"federation.yaml: missing"),
-    "unknown field": (text(YAML, "classes", "clases"), r"federation.yaml:\d+:1: clases: "),
+    "unknown field": (text(YAML, "classes", "colours"), r"federation.yaml:\d+:1: colours: "),
     "path as name": (text(YAML, '"a"', '"../../x"'), "name '../../x' cannot name a file"),
     "reserved name": (text(YAML, '"a"', '"Received"'), "none of received, final, base"),
     "names twice": (text(YAML, '"b"', '"A"'), "two clients are named 'a'"),
