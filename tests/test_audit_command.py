@@ -353,7 +353,7 @@ def test_a_federation_of_ones_own_is_judged_as_by_hand(tmp_path, sizes):
 
 @pytest.mark.slow
 def test_site_identity_counts_as_membership_unless_hold_outs_are_of_the_site(tmp_path):
-    """Sites with shifted inputs, whose models have never seen the members."""
+    """Sites with shifted inputs, and models that have never seen the members."""
     rng = np.random.default_rng(0)
 
     def samples(k, n=200):
