@@ -102,7 +102,7 @@ def write(
 
 
 def small(folder: Path, n: int = 3, **changes: Any) -> Path:
-    """Three sites of a dozen samples, whose clients move the model at random; milliseconds."""
+    """Three sites of a dozen samples; clients move the model at random, in milliseconds."""
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
 

@@ -263,7 +263,7 @@ YAML, JSON, UPLOAD = "federation.yaml", "rounds/002/round.json", "rounds/002/a.s
 NAN = torch.full((3,), float("nan"))
 REFUSALS = {
     "no description": (without(YAML), r"federation.yaml: missing"),
-    "unknown field": (text(YAML, "classes", "klasses"), r"federation.yaml:\d+:1: klasses: "),
+    "unknown field": (text(YAML, "classes", "colours"), r"federation.yaml:\d+:1: colours: "),
     "path as name": (text(YAML, '"a"', '"../../x"'), "name '../../x' cannot name a file"),
     "reserved name": (text(YAML, '"a"', '"Received"'), "none of received, final, base"),
     "names twice": (text(YAML, '"b"', '"A"'), "two clients are named 'a'"),
@@ -353,11 +353,13 @@ def test_a_federation_of_ones_own_is_judged_as_by_hand(tmp_path, sizes):
 
 @pytest.mark.slow
 def test_site_identity_counts_as_membership_unless_hold_outs_are_of_the_site(tmp_path):
-    """Sites with shifted inputs, whose models have never seen the members."""
+    """Sites with shifted inputs, and models that have never seen the members."""
     rng = np.random.default_rng(0)
 
     def samples(k, n=200):
-        return (rng.normal(size=(n, 4)) + 3 * k).astype(np.float32), rng.integers(0, 3, n)
+        x = rng.normal(size=(n, 4))
+        y = (np.digitize(x[:, 0], (-0.5, 0.5)) + k) % 3  # each site has a rule of its own
+        return (x + 2 * k).astype(np.float32), y
 
     members = {f"site-{k}": samples(k) for k in range(3)}
     of_sites = {f"site-{k}": samples(k) for k in range(3)}
@@ -372,8 +374,8 @@ def test_site_identity_counts_as_membership_unless_hold_outs_are_of_the_site(tmp
             for k in range(3):
                 x, y = map(torch.from_numpy, samples(k))  # of the site, and none of the members
                 model.load_state_dict(received)
-                optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-                for _ in range(30):
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                for _ in range(200):
                     optimizer.zero_grad()
                     torch.nn.functional.cross_entropy(model(x), y).backward()
                     optimizer.step()

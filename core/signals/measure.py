@@ -386,7 +386,7 @@ class Recorder:
             by_start.setdefault(row.start, []).append(position)
         for j, positions in by_start.items():
             flat.load(uploads.starts[j])
-            updates = torch.stack([models[position].update for position in positions])
+            updates = _stacked([models[position].update for position in positions], uploads)
             chunk = chunk_of(self.x, GRADIENT_BYTES)
             x, target = flat.rows(self.x, self.y, "audit")
             features = gradient_features(flat.module, x, target, updates, chunk, flat.task)
@@ -394,6 +394,16 @@ class Recorder:
             self._put("grad-dot", positions, -features.dot)
             self._put("update-sq", positions, features.update_sq[:, None])
             self._put("grad-sq", 0 if self.one_start else positions, features.sq)
+
+
+def _stacked(updates: Sequence[Tensor], uploads: Uploads) -> Tensor:
+    """Return updates as rows; those of all clients as they are, since a copy is as large as all
+    uploads.
+    """
+    rows = list(uploads.updates)
+    if len(rows) == len(updates) and all(map(torch.Tensor.is_set_to, updates, rows)):
+        return uploads.updates
+    return torch.stack(list(updates))
 
 
 def _no_room(shape: Sequence[int]) -> str:
