@@ -21,6 +21,7 @@ from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.statistics.grouping import build_sections
 from fedbench.leaderboard.statistics.scores import SectionScores
+from fedbench.leaderboard.tables.provenance import unscored_blocks
 from fedbench.leaderboard.tables.ranking import ranking_table
 from fedbench.plugins.attacks.adaptive import UnshiftedCosine, soft_label, without_suffix_shift
 
@@ -207,6 +208,7 @@ def test_a_board_counts_them_and_names_rows_without_one(records):
     assert all(row.complete for row in section.rows)
     assert section.row("both").adaptive == ("adaptive-targets",)
     assert section.row("grad-noise").adaptive == ()
+    assert unscored_blocks([section]) == []
     notes = [str(note) for note in ranking_table(section).footnotes]
     assert [note for note in notes if "No attack that knows" in note and "grad-noise" in note]
     against = {tuple(r.record.against) for r in records if r.record.attack.name == "loss-series"}

@@ -124,7 +124,7 @@ def unscored_blocks(sections: Sequence[BoardSection]) -> list[Block]:
 def _unscored(section: BoardSection, row: DefenseRow) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield (names, outcome and reason of a cell, its seed), of the cells of a row."""
     for attack, entry in row.entries.items():
-        for seed in section.seeds:
+        for seed in entry.targets:
             if entry.ok(seed) is None:
                 loaded = entry.records.get(seed)
                 records = [loaded] if loaded else row.records
