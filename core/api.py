@@ -49,6 +49,7 @@ def run(
     results: str | PathLike[str] | None = None,
     set: Texts = (),
     only: Texts = (),
+    seeds: int | None = None,
     workers: int | None = None,
     device: str = "auto",
     rerun: str = "missing",
@@ -59,9 +60,9 @@ def run(
 
     ``suite``: a file, or the name of a shipped suite; ``results``: the folder, by default
     ``results/SUITE``; ``set``: changes such as ``"seeds=[0]"``; ``only``: parts such as
-    ``"defense=none"``; ``workers``: runs side by side, by default the cores. A cell that fails
-    raises nothing: its ``outcome`` says so. Raises ``UserError`` for a mistake in the suite or an
-    argument.
+    ``"defense=none"``; ``seeds``: only the first so many; ``workers``: runs side by side, by
+    default the cores. A cell that fails raises nothing: its ``outcome`` says so. Raises
+    ``UserError`` for a mistake in the suite or an argument.
     """
     from fedbench.core.cli.run import run_suite
 
@@ -70,6 +71,7 @@ def run(
         _texts(set),
         _texts(only),
         Path(results) if results else None,
+        seeds=seeds,
         workers=workers,
         device=device,
         rerun=rerun,

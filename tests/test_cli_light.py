@@ -365,3 +365,16 @@ def test_a_tab_offers_commands_options_and_suites():
     assert names("run", "x", "--rerun") == {"missing", "failed", "always", "never"}
     assert names("run") == names("validate", "clustered") == set(shipped_suites())
     assert names("run", incomplete="../elsewhere/a") == names("show") == {"(file)"}
+
+
+def test_results_folders_and_workers_are_by_default_those_of_the_environment(
+    tmp_path, monkeypatch, fedbench
+):
+    monkeypatch.setenv("FEDBENCH_RESULTS", str(tmp_path / "all"))
+    status, out, _ = fedbench("run", "partial_defense", "--dry-run")
+    assert status == 0
+    assert str(tmp_path / "all" / "partial_defense") in out
+    monkeypatch.setenv("FEDBENCH_WORKERS", "0")
+    status, _, err = fedbench("run", "partial_defense", "--dry-run")
+    assert status == 2
+    assert "FEDBENCH_WORKERS" in err

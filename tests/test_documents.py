@@ -16,6 +16,9 @@ from pathlib import Path
 
 import click
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from ruamel.yaml import YAML
 
 from fedbench.core.cli.main import cli, commands
 from fedbench.core.cli.run import build_plan
@@ -171,7 +174,7 @@ def test_every_command_that_is_shown_exists_with_its_options():
         if (why := problem(args))
     }
     assert bad == {}
-    assert {args[0] for args in found[ROOT / "README.md"]} == set(commands())
+    assert {args[0] for args in found[DOCS / "commands.md"]} == set(commands())
     assert problem(["compare", "a", "b", "--fail-off", "worse"]).startswith("No such option")
 
 
@@ -254,15 +257,29 @@ def test_every_package_that_a_text_installs_is_ours_or_one_that_ours_requires():
 def test_the_versions_of_python_are_those_that_ci_runs():
     minors = re.findall(r"Python :: 3\.(\d+)", " ".join(PROJECT["classifiers"]))
     assert f"for minor in {' '.join(minors)}; do" in (ROOT / ".ci" / "nightly").read_text()
+    workflow = YAML(typ="safe").load(ROOT / ".github" / "workflows" / "ci.yml")
+    versions = workflow["jobs"]["nightly"]["steps"][1]["with"]["python-version"].split()
+    assert sorted(versions) == [f"3.{minor}" for minor in minors]
     assert (
         PROJECT["requires-python"] == f">=3.{minors[0]}"
         and f"Python 3.{minors[0]} to 3.{minors[-1]}," in README
     )
 
 
-def test_the_readme_names_every_dependency_and_the_size_of_the_main_job(tmp_path):
+def test_the_locked_versions_are_in_the_ranges_of_the_requirements():
+    lines = (ROOT / "tests" / "constraints.txt").read_text().splitlines()[1:]
+    locked = {canonicalize_name(name): version for name, version in (x.split("==") for x in lines)}
+    extras = PROJECT["optional-dependencies"]
+    texts = [*PROJECT["dependencies"], *extras["html"], *extras["pandas"], *extras["test"][1:]]
+    requirements = [Requirement(text) for text in texts]
+    outside = [r for r in requirements if locked[canonicalize_name(r.name)] not in r.specifier]
+    assert outside == []
+
+
+def test_the_pages_name_every_dependency_and_the_size_of_the_main_job(tmp_path):
     asked = {re.match(r"[\w.-]+", text).group() for text in PROJECT["dependencies"]}
-    table = re.findall(r"^\| ([^|]+) \|", README.split("## Dependencies")[1], re.MULTILINE)
+    page = (DOCS / "install.md").read_text()
+    table = re.findall(r"^\| ([^|]+) \|", page.split("## Dependencies")[1], re.MULTILINE)
     assert asked - {name.strip() for row in table for name in re.split(r",|\(", row)} == set()
     jobs = build_plan("partial_defense", (), tmp_path, "cpu").jobs
     n_cells = sum(len(job.cells) for job in jobs)
@@ -272,14 +289,15 @@ def test_the_readme_names_every_dependency_and_the_size_of_the_main_job(tmp_path
 # --- the contract ---------------------------------------------------------------------------------
 
 
-def test_the_readme_documents_every_hook_with_its_signature():
+def test_the_page_of_plugins_has_every_hook_with_its_signature():
     hooks = {name: f for name, f in vars(Hooks).items() if not name.startswith("_")}
     signatures = {
         f"{name}({', '.join(list(inspect.signature(f).parameters)[1:])}) -> "
         f"{inspect.signature(f).return_annotation}"
         for name, f in hooks.items()
     }
-    assert set(re.findall(r"`(fedbench_\w+\([^`]*)`", README)) == signatures
+    page = (DOCS / "plugins.md").read_text()
+    assert set(re.findall(r"`(fedbench_\w+\([^`]*)`", page)) == signatures
     assert [
         name
         for name, f in hooks.items()

@@ -95,8 +95,8 @@ def test_the_examples_of_readme_and_reference_run_together_in_a_suite(site, tmp_
         for page in (PAGES / "classes").glob("*.md")
         if "@hookimpl" in page.read_text()
     ]
-    readme = examples(ROOT / "README.md")
-    codes.append("\n\n".join(readme))
+    pages = [*examples(ROOT / "README.md"), *examples(ROOT / "docs" / "plugins.md")]
+    codes.append("\n\n".join(pages))
     for code in codes:
         (module,) = set(re.findall(r'"(\w+):\w+"', code))
         install(site, module, code)
@@ -160,7 +160,7 @@ def test_the_examples_of_readme_and_reference_run_together_in_a_suite(site, tmp_
         in (tmp_path / "r" / "leaderboard" / "outcomes.csv").read_text()
     )
     # what CI installs
-    assert (ROOT / "tests" / "plugin_example" / "my_package.py").read_text() == readme[0]
+    assert (ROOT / "tests" / "plugin_example" / "my_package.py").read_text() == pages[0]
 
 
 @pytest.mark.slow

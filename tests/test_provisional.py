@@ -20,8 +20,9 @@ from fedbench.core.cli.provisional import ProvisionalBoards, unfinished
 from fedbench.core.cli.run import plan_part
 from fedbench.core.contract.errors import UserError
 from fedbench.core.process.ask import Answer
-from fedbench.core.store.results import Results, write_marker
+from fedbench.core.store.results import Provisional, Results, write_marker
 from fedbench.leaderboard.board import MarkdownBoard
+from fedbench.leaderboard.submissions.transfer import merge
 
 SEEDS = (0, 1, 2)
 LEAKS = {"none": 1.5, "mixup": 0.5}
@@ -205,3 +206,13 @@ def test_two_provisional_boards_and_a_final_one_also_where_the_command_is_killed
     marks = re.findall(r"server view( \(.*\))?$", output.read_text(), re.MULTILINE)
     assert marks == [f" {MARK.format(1)}", f" {MARK.format(2)}", ""]
     assert "Provisional" not in page.read_text()
+
+
+def test_a_merged_folder_is_provisional_until_its_parts_have_all_seeds(tmp_path):
+    parts = [folder_of(tmp_path / str(seed), (seed,)) for seed in SEEDS]
+    for seed, part in zip(SEEDS, parts, strict=True):
+        part.set_provisional(Provisional(seeds=[seed], of=len(SEEDS)))
+    merge([part.root for part in parts[:2]], tmp_path / "two")
+    assert Results(tmp_path / "two").provisional().seeds == [0, 1]
+    merge([part.root for part in parts], tmp_path / "all")
+    assert Results(tmp_path / "all").provisional() is None

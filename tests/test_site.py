@@ -30,10 +30,10 @@ from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.document import document, source_of
 from fedbench.leaderboard.markdown import places
-from fedbench.leaderboard.site.pages import BEFORE
+from fedbench.leaderboard.site.pages import BEFORE, pages
 from fedbench.leaderboard.site.schema import read_board
 from fedbench.leaderboard.site.values import only_of, plain
-from fedbench.leaderboard.site.write import make_site
+from fedbench.leaderboard.site.write import document_of, make_site
 from fedbench.leaderboard.statistics.roc import roc_band
 from fedbench.leaderboard.tables.answer import answer
 from fedbench.leaderboard.tables.common import TITLE
@@ -307,6 +307,17 @@ def test_a_site_has_a_page_for_each_board_and_leaves_other_files_alone(folder, t
     (tmp_path / "site" / "mine.txt").write_text("mine")
     assert set(site(tmp_path / "site", other)) == {"index.html", "demo.html"}
     assert (tmp_path / "site" / "mine.txt").read_text() == "mine"
+
+
+def test_the_index_names_the_defenses_that_win_and_in_how_many_rankings(folder):
+    board = document_of(folder.root)
+    n = len(board.sections)
+    rows = [row.model_copy(update={"winner": row.label == "mixup"}) for row in board.rows]
+    won = pages([board.model_copy(update={"rows": rows})])["index.html"].decode()
+    assert f"undefended accuracy: mixup ({n} of {n}) rankings." in won
+    rows = [row.model_copy(update={"winner": False}) for row in board.rows]
+    lost = pages([board.model_copy(update={"rows": rows})])["index.html"].decode()
+    assert "No defense leaks significantly less" in lost
 
 
 @pytest.mark.parametrize(

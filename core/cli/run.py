@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -51,6 +52,8 @@ Exit status: 0 fine, 1 some cell failed or is not repeatable, 2 your mistake,
 status 0."""
 
 RAY = "ray"
+RESULTS = "FEDBENCH_RESULTS"
+"""environment variable: the folder in which results folders are made"""
 
 
 @click.command(epilog=_EPILOG)
@@ -72,11 +75,15 @@ RAY = "ray"
     "seeds it is. Does not change any key: without it the command goes on to the others.",
 )
 @click.option(
-    "--results", type=click.Path(path_type=Path), help="Results folder.  [default: results/<suite>]"
+    "--results",
+    type=click.Path(path_type=Path),
+    help="Results folder.  [default: results/<suite>, or <suite> in the folder FEDBENCH_RESULTS]",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1),
+    envvar="FEDBENCH_WORKERS",
+    show_envvar=True,
     help="Runs side by side, one thread each; same results.  [default: the cores; on GPUs up to "
     "as many, as their memory and speed allow; with ray, as many as fit]",
 )
@@ -352,7 +359,8 @@ def build_plan(
 
 
 def _folder(suite: str, results: Path | None) -> Path:
-    return (results or Path("results") / suite).absolute()
+    parent = os.environ.get(RESULTS) or "results"
+    return (results or Path(parent) / suite).absolute()
 
 
 def _print_plan(plan: Any, folder: Path) -> None:

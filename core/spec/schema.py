@@ -211,6 +211,7 @@ def suite_schema(
     """
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://github.com/fedbench/fedbench/blob/main/suites/suite.schema.json",
         **suite.model_json_schema(),
     }
     setting = schema["$defs"]["Setting"]["properties"]

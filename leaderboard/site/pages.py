@@ -9,6 +9,7 @@ import csv
 import hashlib
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
@@ -281,7 +282,26 @@ def _entry(board: Board) -> dict[str, Any]:
         f"{defenses} defenses, {len(attacks)} attacks, {len(board.cells.key):,} cells, "
         f"{_date(board)}"
     )
-    return {"name": board.name, "title": board.title, "what": summary}
+    return {
+        "name": board.name,
+        "title": board.title,
+        "what": summary,
+        "winners": _winners(board) if defenses else "",
+        "caveat": board.notes[0].partition(":")[0] if board.notes else "",
+    }
+
+
+def _winners(board: Board) -> str:
+    """Return which defenses leak least, within one point of the undefended accuracy, in how many
+    rankings.
+    """
+    counts = Counter(row.label for row in board.rows if row.winner)
+    n_rankings = len(board.sections)
+    if not counts:
+        return "No defense leaks significantly less within one point of the undefended accuracy."
+    parts = [f"{label} ({n} of {n_rankings})" for label, n in counts.most_common()]
+    labels = plain_text(named(parts, MOST_NAMED))
+    return f"Leaks least within one point of the undefended accuracy: {labels} rankings."
 
 
 # -- numbers as the table prints them --------------------------------------------------------------

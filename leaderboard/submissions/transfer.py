@@ -21,7 +21,7 @@ from fedbench.core.store.integrity import canonical
 from fedbench.core.store.observations import observations_of, require_observations
 from fedbench.core.store.reading import IMPORTED, REPRODUCED, LoadedRecord, load_records, run_by_run
 from fedbench.core.store.record import Record
-from fedbench.core.store.results import Results, write_marker
+from fedbench.core.store.results import Provisional, Results, write_marker
 from fedbench.core.store.run_file import CellResult, write_run
 from fedbench.core.store.stems import stem_in_merged, stem_of_run, word
 from fedbench.core.store.stored_suites import StoredSuite, keep_suite, read_suite
@@ -314,7 +314,7 @@ def _marker(markers: Sequence[Mapping[str, Any]], cells: list[str]) -> dict[str,
     analyses = None
     if all(marker.get("analyses") is not None for marker in markers):
         analyses = _union(markers, "analyses")
-    return {
+    facts = {
         "suite": " + ".join(dict.fromkeys(suites)),
         "title": " + ".join(dict.fromkeys(str(m["title"]) for m in markers if m.get("title"))),
         "cells": cells,
@@ -322,6 +322,22 @@ def _marker(markers: Sequence[Mapping[str, Any]], cells: list[str]) -> dict[str,
         "analyses": analyses,
         "plans": _union(markers, "plans"),
     }
+    if provisional := _provisional(markers):
+        facts["provisional"] = provisional.model_dump()
+    return facts
+
+
+def _provisional(markers: Sequence[Mapping[str, Any]]) -> Provisional | None:
+    """Return the seeds that some source has finished, where they are not those of the plan."""
+    states = [marker.get("provisional") for marker in markers]
+    if None in states:
+        return None
+    parts = [Provisional.model_validate(state) for state in states]
+    seeds = {seed for part in parts for seed in part.seeds}
+    n_planned = max(part.of for part in parts)
+    if len(seeds) >= n_planned:
+        return None
+    return Provisional(seeds=sorted(seeds), of=n_planned)
 
 
 def _union(markers: Sequence[Mapping[str, Any]], field: str) -> list[Any]:
