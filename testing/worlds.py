@@ -268,7 +268,7 @@ def train_job(setting: Setting, attacks: Sequence[Attack | SignalRequest], **cha
     attacks or requests need.
     """
     job, parts, scene = job_of(setting, **changes)
-    trained = train(job, parts, scene, attacks, lambda t: None)
+    trained = train(job, parts, scene, attacks, lambda t, measured: None)
     return World(job=job, parts=parts, scene=scene, trained=trained)
 
 

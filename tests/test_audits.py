@@ -267,7 +267,7 @@ def test_seeds_of_one_pool_have_the_same_samples_and_coins_of_their_own(tmp_path
     ("part", "change", "message"),
     [
         ("federation", {"test": 0.0}, "by a fair coin: set test"),
-        ("audit", {"nonmembers": 40, "outside": 50}, r"asks about 50 of the \d+ samples"),
+        ("audit", {"nonmembers": 40, "outside": 50}, r"50 of the \d+ samples that client"),
     ],
 )
 def test_coins_that_are_not_fair_are_refused(tmp_path, part, change, message):

@@ -183,7 +183,7 @@ def loss_aucs(parts: dict[str, Any], members: tuple[int, ...]) -> list[tuple[flo
         made,
         scene,
         [SignalRequest(needs=frozenset({"loss"}), view="server", needs_shadow_models=False)],
-        lambda t: None,
+        lambda t, measured: None,
     )
     found = []
     for listed in scene.audits:
@@ -233,7 +233,7 @@ class GlobalPupil(Pupil):
 def test_a_colluders_lessons_are_its_own_samples_against_its_own_test_part(attack):
     LESSONS.clear()
     job, parts, scene = job_of(setting_of(federation=PARTS), attack=attack)
-    trained = train(job, parts, scene, [attack], lambda t: None)
+    trained = train(job, parts, scene, [attack], lambda t, measured: None)
     ask(Run(job=job, scene=scene, trained=trained), attack)
     # some are not asked about
     assert {c.client for c in LESSONS} - {audit.target.client for audit in scene.audits}
@@ -295,7 +295,7 @@ def test_an_attack_gets_the_model_that_serves_each_candidate(tmp_path):
     (job,), attack = build_plan(str(path), (), tmp_path / "results", "cpu").jobs, Keeps()
     parts = build(job)
     scene = set_scene(job, parts)
-    done = train(job, parts, scene, [attack], lambda t: None)
+    done = train(job, parts, scene, [attack], lambda t, measured: None)
     verdict = judge(job, job.cells[0], attack, scene, done, train_shadow_models(job, parts, scene))
     assert done.assignment.shape == (2, 8) and len({*done.assignment[-1]}) == 2
     for audit, seen in zip(scene.audits, attack.seen, strict=True):

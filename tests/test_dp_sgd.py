@@ -281,6 +281,17 @@ def test_more_passes_than_planned_cost_more_than_the_target(sampling):
     )
 
 
+@pytest.mark.parametrize("sampling", ["shuffled", "poisson"])
+def test_steps_that_another_defense_leaves_out_cost_nothing_where_batches_are_sampled(sampling):
+    params = {"sampling": sampling, "accountant": "rdp", "sigma": 1.0}
+    less = claims(made("data-sampling", fraction=0.7), made("dp-sgd", **params), participation=0.75)
+    # clients of 12 samples, batches of 5: two of three are taken in each of six epochs
+    steps = Steps(6) if sampling == "shuffled" else Steps(12, 5 / 12, "rdp")
+    assert less["epsilon"] == epsilon_after(1.0, steps, 1e-5)
+    alone = claims(made("dp-sgd", **params), participation=0.75)
+    assert (less["epsilon"] < alone["epsilon"]) == (sampling == "poisson")
+
+
 @pytest.mark.parametrize(
     ("params", "name", "claimed", "sigma"),
     [

@@ -241,7 +241,7 @@ def test_all_honest_clients_together():
 def test_redrawn_candidates_are_skipped():
     audit = {"every": 2, "nonmembers": 40, "align_nonmembers": False}
     job, parts, scene = job_of(setting_of(audit=audit), attack=Nearest())
-    trained = train(job, parts, scene, [Nearest()], lambda t: None)
+    trained = train(job, parts, scene, [Nearest()], lambda t, measured: None)
     with pytest.raises(SkipCell, match="align_nonmembers: false redraws them in every round"):
         ask(Run(job=job, scene=scene, trained=trained), Nearest())
 
@@ -273,7 +273,7 @@ def test_an_attack_that_cannot_be_taught_by_a_half_is_refused(cls):
 def test_a_colluder_of_a_global_view_shares_the_global_rows():
     made = Colludes()
     job, parts, scene = job_of(setting_of(), attack=made)
-    trained = train(job, parts, scene, [made], lambda t: None)
+    trained = train(job, parts, scene, [made], lambda t, measured: None)
     ask(Run(job=job, scene=scene, trained=trained), made)
     (lesson,), pool = HANDED[0]["fit"]
     seen, order = lesson.observations, scene.presented

@@ -323,7 +323,7 @@ def test_an_analysis_sees_the_counts_of_the_pool_and_nothing_of_malicious_client
     audit = {"every": 2, "nonmembers": 80, "targets": "honest", "members": 60}
     changes = {"adversary": {"clients": 1, "mask_set": 5}, "audit": audit}
     job, parts, scene = job_of(setting_of(**changes), defense=use(Rotates), attack=Honest())
-    done = train(job, parts, scene, [Honest()], lambda t: None)
+    done = train(job, parts, scene, [Honest()], lambda t, measured: None)
     run = finished(Run(job=replace(job, requests={}), scene=scene, trained=done), Analysis())
     selected = torch.zeros(4, 2, 3, dtype=torch.int64)  # rounds, used or flagged, honest clients
     for k in range(3):

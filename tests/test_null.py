@@ -162,7 +162,7 @@ def run(job: Job, attacks: list[Attack] | None = None) -> tuple[Scene, Trained]:
         parts,
         scene,
         [*(attacks if attacks is not None else made(job)), Server()],
-        lambda t: None,
+        lambda t, measured: None,
     )
 
 

@@ -257,7 +257,7 @@ def test_the_undefended_mean_beside_several_coalitions_is_the_one_made_by_hand()
     job, attack = replace(job, members=(), observed=(1, 2, 3, 4), coalitions=groups), Follows()
     request = SignalRequest.of(attack)
     requests = [request, replace(request, view="server")]
-    trained = train(job, parts, scene, requests, lambda t: None)
+    trained = train(job, parts, scene, requests, lambda t, measured: None)
     ask(Run(job=job, scene=scene, trained=trained), attack)
     setup = _setup(job, job_of(setting, members=(1, 2, 3, 4))[1], scene, [], set())
     sizes = torch.tensor([len(data.y) for data in setup.clients])
@@ -313,7 +313,7 @@ def test_global_rows_final_logits_and_test_accuracy_are_of_the_answers_and_nothi
             SignalRequest(needs=frozenset(names), view=view, needs_shadow_models=True)
             for view in views
         ]
-        return train(job, parts, scene, requests, lambda t: None), scene
+        return train(job, parts, scene, requests, lambda t, measured: None), scene
 
     (plain, scene), (asked, _) = trained(Defense), trained(Silent)
     at, others = [plain.rows.index(-1)], [i for i, row in enumerate(plain.rows) if row != -1]

@@ -380,6 +380,9 @@ def _print_plan(plan: Any, folder: Path) -> None:
         f"{folder}"
     )
     _print_stale(plan.jobs, done, store)
+    wanted = [job for job in plan.jobs if not done.issuperset(cell.stem for cell in job.cells)]
+    size = sum(plan.disk.get(job.stem, 0) for job in wanted)
+    say(f"disk: about {size / 1e6:,.1f} MB for {len(wanted)} runs to do")
     say(f"attacks: {', '.join(dict.fromkeys(cell.attack.label for cell in cells))}")
     rows = []
     for job in plan.jobs:

@@ -11,12 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from fedbench.core.contract.attack import OFL
 from fedbench.core.contract.components import Data
 from fedbench.core.contract.errors import UserError
 from fedbench.core.population.labels import data_of_labels, labels_of
 from fedbench.core.process.ask import ask, is_own, long_plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.use import ComponentUse
+from fedbench.core.run.job import Job
+from fedbench.core.run.needs import measured_signals, needed_rows
+from fedbench.core.run.scene import Scene
 from fedbench.core.spec.setting import Setting
 from fedbench.core.toolkit.arrays import check_data
 
@@ -143,3 +147,35 @@ def check_device(setting: Setting, device: str) -> bool:
     if federation.compile and not shutil.which(os.environ.get("CXX", "g++")):
         raise UserError("compile needs a C++ compiler: install g++, or leave compile out")
     return True
+
+
+# --- candidates -----------------------------------------------------------------------------------
+
+
+def require_all_coins(scene: Scene) -> None:
+    """Raise ``UserError`` where a client's samples that it does not train on are not all asked
+    about: the coins of the others are no fair ones.
+    """
+    for audit in scene.audits:
+        client = audit.target.client
+        if client is None:
+            continue
+        asked = np.count_nonzero(audit.kind == OFL)
+        outsiders = len(scene.split.test[client])
+        if asked < outsiders:
+            most = 2 * max(map(len, scene.split.test))
+            raise UserError(
+                f"audit.outside: {asked} of the {outsiders} samples that client {client} leaves "
+                "out by coin are asked about, so the coins of those asked about are not fair: set "
+                f"it to a client's samples or more, about {most}"
+            )
+
+
+def bytes_of(job: Job, samples: int, candidates: int) -> int:
+    """Return about how many bytes a run's observations and scores take, with one number a signal,
+    audited round, row of one global model and sample, and one a cell and candidate.
+    """
+    requests = [cell.request for cell in job.cells]
+    rows = len(needed_rows(job, 1, requests))
+    numbers = len(measured_signals(job, requests)) * len(job.audited_rounds) * rows * samples
+    return 4 * numbers + 8 * candidates * len(job.cells)

@@ -25,7 +25,14 @@ from fedbench.core.process.ask import ask_apart, is_own
 from fedbench.core.registry.components import Registry
 from fedbench.core.registry.digest import engine_digest
 from fedbench.core.registry.use import ComponentUse
-from fedbench.core.run.checks import Loaded, check_device, load_data, load_outline
+from fedbench.core.run.checks import (
+    Loaded,
+    bytes_of,
+    check_device,
+    load_data,
+    load_outline,
+    require_all_coins,
+)
 from fedbench.core.run.declarations import Declared, Misspelt, declared
 from fedbench.core.run.job import Cell, Job, cell_identity
 from fedbench.core.run.model_checks import try_model
@@ -46,6 +53,7 @@ from fedbench.core.words import debugging
 _DTYPE = "float32"
 
 _SplitKey = tuple[int, tuple[Target, ...], int, bool]
+_Split = tuple[str, tuple[int, int]]
 
 
 def make_plan(
@@ -85,6 +93,7 @@ class _Expansion:
         self.remarks: dict[tuple[str, str, str], list[str]] = {}
         self.sizes: dict[tuple[str, str], int] = {}  # of a data set and a model
         self.applicable: dict[tuple[str, str], bool] = {}  # of an analysis and a setting
+        self.disk: dict[str, int] = {}  # of a run
         self.misspelt = Misspelt()
         self.signals = Signals(registry, resolved.signals)
         self.refusals = Refusals(loaded, resolved)
@@ -111,6 +120,7 @@ class _Expansion:
             analyses=tuple({"label": u.label, "name": u.name, "params": u.params} for u in uses),
             left_out=tuple(n for n in names if settings is not None and n not in settings),
             notes=tuple(self.notes),
+            disk=self.disk,
             stored=stored_suite(self.loaded, self.resolved, self.device),
         )
 
@@ -179,7 +189,7 @@ class _Expansion:
                 if loaded.repeated:
                     share = f"{loaded.repeated:.2%} of the hold-out repeats training samples"
                     self.notes.setdefault(f"dataset '{dataset.name}', seed {seed}: {share}")
-                splits: dict[_SplitKey, str | None] = {}
+                splits: dict[_SplitKey, _Split | None] = {}
                 for n in positions:
                     jobs[n, seed] = list(self._jobs(rows[n], seed, loaded, splits))
         return jobs
@@ -192,7 +202,7 @@ class _Expansion:
         row: PlannedRow,
         seed: int,
         loaded: Loaded,
-        splits: dict[_SplitKey, str | None],
+        splits: dict[_SplitKey, _Split | None],
     ) -> Iterator[Job]:
         """Return the passive run with all passive attacks, and one run for every active one."""
         if seed == self.spec.seeds[0]:
@@ -201,18 +211,21 @@ class _Expansion:
         trainings: list[tuple[ComponentUse | None, list[Declaration]]] = [(None, passive)]
         trainings += [(use, [(use, attack)]) for use, attack in row.attacks if attack.active]
         for attacker, attacks in trainings:
-            job = self._job(row, seed, loaded, splits, attacker) if attacks else None
-            if job is not None:
-                yield self._with_cells(job, attacks)
+            planned = self._job(row, seed, loaded, splits, attacker) if attacks else None
+            if planned is not None:
+                job = self._with_cells(planned[0], attacks)
+                self.disk[job.stem] = bytes_of(job, *planned[1])
+                yield job
 
     def _job(
         self,
         row: PlannedRow,
         seed: int,
         loaded: Loaded,
-        splits: dict[_SplitKey, str | None],
+        splits: dict[_SplitKey, _Split | None],
         attacker: ComponentUse | None,
-    ) -> Job | None:
+    ) -> tuple[Job, tuple[int, int]] | None:
+        """Return a job without cells, and the arguments of :func:`bytes_of`."""
         resolved = self.resolved.settings[row.i]
         setting = resolved.spec
         adversary = row.adversary
@@ -221,7 +234,7 @@ class _Expansion:
         # what a split depends on: many defenses and attacks share one
         key = (row.i, targets, row.defense.root_samples, attacker is not None)
         if key not in splits:
-            digest = partial(_split_digest, row, setting, targets, seed, loaded.data, key[-1])
+            digest = partial(_split_of, row, setting, targets, seed, loaded.data, key[-1])
             splits[key] = self.refusals.ask(self._place(row), "partition", digest)
         split = splits[key]
         if split is None:
@@ -243,7 +256,7 @@ class _Expansion:
             adversary=adversary,
             signals=self.signals.uses,
             analyses=(),
-            digests={"data": loaded.digest, "split": split, "engine": self.engine},
+            digests={"data": loaded.digest, "split": split[0], "engine": self.engine},
             repeated_holdout=loaded.repeated,
             nonmembers=origin_of_nonmembers(loaded.data, setting.federation.clients),
             device=self.device,
@@ -252,7 +265,7 @@ class _Expansion:
             limits=self.spec.limits,
             debug=debugging(),
         )
-        return self._with_analyses(job, self._place(row))
+        return self._with_analyses(job, self._place(row)), split[1]
 
     def _with_analyses(self, job: Job, place: str) -> Job:
         """Return the job with the analyses that compute something and apply to its setting."""
@@ -379,15 +392,17 @@ def _applies(use: ComponentUse, described: dict[str, Any]) -> bool:
     return bool(use.make()[0].applies(described))
 
 
-def _split_digest(
+def _split_of(
     row: PlannedRow,
     setting: Setting,
     targets: tuple[Target, ...],
     seed: int,
     data: Data,
     poisoned: bool,
-) -> str:
-    """Return the digest of who trains on what and of the candidates: a plan keeps no data."""
+) -> _Split:
+    """Return the digest of who trains on what and of the candidates, and the numbers of samples
+    that signals are measured on and of candidates: a plan keeps no data.
+    """
     scene = make_scene(
         data,
         setting,
@@ -397,4 +412,7 @@ def _split_digest(
         poisoned=poisoned,
         root=row.defense.root_samples,
     )
-    return split_digest(scene.split, scene.audits)
+    if setting.federation.test_by == "coin" and setting.audit.members_from == "training":
+        require_all_coins(scene)
+    candidates = sum(len(audit.ids) for audit in scene.audits)
+    return split_digest(scene.split, scene.audits), (len(scene.pool), candidates)

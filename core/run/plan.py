@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -32,6 +32,8 @@ class Plan:
     """settings of the suite that were not planned"""
     notes: tuple[str, ...] = ()
     """oddities of the data or a component, though it can be used"""
+    disk: Mapping[str, int] = field(default_factory=dict)
+    """about how many bytes each run's results take, by its stem"""
     stored: StoredSuite | None = None
     """the suite that it was made of, as a results folder keeps it"""
 

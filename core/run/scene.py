@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from fedbench.core.contract.attack import OFL
 from fedbench.core.contract.components import Data, Dataset, Model
 from fedbench.core.contract.defense import Defense
 from fedbench.core.contract.errors import UserError
@@ -178,9 +177,6 @@ def make_scene(
     groups = _grouped(data, setting, setting.seed_of_data(seed))
     malicious = adversary.malicious(clients) if adversary else 0
     audits = [candidates_of(t, split, setting.audit, seed, malicious, groups) for t in targets]
-    if setting.federation.test_by == "coin":
-        for audit in audits:
-            _require_all_coins(audit, split, setting.audit)
     mask = np.zeros(0, np.int64)
     if adversary and poisoned:
         mask = mask_set(split.train, malicious, adversary.mask_set, seed)
@@ -204,24 +200,6 @@ def make_scene(
         groups=groups,
         thresholds=tolerated,
     )
-
-
-def _require_all_coins(audit: AuditSet, split: Split, spec: AuditSpec) -> None:
-    """Raise ``UserError`` where a client's samples that it does not train on are not all asked
-    about: the coins of the others are no fair ones.
-    """
-    client = audit.target.client
-    if client is None or spec.members_from == "holdout":
-        return
-    asked = np.count_nonzero(audit.kind == OFL)
-    outsiders = len(split.test[client])
-    if asked < outsiders:
-        most = max(map(len, split.train)) + max(map(len, split.test))
-        raise UserError(
-            f"audit.outside: asks about {asked} of the {outsiders} samples that client {client} "
-            "leaves out by coin, so the coins of those asked about are not fair: set it to at "
-            f"least a client's samples, here {most}"
-        )
 
 
 def _cut(data: Data, setting: Setting, seed: int) -> Split:

@@ -64,7 +64,8 @@ class DPSGD(Defense):
     against a party that reads that member's uploads, not for the coalition, and only if nothing
     else depends on the data: a fixed clipping norm, no buffers in the model, no other defense that
     uses private data outside the noise (``Defense.private``); by client the noise covers all of the
-    local training. The number of samples is public. The noise multipliers usual in this literature
+    local training. A defense that leaves out steps of sampled batches, as data sampling does, saves
+    their cost. The number of samples is public. The noise multipliers usual in this literature
     (.05 to .2) give an epsilon in the thousands: no guarantee.
 
     ``clip_unit: batch`` and ``account: one-round`` are MemberShield's released code; no epsilon is
@@ -271,31 +272,40 @@ class DPSGD(Defense):
         return max(self._epsilon(federation, memory, replaced) for memory in memories or [{}])
 
     def _epsilon(self, federation: Federation, memory: Memory, replaced: bool) -> float:
-        """Return a member's epsilon of the steps planned or, if another defense took more, taken.
+        """Return a member's epsilon of all rounds, with the steps that a composition takes.
 
         ``replaced``: against another example (or update) in that place.
         """
         p = self.params
         samples = memory.get("samples", 0)
         planned = self._steps(federation, samples)
-        steps = replace(planned, count=max(planned.count, self._taken(memory)))
+        steps = replace(planned, count=self._counted(memory, federation, planned.count))
         if p.epsilon is not None and steps == planned and not replaced:
             return p.epsilon
         return epsilon_after(self._noise(federation, samples), steps, p.delta, replaced)
 
     def _count(self, batch: Batch, ctx: MemberContext) -> None:
-        """Count the steps, and those of each example: squared copies, as their noise counts."""
-        ctx.memory["steps"] = ctx.memory.get("steps", 0) + 1
+        """Count the steps of the longest round, and those of each example: squared copies, as their
+        noise counts.
+        """
+        last, steps = ctx.memory.get("steps", (ctx.round, 0))
+        steps = steps + 1 if last == ctx.round else 1
+        ctx.memory["steps"] = ctx.round, steps
+        ctx.memory["most steps"] = max(steps, ctx.memory.get("most steps", 0))
         if self.params.sampling == "shuffled":
             copies = torch.bincount(batch.index, minlength=len(ctx.data.y))
             ctx.memory["taken"] = ctx.memory.get("taken", 0) + copies.square()
 
-    def _taken(self, memory: Memory) -> int:
+    def _counted(self, memory: Memory, federation: Federation, planned: int) -> int:
+        """Return the number of steps that cost: of sampled batches those of the longest round in
+        every round, fewer than ``planned`` where another defense leaves some out; of shuffled ones
+        no fewer, since an example may be in every epoch.
+        """
         if self.params.account == "one-round" or "steps" not in memory:
-            return 0
+            return planned
         if self.params.sampling == "poisson":
-            return memory["steps"]
-        return int(memory["taken"].max())
+            return federation.rounds * memory["most steps"]
+        return max(planned, int(memory["taken"].max()))
 
     def _steps(self, federation: Federation, samples: int) -> Steps:
         """Return the steps of a member with so many samples, as far as the account goes."""
