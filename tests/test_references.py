@@ -47,7 +47,9 @@ def seen(
 ) -> Trained:
     """The training of a run with these attacks, which have then been shown its observations."""
     job, parts, scene = job_of(setting(references, **audit), members=members)
-    trained = train(job, parts, scene, [SignalRequest.of(a) for a in attacks], lambda t, measured: None)
+    trained = train(
+        job, parts, scene, [SignalRequest.of(a) for a in attacks], lambda t, measured: None
+    )
     for attack in attacks:
         ask(Run(job=job, scene=scene, trained=trained), attack)
     return trained
