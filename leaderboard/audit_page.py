@@ -13,7 +13,7 @@ from pydantic import Field
 
 from fedbench.core import Params as BaseParams
 from fedbench.core import Report, Summary
-from fedbench.core.contract.board import Block, Bullets, Heading, Quote, Table, Text, Words
+from fedbench.core.contract.board import Block, Bullets, Heading, Note, Quote, Table, Text, Words
 from fedbench.core.store.files import write_atomically
 from fedbench.core.words import one_line
 from fedbench.leaderboard.audit_blocks import audit_blocks
@@ -94,13 +94,13 @@ def _drawn(blocks: Iterable[Block]) -> Iterable[dict[str, Any]]:
             header, *rows = [list(map(Markup, line)) for line in places(block, markup)]
             yield {
                 "kind": "table",
-                "title": markup((Words(block.title, "strong"), block.caption)),
+                "title": markup(Words(block.title, "strong")) + markup(block.caption),
                 "header": header,
                 "rows": rows,
                 "align": [column.align for column in block.columns],
                 "notes": [markup(note) for note in block.footnotes],
             }
-        else:
+        elif isinstance(block, Note):
             yield {"kind": "p", "text": markup(block.text)}
 
 

@@ -91,7 +91,7 @@ def test_a_report_of_another_package_is_called_by_its_name_beside_ours(results, 
         (
             "html",
             "htlm",
-            "unknown report 'htlm' - did you mean 'html'?; the reports are html, board",
+            "unknown report 'htlm' - did you mean 'html'?; the reports are html, audit, board",
         ),
     ],
 )

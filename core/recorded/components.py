@@ -114,7 +114,7 @@ def made_data(
         owner: [n] the client of each training sample.
         site: [n] the client of each hold-out sample, -1 for none; None where all are common.
     """
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for split, parts in (("train", clients), ("holdout", holdouts), ("test", tested)):
         arrays[f"{split}_x"] = np.concatenate([x for x, _ in parts])
         arrays[f"{split}_y"] = np.concatenate([y for _, y in parts])

@@ -63,7 +63,7 @@ def rounds_of(recording: Recording, sizes: Sequence[int]) -> Iterator[RecordedRo
         yield RecordedRound(
             place=str(received),
             received=partial(tensors, received),
-            after=after and partial(tensors, after),
+            after=None if after is None else partial(tensors, after),
             uploads=uploads,
             is_mean=rule != "other",
         )
@@ -151,7 +151,7 @@ class StateReader:
     def _flattened(self, values: Tensors, start: ModelState | None) -> ModelState:
         state = (self._fresh if start is None else start).clone()
         vectors = (state.params, state.buffers, state.counts)
-        kinds = (self._params, self._floats, self._counts)
+        kinds: tuple[Tensors, ...] = (self._params, self._floats, self._counts)
         for vector, named in zip(vectors, kinds, strict=True):
             parts = vector.split([tensor.numel() for tensor in named.values()])
             for name, part in zip(named, parts, strict=True):

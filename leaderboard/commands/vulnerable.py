@@ -20,7 +20,7 @@ def vulnerable(results: Path, stems: Collection[str], most: int) -> list[dict[st
     lines: list[dict[str, Any]] = []
     for section in source_of(results).sections:
         for row in section.rows:
-            if stems.isdisjoint(loaded.stem for loaded in row.records):
+            if not any(loaded.stem in stems for loaded in row.records):
                 continue
             place = {"section": section.where, "defense": row.label}
             for fields in _vulnerable(section, row, most):

@@ -89,7 +89,7 @@ def ceiling_table(ceilings: Sequence[Ceiling]) -> Table:
     lines = []
     for c in sorted(ceilings, key=lambda ceiling: ceiling.passed):
         place = (Words(c.verdict), c.setting, c.coalition, c.view, c.defense)
-        measured = map(Words, (c.name, f"{c.most:g}", c.measured or "n/a"))
+        measured = (Words(c.name), Words(f"{c.most:g}"), Words(c.measured or "n/a"))
         lines.append((*place, *measured, c.reason))
     return table_of("Ceilings", "", _COLUMNS, lines)
 

@@ -33,8 +33,8 @@ def _add_suite(root: ElementTree.Element, name: str, cases: list[_Case]) -> None
     if not cases:
         return
     failed = sum(bool(case.failures) for case in cases)
-    counts = {"tests": str(len(cases)), "failures": str(failed)}
-    suite = ElementTree.SubElement(root, "testsuite", name=name, **counts)
+    counts = {"name": name, "tests": str(len(cases)), "failures": str(failed)}
+    suite = ElementTree.SubElement(root, "testsuite", counts)
     for case in cases:
         names = {"classname": printable(case.place), "name": printable(case.name)}
         element = ElementTree.SubElement(suite, "testcase", names)

@@ -248,8 +248,10 @@ class BoardSection:
         intervals: dict[str, Interval] = {}
         for attack in self.attacks:
             interval = getattr(self.comparison.leaks.of(label, attack), metric)
+            if metric == "auc":
+                interval = bounded(interval)
             if interval is not None:
-                intervals[attack] = bounded(interval) if metric == "auc" else interval
+                intervals[attack] = interval
         return max(intervals.items(), key=lambda item: item[1].high, default=None)
 
     def summary(self, label: str) -> RowSummary | None:

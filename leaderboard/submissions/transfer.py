@@ -314,7 +314,7 @@ def _marker(markers: Sequence[Mapping[str, Any]], cells: list[str]) -> dict[str,
     analyses = None
     if all(marker.get("analyses") is not None for marker in markers):
         analyses = _union(markers, "analyses")
-    facts = {
+    facts: dict[str, Any] = {
         "suite": " + ".join(dict.fromkeys(suites)),
         "title": " + ".join(dict.fromkeys(str(m["title"]) for m in markers if m.get("title"))),
         "cells": cells,

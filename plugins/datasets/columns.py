@@ -66,7 +66,9 @@ class Table(Dataset):
         settings = self.params.model_dump_json(exclude={"train", "test", "holdout", "label_noise"})
         remedy = "put it there, or change 'file'"
         arrays = read_once(self.name, [file], file.parent, self._read, remedy, [settings])
-        facts = {name: tuple(arrays[name].tolist()) for name in ("mean", "std") if name in arrays}
+        facts: dict[str, Any] = {
+            name: tuple(arrays[name].tolist()) for name in ("mean", "std") if name in arrays
+        }
         return draw_data(self, arrays, seed, **facts)
 
     def _read(self, files: Sequence[Path]) -> Arrays:
