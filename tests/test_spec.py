@@ -232,8 +232,8 @@ partition: {name: iid, bias: 1}
 partition: {name: dirichlet, beta: 0}
     settings[{}].partition.beta: expected a number >= 0.0001, found 0
 partition: {name: irid}
-    settings[{}].partition.name: expected 'iid', 'dirichlet', 'dirichlet-sizes', 'group-bias' or 'given',
-    found the text 'irid' - did you mean 'iid'?
+    settings[{}].partition.name: expected 'iid', 'dirichlet', 'dirichlet-sizes', 'group-bias' or
+    'given', found the text 'irid' - did you mean 'iid'?
 audit: {every: 11}
     settings[{}].audit.every: expected an integer <= 10 (federation.rounds), found 11
 audit: {targets: all}
