@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy import ndarray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
 
-from fedbench.core import EVERY_TASK, Attack, Audit, Observations, Probe, Signal
-from fedbench.core.numerics.gradients import gradient_features
-from fedbench.core.signals.measure import GRADIENT_BYTES, chunk_of
+from fedbench.core import Attack, Audit, Observations, Probe, Signal
 from fedbench.plugins.attacks.fedmia import FedMIAII
 from fedbench.plugins.attacks.measures import (
     float64,
@@ -28,6 +28,8 @@ from fedbench.plugins.attacks.measures import (
 )
 from fedbench.plugins.attacks.received import received_model
 from fedbench.plugins.defenses.losses import true_class_probability
+
+_MOST_VALUES = 1 << 24  # of gradients at a time
 
 # --- targets and samples of local training --------------------------------------------------------
 
@@ -114,16 +116,31 @@ class UnshiftedCosine(Signal):
     received, after a constant on the last parameters of the upload is estimated and taken out.
     """
 
-    tasks = EVERY_TASK
-
     def measure(self, probe: Probe) -> Tensor:
-        x, target = probe.task.rows(probe.normalise(probe.x), probe.y, "audit")
         update = without_suffix_shift(probe.update)
-        model = received_model(probe)
-        chunk = chunk_of(x, GRADIENT_BYTES)
-        features = gradient_features(model, x, target, update[None], chunk, probe.task)
-        length = features.sq.sqrt() * features.update_sq.sqrt()
-        return -(features.dot[0] / length.where(length > 0, 1.0)).float()
+        return cosines(received_model(probe), probe.normalise(probe.x), probe.y, update)
+
+
+def cosines(model: nn.Module, x: Tensor, y: Tensor, update: Tensor) -> Tensor:
+    """Return the cosine [n] of each sample's gradient of the cross-entropy and minus ``update``
+    [P].
+    """
+    values = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    trained = {n: values.pop(n) for n, p in model.named_parameters() if p.requires_grad}
+
+    def loss(parameters: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
+        logits = functional_call(model, {**values, **parameters}, (sample[None],))
+        return cross_entropy(logits, label[None])
+
+    gradients = vmap(grad(loss), in_dims=(None, 0, 0))
+    size = max(1, _MOST_VALUES // len(update))
+    parts = []
+    for samples, labels in zip(x.split(size), y.split(size), strict=True):
+        by_name = gradients(trained, samples, labels)
+        rows = torch.cat([value.flatten(1) for value in by_name.values()], dim=1)
+        length = rows.norm(dim=1) * update.norm()
+        parts.append(-(rows @ update) / length.where(length > 0, 1.0))
+    return torch.cat(parts)
 
 
 class AdaptiveCoFedMID(Attack):
