@@ -254,6 +254,16 @@ def arrays(path, **change):
     return edit
 
 
+def overlapping(folder):
+    path = folder / "rounds/002/a.safetensors"
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    header |= {f"twice{i}": header["0.weight"] for i in range(20)}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
+
+
 def cut_off(folder):
     path = folder / "rounds/002/a.safetensors"
     path.write_bytes(path.read_bytes()[:-4])
@@ -278,6 +288,7 @@ REFUSALS = {
     "some weights": (text(JSON, '"weight": 1.0', '"w": 1'), "client 'a' has no weight"),
     "missing upload": (without(UPLOAD), r"a.safetensors: missing, though round.json"),
     "cut off upload": (cut_off, r"a.safetensors: the tensor '\S+' is cut off"),
+    "overlapping tensors": (overlapping, r"a.safetensors: its tensors overlap; write it"),
     "missing model": (
         without("rounds/002/received.safetensors"),
         "received.safetensors: missing; record",
@@ -315,6 +326,21 @@ def test_what_does_not_fit_is_refused_with_file_and_reason(name, tmp_path):
 
 
 # -- the command -----------------------------------------------------------------------------------
+
+
+def test_a_change_of_a_tensor_a_kind_or_the_base_is_another_recording(tmp_path):
+    folder = small(tmp_path / "r")
+    digests = [data_of(open_recording(folder)).digest()]
+    edits = [
+        values(UPLOAD, **{"0.weight": torch.ones(6, 4)}),
+        text(JSON, '"model"', '"delta"'),
+        lambda folder: write_tensors(folder / "base.safetensors", {"3.bias": torch.zeros(3)}),
+        lambda folder: write_tensors(folder / "base.safetensors", {"3.bias": torch.ones(3)}),
+    ]
+    for edit in edits:
+        edit(folder)
+        digests.append(data_of(open_recording(folder)).digest())
+    assert len(set(digests)) == len(edits) + 1
 
 
 def by_attack(results):

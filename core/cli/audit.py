@@ -213,9 +213,8 @@ def _model(recording: Recording) -> dict[str, str]:
 
     function = recording.description.model
     params = {"function": function, "code": code_digest(function)}
-    base = recording.folder / "base.safetensors"
-    if base.is_file():
-        params["base"] = str(base)
+    if recording.base.is_file():
+        params["base"] = str(recording.base)
     return params
 
 

@@ -84,7 +84,7 @@ def data_of(recording: Recording) -> RecordedData:
         owner = np.zeros_like(owner)
     if recording.is_aggregate or max(sites) < 0:
         site = None
-    base = recording.folder / "base.safetensors"
+    base = recording.base
     sizes = [len(y) for _, y in clients]
     return made_data(
         clients,
@@ -261,9 +261,8 @@ def misfits_of(recording: Recording) -> list[str]:
     data = data_of(recording)
     model = RecordedModel(function=recording.description.model)
     module = model.build(data.input_shape, data.n_classes)
-    base = recording.folder / "base.safetensors"
-    if base.is_file():
-        freeze(module, base)
+    if recording.base.is_file():
+        freeze(module, recording.base)
     reader = StateReader(FlatModel(module, torch.device("cpu")), data.optional)
     misfits: list[str] = []
     for path, is_delta in recording.files():

@@ -20,11 +20,11 @@ from fedbench.core.store.files import CLIENT_NAMES, names_client
 from fedbench.core.store.json_file import parse_json
 
 DESCRIPTION = "federation.yaml"
+ROUND = "round.json"
 AGGREGATE = "aggregate"
 """the client that stands for all where the server sees their aggregate alone"""
 FUNCTION = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 _MOST_BYTES = 64 << 20  # of round.json
-_ENDS = 1 << 16  # bytes at both ends of a file that its digest is made of
 _RECORD_AGAIN = "record the round again, or leave it out of `rounds`"
 _Round = Annotated[int, Field(ge=0, le=bounds.ROUNDS)]
 
@@ -102,6 +102,11 @@ class Recording:
         first = 0 if (self.folder / "rounds" / "000").is_dir() else 1
         return list(range(first, first + rounds))
 
+    @property
+    def base(self) -> Path:
+        """File of the tensors that rounds leave out, where there is one."""
+        return self.folder / "base.safetensors"
+
     def round_folder(self, number: int) -> Path:
         """Return the folder of a round."""
         return self.folder / "rounds" / f"{number:03d}"
@@ -121,7 +126,7 @@ class Recording:
         """Return the uploads of a round, by client. Raises ``UserError`` for a round that cannot be
         used.
         """
-        path = self.round_folder(number) / "round.json"
+        path = self.round_folder(number) / ROUND
         rows = self._rows(path, number)
         if self.is_aggregate:
             return []
@@ -212,19 +217,16 @@ class Recording:
             yield final, False
 
     def digest(self) -> str:
-        """Return the hex sha256 of names, sizes, and both ends of all files of rounds: of 10 GB
-        the whole would take longer than the audit.
-        """
+        """Return the hex sha256 of the description and of all files but samples."""
+        files = [path for path, _ in self.files()]
+        files += [self.round_folder(number) / ROUND for number in self.numbers]
+        if self.base.is_file():
+            files.append(self.base)
         h = hashlib.sha256(self.description.model_dump_json().encode())
-        for path, _ in self.files():
-            size = path.stat().st_size
-            h.update(f"{path.relative_to(self.folder)}:{size};".encode())
+        for path in files:
             with path.open("rb") as file:
-                h.update(file.read(_ENDS))
-                file.seek(max(_ENDS, size - _ENDS))
-                h.update(file.read())
-        for number in self.numbers:
-            h.update(repr([reply.weight for reply in self.replies(number)]).encode())
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+            h.update(f"{path.relative_to(self.folder)}:{content};".encode())
         return h.hexdigest()
 
 

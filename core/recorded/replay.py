@@ -196,7 +196,7 @@ def _row(state: ModelState) -> ModelState:
 
 
 class Replay(Training):
-    """Yields recorded rounds as a training yields its own. ``remarks``: what is odd about them."""
+    """Yields recorded rounds as a training yields its own."""
 
     def __init__(
         self,

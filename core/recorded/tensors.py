@@ -57,7 +57,10 @@ def entries(path: Path) -> dict[str, Entry]:
     if not isinstance(header, dict):
         raise UserError(f"{path}: not a safetensors file; {_REMEDY}")
     header.pop("__metadata__", None)
-    return {name: _entry(path, name, value, 8 + length, end) for name, value in header.items()}
+    places = {name: _entry(path, name, value, 8 + length, end) for name, value in header.items()}
+    if sum(entry.size for entry in places.values()) > end - 8 - length:
+        raise UserError(f"{path}: its tensors overlap; {_REMEDY}")
+    return places
 
 
 def _entry(

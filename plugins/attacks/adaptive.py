@@ -87,10 +87,10 @@ class AdaptiveSampling(FedMIAII):
 
     def score(self, observations: Observations, audit: Audit) -> ndarray:
         likelihood = self._likelihoods(observations, audit)
-        known = likelihood[~np.isnan(likelihood).any(axis=1)]
+        complete = likelihood[~np.isnan(likelihood).any(axis=1)]
         share = observations.defense["data-sampling"]["fraction"]
-        rounds = max(1, round(share * len(known)))
-        return np.asarray(np.sort(known, axis=0)[-rounds:].mean(axis=0))
+        rounds = max(1, round(share * len(complete)))
+        return np.asarray(np.sort(complete, axis=0)[-rounds:].mean(axis=0))
 
 
 # --- CoFedMID -------------------------------------------------------------------------------------

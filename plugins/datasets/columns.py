@@ -73,24 +73,26 @@ class Table(Dataset):
 
     def _read(self, files: Sequence[Path]) -> Arrays:
         (file,) = files
-        want = self.params
+        params = self.params
         columns = read_columns(file)
-        names = [want.target, *want.ignore]
-        if want.client is not None:
-            names.append(want.client)
+        names = [params.target, *params.ignore]
+        if params.client is not None:
+            names.append(params.client)
         for name in names:
             require_column(columns, name, file)
-        arrays = {"train_y": _classes(columns.pop(want.target), f"{file}: target '{want.target}'")}
-        if want.client is not None:
-            client = category_codes(columns.pop(want.client), f"{file}: client '{want.client}'")
+        arrays = {
+            "train_y": _classes(columns.pop(params.target), f"{file}: target '{params.target}'")
+        }
+        if params.client is not None:
+            client = category_codes(columns.pop(params.client), f"{file}: client '{params.client}'")
             arrays["train_client"] = client
-        features = {name: values for name, values in columns.items() if name not in want.ignore}
+        features = {name: values for name, values in columns.items() if name not in params.ignore}
         if not features:
             raise UserError(f"{file}: no column is left for features; there must be one")
         samples = _samples(features, file)
         if samples.dtype == np.uint8:
             return arrays | {"train_x": samples} | moments(samples)
-        if samples.ndim == 2 and want.standardise == "columns":
+        if samples.ndim == 2 and params.standardise == "columns":
             samples = _standardised(samples)
         return arrays | {"train_x": samples.astype(np.float32)}
 
