@@ -9,7 +9,7 @@ its name, and the record names it: a kill at any time leaves the files from befo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,15 @@ import numpy as np
 
 from fedbench.core.store.files import npz_bytes, write_atomically
 from fedbench.core.store.integrity import (
+    DERIVED,
+    PARTLY,
     derived_fields,
     derived_of_run,
     sealed,
     with_derived,
     without_derived,
 )
+from fedbench.core.store.json_file import identified
 from fedbench.core.store.record import CELL_FIELDS, SCHEMA_VERSION, Record
 
 _OF_TARGET = ("scores", "kind", "ids", "canary", "in_mix")
@@ -138,3 +141,51 @@ def cells_of(content: dict[str, Any]) -> list[dict[str, Any]]:
         derived = derived_fields(stored["identity"], stored["coalition"], of_run if same else None)
         cells.append(with_derived(stored, derived))
     return cells
+
+
+# -- the schema of a record file -------------------------------------------------------------------
+
+
+def file_schema() -> dict[str, Any]:
+    """Return the JSON schema of the record file of a run."""
+    schema = Record.model_json_schema()
+    defs = schema["$defs"]
+    identity = defs.pop("Identity")["properties"]
+    of_run = {"identity": identity.pop("run")}
+    of_cell = {"identity": _object(identity, identity)}
+    required = {"identity", *schema["required"]}.difference(PARTLY)
+    for name, field_schema in schema["properties"].items():
+        if name in DERIVED or name == "identity":
+            continue
+        if name in PARTLY:
+            field_schema = _partial(field_schema, defs)
+        of_cell[name] = field_schema
+        if name not in CELL_FIELDS:
+            of_run[name] = field_schema
+    cell = _object(of_cell, required.intersection(["identity", *CELL_FIELDS]))
+    properties = {
+        "schema_version": {"const": SCHEMA_VERSION},
+        "digest": {"type": "string"},
+        "arrays": {"type": "string"},
+        "run": _object(of_run, required),
+        "cells": {"type": "array", "items": cell},
+    }
+    file = _object(properties, properties)
+    return identified("record", SCHEMA_VERSION, {"title": "Record", "$defs": defs, **file})
+
+
+def _object(properties: Mapping[str, Any], required: Iterable[str]) -> dict[str, Any]:
+    """Return the schema of an object that has these fields alone."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": sorted(properties.keys() & set(required)),
+        "additionalProperties": False,
+    }
+
+
+def _partial(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an object of which a file has only what follows from no identity."""
+    if "$ref" in schema:
+        schema = defs[schema["$ref"].rpartition("/")[2]]
+    return {name: value for name, value in schema.items() if name != "required"}
