@@ -150,18 +150,12 @@ def file_schema() -> dict[str, Any]:
     """Return the JSON schema of the record file of a run."""
     schema = Record.model_json_schema()
     defs = schema["$defs"]
-    identity = defs.pop("Identity")["properties"]
-    of_run = {"identity": identity.pop("run")}
-    of_cell = {"identity": _object(identity, identity)}
     required = {"identity", *schema["required"]}.difference(PARTLY)
-    for name, field_schema in schema["properties"].items():
-        if name in DERIVED or name == "identity":
-            continue
-        if name in PARTLY:
-            field_schema = _partial(field_schema, defs)
-        of_cell[name] = field_schema
-        if name not in CELL_FIELDS:
-            of_run[name] = field_schema
+    of_cell = _stored_fields(schema["properties"], defs)
+    of_run = {name: value for name, value in of_cell.items() if name not in CELL_FIELDS}
+    identity = defs.pop("Identity")["properties"]
+    of_run["identity"] = identity.pop("run")
+    of_cell["identity"] = _object(identity, identity)
     cell = _object(of_cell, required.intersection(["identity", *CELL_FIELDS]))
     properties = {
         "schema_version": {"const": SCHEMA_VERSION},
@@ -174,6 +168,17 @@ def file_schema() -> dict[str, Any]:
     return identified("record", SCHEMA_VERSION, {"title": "Record", "$defs": defs, **file})
 
 
+def _stored_fields(fields: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
+    """Return the schemas of a record's fields as a file has them: what follows from the identity
+    is missing, of some fields in part.
+    """
+    stored = {name: schema for name, schema in fields.items() if name not in DERIVED}
+    for name in stored.keys() & set(PARTLY):
+        model = stored[name].get("$ref", "").rpartition("/")[2]
+        stored[name] = defs.get(model, stored[name]) | {"required": []}
+    return stored
+
+
 def _object(properties: Mapping[str, Any], required: Iterable[str]) -> dict[str, Any]:
     """Return the schema of an object that has these fields alone."""
     return {
@@ -182,10 +187,3 @@ def _object(properties: Mapping[str, Any], required: Iterable[str]) -> dict[str,
         "required": sorted(properties.keys() & set(required)),
         "additionalProperties": False,
     }
-
-
-def _partial(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object of which a file has only what follows from no identity."""
-    if "$ref" in schema:
-        schema = defs[schema["$ref"].rpartition("/")[2]]
-    return {name: value for name, value in schema.items() if name != "required"}

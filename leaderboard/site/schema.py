@@ -16,6 +16,7 @@ from pydantic import (
     FiniteFloat,
     StringConstraints,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -49,14 +50,14 @@ Interval = tuple[Number, Number | None, Number | None] | None
 Index = Annotated[int, Field(ge=0, lt=_MOST)]
 OrNone = Annotated[int, Field(ge=-1, lt=_MOST)]
 Pair = tuple[Text, Text]
-# regular expressions of a JSON schema are ECMA's: Python's have no \p
-_UNSAID = Field(json_schema_extra=lambda schema: schema.pop("pattern"))
+# without the pattern: validators that are written in Python have no \p
+_SHELL_WORDS = WithJsonSchema({"type": "string", "maxLength": 2_000})
 Command = Annotated[
     str,
     StringConstraints(max_length=2_000, pattern=rf"^(fedbench run {_WORD}(?: --set {_WORD})*)?$"),
-    _UNSAID,
+    _SHELL_WORDS,
 ]
-Only = Annotated[str, StringConstraints(max_length=2_000, pattern=rf"^({_WORD})?$"), _UNSAID]
+Only = Annotated[str, StringConstraints(max_length=2_000, pattern=rf"^({_WORD})?$"), _SHELL_WORDS]
 
 
 class Part(BaseModel):
