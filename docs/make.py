@@ -50,6 +50,7 @@ MIXED = "not alike on all boards"
 GROUPS = (
     "supported",
     "contradicted",
+    "smaller than claimed",
     MIXED,
     "not decided",
     HERE,

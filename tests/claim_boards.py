@@ -14,9 +14,10 @@ from fedbench.plugins.papers.claim_files import Paper
 from fedbench.plugins.papers.verdicts import judged
 
 N_TEST = 2000
-YES, NO, OPEN, NONE = (
+YES, NO, SMALL, OPEN, NONE = (
     "supported",
     "contradicted",
+    "smaller than claimed",
     "not decided by these intervals",
     "not tested at this scale",
 )

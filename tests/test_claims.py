@@ -14,6 +14,7 @@ from claim_boards import (
     OPEN,
     OWN,
     SCALE,
+    SMALL,
     WIGGLE,
     YES,
     Cells,
@@ -46,6 +47,7 @@ from fedbench.plugins.papers.verdicts import judged
 from fedbench.suites import shipped_suites
 
 ROWS = ("none", "weak", "strong", "noisy")
+LOWER = "lower: {{measure: worst-auc, row: {}, than: {{rows: [{}]}}}}"
 
 
 @pytest.fixture(scope="module")
@@ -173,9 +175,6 @@ def test_an_absolute_value_is_judged_at_its_own_scale_alone(section, holds, at_s
     assert judge([section], holds, at_scale=at_scale).verdict == expected
 
 
-LOWER = "lower: {{measure: worst-auc, row: {}, than: {{rows: [{}]}}}}"
-
-
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
@@ -282,6 +281,31 @@ def test_one_null_comparison_among_many_contradicts_in_five_percent_at_most():
         section = section_of(aucs, [*labels, "none"])
         said.append(judge([section], LOWER.format("row0", ", ".join(labels[1:]))).verdict)
     assert 0 < said.count(NO) <= 10
+
+
+@pytest.mark.parametrize(
+    ("difference", "spread", "expected"),
+    [(0.0, 0.01, SMALL), (-0.05, 0.01, YES), (-0.025, 0.03, HERE)],
+)
+def test_a_difference_that_is_minor_with_certainty_is_smaller_than_claimed(
+    difference, spread, expected
+):
+    """.03 is minor; seeds differ by a few times ``spread``."""
+    base = 0.7 + WIGGLE
+    row = base + difference + spread * np.array([-1, 1, -0.5, 0.5, 0.2])
+    section = section_of(np.array([[base + 0.1], [base], [row]]), ["none", "rival", "row"])
+    assert judge([section], LOWER.format("row", "rival")).verdict == expected
+
+
+def test_a_difference_as_large_as_claimed_is_called_smaller_in_five_percent_at_most():
+    rng, verdicts = np.random.default_rng(1), []
+    for _ in range(200):
+        noise = 0.015 * rng.normal(size=(3, 1, 5))
+        aucs = np.array([0.8, 0.7, 0.67])[:, None, None] + noise
+        section = section_of(aucs, ["none", "rival", "row"])
+        verdicts.append(judge([section], LOWER.format("row", "rival")).verdict)
+    assert verdicts.count(SMALL) <= 10
+    assert YES in verdicts
 
 
 def test_a_claim_on_several_boards_is_adjusted_for_their_number(section):

@@ -19,6 +19,7 @@ from fedbench.core.contract.errors import SkipCell
 from fedbench.core.contract.samples import evaluating
 from fedbench.core.federation.loop import Answer
 from fedbench.core.federation.setup import RoundResult, Uploads
+from fedbench.core.numerics.chain import is_own, unfilled
 from fedbench.core.numerics.flat import FlatModel, ModelState, mean_counts
 from fedbench.core.numerics.gpu import raise_fault
 from fedbench.core.numerics.gradients import gradient_features
@@ -359,7 +360,9 @@ class Recorder:
 
     def _outputs(self, x: Tensor, y: Tensor) -> Tensor:
         """Outputs of the present model on the audit's rows of these samples."""
-        return self.flat.module(self.flat.rows(x, y, "audit")[0])
+        inputs = self.flat.rows(x, y, "audit")[0]
+        with unfilled(is_own(self.flat.module, self.flat.task)):
+            return self.flat.module(inputs)
 
     def _answer_of(self, model: int | None) -> Answers | None:
         if self.answer is None or model is None:

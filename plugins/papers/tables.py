@@ -266,14 +266,12 @@ def _numbers(cell: PublishedCell, further: int) -> tuple[Content, ...]:
 TITLE = "Claims of the papers"
 _HOW = (
     "What the papers claim, tested on the rows above with the papers' non-members; all comparisons "
-    "of a claim, on all of its "
-    "boards, are tested together at 95 % (Holm). Supported: each is significant as claimed; "
-    "contradicted: one is significant "
-    "the other way; cannot decide: a rival cannot lose, the undefended model has not learned, or "
-    "the power to show the paper's "
-    "own difference is below 80 % or not known. Found: how many comparisons of a section are "
-    "significant, and the one that "
-    "decides most against the claim. "
+    "of a claim, on all of its boards, are tested together at 95 % (Holm). Supported: each is "
+    "significant as claimed; contradicted: one is significant the other way; smaller than claimed: "
+    "one is significantly smaller than what is minor or, at the paper's scale, than its own "
+    "difference; cannot decide: a rival cannot lose, the undefended model has not learned, or "
+    "the power to show the paper's own difference is below 80 % or not known. Found: how many "
+    "comparisons of a section are significant, and the one that decides most against the claim. "
     f"{PLAIN} docs/method.md has the definitions."
 )
 _LONGEST = 400
@@ -342,11 +340,15 @@ def _compared(tests: Sequence[ClaimTest]) -> tuple[Part, ...]:
     text = _described(worst)
     if worst.verdict == "cannot decide here":
         text = joined([text, _why(worst)])
+    if worst.verdict == "smaller than claimed":
+        text = joined([text, Words(f"smaller than {_difference(worst, worst.size)}")])
     if len(tests) == 1:
         return text
     verdicts = Counter(c.verdict for c in tests)
     counts = f"{verdicts['supported']} of {len(tests)} as claimed, "
     counts += f"{verdicts['contradicted']} the other way"
+    if smaller := verdicts["smaller than claimed"]:
+        counts += f", {smaller} smaller"
     if undecided := verdicts["cannot decide here"]:
         counts += f", {undecided} cannot decide"
     return sentence(f"{counts}; most against it: {{}}", text)
@@ -361,8 +363,12 @@ def _why(c: ClaimTest) -> tuple[Part, ...]:
         return sentence(f"which cannot decide: the power to show {c.distance:g} is {chance}")
     if c.distance is None:
         return sentence("which cannot decide: nothing says how large a difference it must show")
-    distance = f"{c.distance:.2g}{_unit(c.quantity, difference=True)}"
-    return sentence(f"which cannot decide: the power to show {distance} is {100 * c.power:.0f} %")
+    distance, chance = _difference(c, c.distance), f"{100 * c.power:.0f} %"
+    return sentence(f"which cannot decide: the power to show {distance} is {chance}")
+
+
+def _difference(c: ClaimTest, size: float) -> str:
+    return f"{size:.2g}{_unit(c.quantity, difference=True)}"
 
 
 def _described(c: ClaimTest) -> tuple[Part, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Literal, get_args
 
@@ -41,6 +42,7 @@ from fedbench.plugins.papers.trends import trend
 Verdict = Literal[
     "the paper contradicts itself",
     "contradicted",
+    "smaller than claimed",
     "not tested at this scale",
     "not comparable at this scale",
     "cannot decide here",
@@ -83,8 +85,14 @@ class ClaimTest:
     """-1 below, +1 above"""
     p: float
     """two-sided"""
+    size: float | None = None
+    """a difference from ``other`` that is smaller than this is smaller than claimed"""
+    p_smaller: float = 1.0
+    """one-sided, of a difference of that ``size``"""
     distance: float | None = None
-    """how far beyond the bound the paper has it"""
+    """how far beyond the bound the paper has it or, where it prints no number, what is minor"""
+    at_scale: bool = False
+    """whether the board has the paper's data, model and rounds"""
     power: float = 1.0
     """power to show that distance, 0 if not known"""
     bar: str = ""
@@ -105,9 +113,11 @@ class ClaimTest:
             return "not comparable at this scale"
         if self.bar:
             return "cannot decide here"
-        if self.p > 1 - LEVEL or self.found.mean == self.bound:
-            return "cannot decide here" if self.power < POWER else "not decided by these intervals"
-        return "supported" if self._as_claimed else "contradicted"
+        if self.p <= 1 - LEVEL and self.found.mean != self.bound:
+            return "supported" if self._as_claimed else "contradicted"
+        if self.p_smaller <= 1 - LEVEL:
+            return "smaller than claimed"
+        return "cannot decide here" if self.power < POWER else "not decided by these intervals"
 
     @property
     def _as_claimed(self) -> bool:
@@ -147,9 +157,10 @@ class Judged:
     @property
     def verdict(self) -> Verdict:
         """The first of ``Verdict`` that applies: a claim that its own table does not hold is not
-        judged; one comparison significant the other way contradicts; since all must hold, the
-        weakest of the others is the claim's: not there, an absolute value, not decidable, not
-        significant. All significant as claimed, and nothing lacking, support.
+        judged; one comparison significant the other way contradicts, and one of a difference that
+        is significantly smaller than claimed decides; since all must hold, the weakest of the
+        others is the claim's: not there, an absolute value, not decidable, not significant. All
+        significant as claimed, and nothing lacking, support.
         """
         if self.own.fails:
             return "the paper contradicts itself"
@@ -207,12 +218,12 @@ def _judge(
     tests: list[ClaimTest] = []
     lacks: dict[Lack, None] = {}
     for place, (i, predicate) in product(places, enumerate(claim.holds)):
-        for test in _tests(place, predicate, sections):
+        at_scale = place.suite in paper.at_scale
+        for test in _tests(place, predicate, sections, at_scale, partial(own.distance, i)):
             if isinstance(test, Lack):
                 lacks[test] = None
             else:
-                distance = own.distance(i, test.other)
-                tests.append(_weighed(test, distance, paper, sections, (1 - LEVEL) / boards))
+                tests.append(_weighed(test, sections, (1 - LEVEL) / boards))
     for i, test in enumerate(tests):
         bar = test.bar
         if not bar and _cannot_fail(test, tests):
@@ -220,11 +231,21 @@ def _judge(
         same = test.along or sections[0] is outside[0]
         beside = None if same else _beside(test, outside)
         tests[i] = replace(test, bar=bar, outside=beside)
-    adjusted = holm({i: test.p for i, test in enumerate(tests) if not (test.absolute or test.bar)})
-    comparisons = tuple(
-        replace(test, p=min(1.0, boards * adjusted.get(i, 1.0))) for i, test in enumerate(tests)
-    )
+    comparisons = tuple(_adjusted(tests, boards))
     return Judged(claim=claim, own=own, comparisons=comparisons, lacks=tuple(lacks))
+
+
+def _adjusted(tests: Sequence[ClaimTest], boards: int) -> Iterator[ClaimTest]:
+    """Yield the tests with p-values for all of them together, on all boards."""
+    decidable = {i: test for i, test in enumerate(tests) if not (test.absolute or test.bar)}
+    p = holm({i: test.p for i, test in decidable.items()})
+    p_smaller = holm({i: test.p_smaller for i, test in decidable.items()})
+    for i, test in enumerate(tests):
+        yield replace(
+            test,
+            p=min(1.0, boards * p.get(i, 1.0)),
+            p_smaller=min(1.0, boards * p_smaller.get(i, 1.0)),
+        )
 
 
 def _cannot_fail(test: ClaimTest, tests: Sequence[ClaimTest]) -> bool:
@@ -252,35 +273,30 @@ def _beside(test: ClaimTest, sections: Sequence[BoardSection]) -> Interval | Non
     return contrasted((section, q), (section, other)).interval
 
 
-def _weighed(
-    test: ClaimTest,
-    distance: float | None,
-    paper: Paper,
-    sections: Sequence[BoardSection],
-    level: float,
-) -> ClaimTest:
-    """Add the paper's distance or, where it is not printed, the slack or what is minor, and the
-    power at that.
-    """
+def _weighed(test: ClaimTest, sections: Sequence[BoardSection], level: float) -> ClaimTest:
+    """Add the power to show the distance."""
     measure = test.quantity.measure
     if test.along:
         chance = power(test.found, DIRECTION, test.claimed, test.found.n, level)
         return replace(test, distance=DIRECTION, power=chance)
     seeds = len(_section(test.place, sections, "").seeds)
-    slack = abs(test.bound) if test.other else 0.0
-    distance = distance or slack or MINOR.get(measure)
+    distance = test.distance
     null = NULLS.get(measure, 0.0 if measure in BY_SEED else None)
     return replace(
         test,
-        distance=distance,
         power=power(test.found, distance, test.claimed, seeds, level) if distance else 0.0,
-        absolute=not test.other and test.bound != null and test.place.suite not in paper.at_scale,
+        absolute=not test.other and test.bound != null and not test.at_scale,
     )
 
 
 def _tests(
-    place: Place, predicate: Predicate, sections: Sequence[BoardSection]
+    place: Place,
+    predicate: Predicate,
+    sections: Sequence[BoardSection],
+    at_scale: bool,
+    printed: Callable[[str | None], float | None],
 ) -> Iterator[ClaimTest | Lack]:
+    """``printed``: name of the other side -> distance that the paper prints."""
     asked = predicate.asked
     if isinstance(asked, Sweep):
         yield _direction(place, predicate.direction, asked, sections)
@@ -301,12 +317,17 @@ def _tests(
         found=value,
         claimed=predicate.direction,
         p=1.0,
+        distance=printed(None) or MINOR.get(q.measure),
+        at_scale=at_scale,
     )
     if isinstance(asked, Bound):
         p = compared_with_value(section, q, asked.value).p
         yield replace(test, bound=asked.value, p=p, bar=mixed(section, q.row))
         return
     for name, elsewhere, other in _others(place, q, asked):
+        distance = printed(name) or asked.slack or MINOR.get(q.measure)
+        size = None if asked.slack else _size(q.measure, printed(name), at_scale)
+        test = replace(test, distance=distance, size=size)
         try:
             yield _against(test, section, _section(elsewhere, sections, name), other, name, asked)
         except Missing as missing:
@@ -362,9 +383,25 @@ def _against(
         bar = UNLEARNED
     elif not bar and test.claimed < 0 and q.row != other.row:
         bar = "is at the floor" if at_floor(section, other, asked.slack) else ""
-    return replace(
+    test = replace(
         test, other=name, bound=margin, found=difference.interval, p=difference.p, bar=bar
     )
+    if bar or test.size is None:
+        return test
+    claimed = test.claimed * test.size
+    p = contrasted((section, q), (elsewhere, other), claimed).p / 2
+    smaller = test.claimed * (test.found.mean - claimed) < 0
+    return replace(test, p_smaller=p if smaller else 1.0)
+
+
+def _size(measure: str, printed: float | None, at_scale: bool) -> float | None:
+    """Return the least difference that counts as claimed: at the paper's scale what it prints; at
+    another, where a difference does not mean the same, what is minor, unless it prints less.
+    """
+    minor = MINOR.get(measure)
+    if at_scale:
+        return printed or minor
+    return None if minor is None or (printed or minor) < minor else minor
 
 
 def _others(place: Place, q: Quantity, asked: Contrast) -> Iterator[tuple[str, Place, Quantity]]:
