@@ -207,4 +207,7 @@ def explain(error: BaseException) -> str:
     """
     if debugging():
         print(full_traceback(error), file=sys.stderr, end="")
-    return describe_error(error)
+    text = describe_error(error)
+    if isinstance(error, ImportError) and str(error.name).startswith("fedbench."):
+        text += "; this fedbench has no such name: see 'Plugins written for' in docs/plugins.md"
+    return text

@@ -47,6 +47,10 @@ BROKEN = {
         "import no_such_module_at_all",
         "cannot import 'broken': ModuleNotFoundError: No module named 'no_such_module_at_all' (",
     ),
+    "a name of another version": (
+        "from fedbench.core.toolkit import check_size",
+        "(broken.py:1); this fedbench has no such name: see 'Plugins written for' in",
+    ),
     "syntax": ("def f(:\n    pass", "cannot import 'broken': SyntaxError: "),
     "exit": ("import sys\nsys.exit(3)", "cannot import 'broken': it called sys.exit(3) ("),
     "hook raises": (

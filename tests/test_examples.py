@@ -196,7 +196,7 @@ def test_runs_are_event_files_of_tensorboard(site, tmp_path):
     (site / "fedbench_tensorboard").symlink_to(
         EXAMPLES / "tensorboard" / "src" / "fedbench_tensorboard"
     )
-    described(site, "fedbench-tensorboard", "fedbench_tensorboard", "0.1.0")
+    described(site, "fedbench-tensorboard", "fedbench_tensorboard", "0.2.0")
     results = tmp_path / "r"
     invoke(suite(tmp_path), "--results", results)
     for path in (results / "records").glob("*.json"):

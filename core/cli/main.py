@@ -55,7 +55,10 @@ COMMANDS = {
         "fedbench.core.cli.machine:doctor",
         "Versions, devices and data folder of this machine.",
     ),
-    "schema": ("fedbench.core.cli.suites:schema", "The JSON schema of suites, for editors."),
+    "schema": (
+        "fedbench.core.cli.suites:schema",
+        "JSON schemas: of suites, for editors, and of written files.",
+    ),
     "new": (
         "fedbench.core.cli.plugins:new",
         "Write a package of your own: defense, attack, dataset and more.",

@@ -1,8 +1,9 @@
-"""`fedbench validate` and `schema`: check suites, and their JSON schema for editors."""
+"""`fedbench validate` and `schema`: check suites; JSON schemas of suites and of written files."""
 
 from __future__ import annotations
 
 import json
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from fedbench.core.cli.options import (
 )
 from fedbench.core.cli.output import say, say_json
 from fedbench.core.contract.errors import UserError
+from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.process.ask import ask_apart, ask_each, plugin_limits
 from fedbench.core.process.channel import at_work
 from fedbench.core.registry.component import RegisteredComponent, is_here
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from fedbench.core.registry.use import ComponentUse
     from fedbench.core.spec.load import LoadedSuite
     from fedbench.core.spec.resolve import Resolved
+
+WRITTEN = ("record", "board", "baseline")
+"""files with a schema of their own, each made by an entry point of that name"""
 
 
 @click.command(
@@ -146,15 +151,17 @@ def _is_here(dataset: ComponentUse) -> bool:
         "fedbench schema                              of everything that is installed",
         "fedbench schema --output suite.schema.json   beside your suites; their first line:",
         "  # yaml-language-server: $schema=suite.schema.json",
+        "fedbench schema board                        of a board.json that fedbench wrote",
     )
 )
+@click.argument("file", type=click.Choice(("suite", *WRITTEN)), default="suite")
 @click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead."
 )
-@click.option("--built-in", is_flag=True, help="Without what other packages provide.")
-def schema(output: Path | None, built_in: bool) -> None:
+@click.option("--built-in", is_flag=True, help="A suite's without what other packages provide.")
+def schema(file: str, output: Path | None, built_in: bool) -> None:
     """Print the JSON schema (draft 2020-12) of suites, with the parameters of every installed
-    component.
+    component, or of a file that fedbench writes.
 
     An editor that knows it completes names and parameters, shows ranges and defaults, and
     underlines mistakes. It is no substitute for `fedbench validate`, which also knows what fields
@@ -162,7 +169,10 @@ def schema(output: Path | None, built_in: bool) -> None:
     """
     from fedbench.core.store.files import write_atomically
 
-    text = schema_text(Registry.discover(), built_in)
+    if file == "suite":
+        text = schema_text(Registry.discover(), built_in)
+    else:
+        text = written_schema_text(file)
     if output is None:
         say(text.rstrip())
         return
@@ -189,6 +199,12 @@ def schema_text(registry: Registry, built_in: bool) -> str:
             parameters = json.loads(answer.value or "{}")
             described[kind][component.name] = component.component.summary, parameters
     return json.dumps(suite_schema(SuiteSpec, described), indent=1) + "\n"
+
+
+def written_schema_text(file: str) -> str:
+    """Return the schema of a file of :data:`WRITTEN` as JSON."""
+    announced = distribution(DISTRIBUTION).entry_points.select(group="fedbench.schemas")
+    return json.dumps(announced[file].load()(), indent=1) + "\n"
 
 
 def _params(registered: RegisteredComponent) -> str:

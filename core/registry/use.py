@@ -30,7 +30,7 @@ class ComponentUse(BaseModel):
     target: str = ""
     """``"package.module:Class"``"""
     distribution: str
-    """package and version, e.g. ``fedbench-privacy 0.1.0``"""
+    """package and version, e.g. ``fedbench-privacy 0.2.0``"""
     digest: str
     """sha256 over the source files of the component"""
     requires: dict[str, str] = Field(default={})

@@ -13,8 +13,10 @@ RECORDED = "recorded"
 """data set of federations that were trained elsewhere, and the source that records name"""
 # parts of the setting that a record describes as they stand in its identity
 _SETTING = ("partition", "federation", "audit", "groups", "thresholds")
+# fields of a record that follow from the identity alone
+DERIVED = ("key", "run_key", "seed", "members")
 # objects of a record that follow from the identity in part: their other fields are stored
-_PARTLY = ("defense", "attack", "described", "dataset", "model", "digests", "provenance")
+PARTLY = ("defense", "attack", "described", "dataset", "model", "digests", "provenance")
 
 
 def canonical(value: Any) -> str:
@@ -115,7 +117,7 @@ def without_derived(fields: dict[str, Any], derived: dict[str, Any]) -> dict[str
     for name, value in fields.items():
         if name not in derived:
             stored[name] = value
-        elif name in _PARTLY and (rest := without_derived(value, derived[name])):
+        elif name in PARTLY and (rest := without_derived(value, derived[name])):
             stored[name] = rest
     return stored
 
@@ -126,7 +128,7 @@ def with_derived(stored: dict[str, Any], derived: dict[str, Any]) -> dict[str, A
     for name, value in stored.items():
         if name not in derived:
             fields[name] = value
-        elif name in _PARTLY:
+        elif name in PARTLY:
             fields[name] = with_derived(value, derived[name])
     return fields
 

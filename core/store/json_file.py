@@ -18,6 +18,15 @@ MAX_DEPTH = 40
 LARGEST = 2**64  # seeds and sizes are below
 
 
+def identified(kind: str, version: int, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a kind of file, with the ``$id`` of its version: a name, no address."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"https://github.com/fedbench/fedbench/schemas/{kind}-{version}.json",
+        **schema,
+    }
+
+
 def parse_json(path: Path, most: int, remedy: str) -> Any:
     """Return the content of a JSON file. Raises ``UserError`` as :func:`read_file` and
     :func:`parse_bytes`.

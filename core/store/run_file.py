@@ -9,7 +9,7 @@ its name, and the record names it: a kill at any time leaves the files from befo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,15 @@ import numpy as np
 
 from fedbench.core.store.files import npz_bytes, write_atomically
 from fedbench.core.store.integrity import (
+    DERIVED,
+    PARTLY,
     derived_fields,
     derived_of_run,
     sealed,
     with_derived,
     without_derived,
 )
+from fedbench.core.store.json_file import identified
 from fedbench.core.store.record import CELL_FIELDS, SCHEMA_VERSION, Record
 
 _OF_TARGET = ("scores", "kind", "ids", "canary", "in_mix")
@@ -138,3 +141,49 @@ def cells_of(content: dict[str, Any]) -> list[dict[str, Any]]:
         derived = derived_fields(stored["identity"], stored["coalition"], of_run if same else None)
         cells.append(with_derived(stored, derived))
     return cells
+
+
+# -- the schema of a record file -------------------------------------------------------------------
+
+
+def file_schema() -> dict[str, Any]:
+    """Return the JSON schema of the record file of a run."""
+    schema = Record.model_json_schema()
+    defs = schema["$defs"]
+    required = {"identity", *schema["required"]}.difference(PARTLY)
+    of_cell = _stored_fields(schema["properties"], defs)
+    of_run = {name: value for name, value in of_cell.items() if name not in CELL_FIELDS}
+    identity = defs.pop("Identity")["properties"]
+    of_run["identity"] = identity.pop("run")
+    of_cell["identity"] = _object(identity, identity)
+    cell = _object(of_cell, required.intersection(["identity", *CELL_FIELDS]))
+    properties = {
+        "schema_version": {"const": SCHEMA_VERSION},
+        "digest": {"type": "string"},
+        "arrays": {"type": "string"},
+        "run": _object(of_run, required),
+        "cells": {"type": "array", "items": cell},
+    }
+    file = _object(properties, properties)
+    return identified("record", SCHEMA_VERSION, {"title": "Record", "$defs": defs, **file})
+
+
+def _stored_fields(fields: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
+    """Return the schemas of a record's fields as a file has them: what follows from the identity
+    is missing, of some fields in part.
+    """
+    stored = {name: schema for name, schema in fields.items() if name not in DERIVED}
+    for name in stored.keys() & set(PARTLY):
+        model = stored[name].get("$ref", "").rpartition("/")[2]
+        stored[name] = defs.get(model, stored[name]) | {"required": []}
+    return stored
+
+
+def _object(properties: Mapping[str, Any], required: Iterable[str]) -> dict[str, Any]:
+    """Return the schema of an object that has these fields alone."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": sorted(properties.keys() & set(required)),
+        "additionalProperties": False,
+    }

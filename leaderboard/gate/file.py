@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedbench.core import UserError
 from fedbench.core.store.files import write_atomically
 from fedbench.core.store.integrity import digest_mistake, digest_of, key_of
-from fedbench.core.store.json_file import parse_json
+from fedbench.core.store.json_file import identified, parse_json
 from fedbench.core.words import one_line
 from fedbench.leaderboard.comparison.cells import Cell, Identity, Key, Snapshot, snapshot_of
 from fedbench.leaderboard.comparison.measures import MEASURES, Value
@@ -36,7 +36,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _Cell(_Part):
+class BaselineCell(_Part):
     setting: str
     coalition: str
     defense: str
@@ -51,7 +51,7 @@ class _Cell(_Part):
     """measure -> seed -> (a value a target, the standard error of their mean)"""
 
 
-class _File(_Part):
+class BaselineFile(_Part):
     kind: Literal["fedbench baseline"]
     schema_: int = Field(alias="schema")
     digest: str
@@ -60,7 +60,12 @@ class _File(_Part):
     parts: dict[str, Any]
     runs: dict[str, dict[str, str]]
     """hash of a run -> name of each field of its identity -> hash of its value"""
-    cells: list[_Cell]
+    cells: list[BaselineCell]
+
+
+def file_schema() -> dict[str, Any]:
+    """Return the JSON schema of a baseline file."""
+    return identified("baseline", SCHEMA, BaselineFile.model_json_schema())
 
 
 def snapshot_in(results: Path) -> Snapshot:
@@ -179,7 +184,7 @@ def read_baseline(path: Path) -> Snapshot:
     if mistake := digest_mistake(content):
         raise UserError(f"{path}: damaged or changed since fedbench wrote it ({mistake}); {ANEW}")
     try:
-        return _snapshot(_File.model_validate(content))
+        return _snapshot(BaselineFile.model_validate(content))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = one_line(".".join(map(str, first["loc"])), 120)
@@ -189,7 +194,7 @@ def read_baseline(path: Path) -> Snapshot:
     raise UserError(f"{path}: not a valid baseline ({mistake}); {ANEW}")
 
 
-def _snapshot(file: _File) -> Snapshot:
+def _snapshot(file: BaselineFile) -> Snapshot:
     cells = {}
     for cell in file.cells:
         key = Key(*(getattr(cell, name) for name in Key._fields))
@@ -202,7 +207,7 @@ def _snapshot(file: _File) -> Snapshot:
     return Snapshot(suite=file.suite, made=file.made, cells=cells)
 
 
-def _identity(file: _File, run: str, *beside: str) -> Identity:
+def _identity(file: BaselineFile, run: str, *beside: str) -> Identity:
     identity: Identity = {"run": {n: file.parts[part] for n, part in file.runs[run].items()}}
     if beside:
         identity |= zip(_BESIDE_RUN, (file.parts[part] for part in beside), strict=True)

@@ -16,12 +16,13 @@ from pydantic import (
     FiniteFloat,
     StringConstraints,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 
 from fedbench.core import UserError
 from fedbench.core.store.integrity import digest_mistake, digest_of
-from fedbench.core.store.json_file import parse_json
+from fedbench.core.store.json_file import identified, parse_json
 from fedbench.core.words import one_line
 from fedbench.leaderboard.columns import BY_KEY, COLUMNS
 
@@ -49,11 +50,14 @@ Interval = tuple[Number, Number | None, Number | None] | None
 Index = Annotated[int, Field(ge=0, lt=_MOST)]
 OrNone = Annotated[int, Field(ge=-1, lt=_MOST)]
 Pair = tuple[Text, Text]
+# without the pattern: validators that are written in Python have no \p
+_SHELL_WORDS = WithJsonSchema({"type": "string", "maxLength": 2_000})
 Command = Annotated[
     str,
     StringConstraints(max_length=2_000, pattern=rf"^(fedbench run {_WORD}(?: --set {_WORD})*)?$"),
+    _SHELL_WORDS,
 ]
-Only = Annotated[str, StringConstraints(max_length=2_000, pattern=rf"^({_WORD})?$")]
+Only = Annotated[str, StringConstraints(max_length=2_000, pattern=rf"^({_WORD})?$"), _SHELL_WORDS]
 
 
 class Part(BaseModel):
@@ -219,6 +223,18 @@ class Board(Part):
     sections: list[DocumentSection]
     rows: list[DocumentRow]
     folds: list[Fold]
+
+
+class BoardFile(Board):
+    """A document of the latest version, as a file."""
+
+    fedbench_board: Literal[3]
+    digest: str
+
+
+def file_schema() -> dict[str, Any]:
+    """Return the JSON schema of a board's file."""
+    return identified("board", VERSION, BoardFile.model_json_schema())
 
 
 def validated(content: Any, name: str) -> Board:
