@@ -26,6 +26,7 @@ from fedbench.core.recorded.folder import open_recording
 from fedbench.core.recorded.replay import RecordedRound, RecordedUpload, Replay
 from fedbench.core.recorded.tensors import tensors
 from fedbench.core.recording.rounds import write_tensors
+from fedbench.leaderboard.gate.ceilings import DOUBTFUL
 from fedbench.plugins.attacks.trajectory import LossSeries
 
 # loss-series, fedmia-i, avg-cosine, fedmia-ii: mean AUC over the sites, as computed by hand from
@@ -167,6 +168,7 @@ def test_uploads_that_do_not_give_the_next_model_mark_the_recording(tmp_path, ch
     results, (remark,), _ = replayed(small(tmp_path / "a", **changes))
     assert len(results) == 3
     assert re.search(words, remark)
+    assert remark.startswith(DOUBTFUL) == (changes.get("weights") != "other")
 
 
 def test_absent_late_and_failed_clients_and_gaps_are_accepted(tmp_path):

@@ -10,7 +10,8 @@ from boards import Folder
 from fedbench.core.api import load
 from fedbench.core.store.results import write_marker
 from fedbench.leaderboard.document import source_of
-from fedbench.leaderboard.gate.ceilings import NAMES, ceilings_of
+from fedbench.leaderboard.gate.ceilings import DOUBTFUL, NAMES, ceilings_of
+from fedbench.leaderboard.statistics.rows import DefenseRow
 
 LEAKS = {"none": 1.0, "mixup": 0.6, "hamp": 0.1}
 
@@ -46,7 +47,7 @@ def records_of(table):
 def test_what_has_no_upper_end_is_not_known_and_says_why(tmp_path, results):
     reasons = {c.name: c.reason for c in ceilings_of(results, {"tf01": 100, "epsilon_lower": 9})}
     assert reasons == {
-        "tf01": "the records do not give this number (docs/method.md)",
+        "tf01": "too few seeds or outside non-members (docs/method.md#tf01)",
         "epsilon_lower": "the seeds share no pool of data (docs/auditing.md)",
     }
     single = Folder(tmp_path / "single", LEAKS).fill(seeds=(0,)).root
@@ -56,6 +57,13 @@ def test_what_has_no_upper_end_is_not_known_and_says_why(tmp_path, results):
     hamp, mixup = ceilings_of(failed.root, {"worst_auc": 1})
     assert {hamp.verdict, mixup.verdict} == {"not known"}
     assert "no number counts loss-series" in mixup.reason
+
+
+def test_no_ceiling_is_met_by_a_doubtful_recording(results, monkeypatch):
+    remark = f"{DOUBTFUL}: in 1 of 2 rounds"
+    monkeypatch.setattr(DefenseRow, "remarks", [remark])
+    outcomes = {(c.verdict, c.reason) for c in ceilings_of(results, {"worst_auc": 1})}
+    assert outcomes == {("not known", remark)}
 
 
 def test_without_a_leak_the_highest_attack_is_held_against_the_ceiling(tmp_path):

@@ -22,6 +22,8 @@ from fedbench.leaderboard.tables.common import amount, numbers, table_of, words
 EPSILON = "epsilon_lower"
 RECORDED = "recorded"
 """source of a federation that was trained elsewhere: that training is what is judged"""
+DOUBTFUL = "this recording is doubtful"
+"""how the remark begins on a recording with uploads that do not give its next models"""
 BY_NAME = {column.ceiling: column for column in COLUMNS if column.ceiling}
 NAMES = (*BY_NAME, EPSILON)
 _LEAKS: Mapping[str, Literal["auc", "tf01"]] = {"worst": "auc", "mean": "auc", "tf01": "tf01"}
@@ -126,6 +128,9 @@ def _lacking(section: BoardSection, row: DefenseRow) -> str:
         return "a record of it was run again and not reproduced"
     if not row.complete:
         return "it lacks scores of an attack"
+    doubts = [remark for remark in row.remarks if remark.startswith(DOUBTFUL)]
+    if doubts:
+        return doubts[0]
     if section.left_out:
         return f"no number counts {', '.join(section.left_out)}, which lacks scores"
     return ""
@@ -142,6 +147,8 @@ def _number(
         if highest is not None:
             attack, interval = highest
             reason = f"no attack beats chance; the highest of all is {attack}"
+    if interval is None and column.key == "tf01":
+        return "", None, "too few seeds or outside non-members (docs/method.md#tf01)"
     if interval is None:
         return "", None, "the records do not give this number (docs/method.md)"
     text = amount(interval, column.heading)

@@ -26,9 +26,11 @@ from fedbench.core.contract.board import (
     value,
 )
 from fedbench.core.metrics import Group, Interval
+from fedbench.core.metrics.roc import TF01_FPR
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
+from fedbench.leaderboard.statistics.tf01 import ALIGNED_SEEDS
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
 
 TITLE = "At a glance"
@@ -269,6 +271,11 @@ def tf01_notes(section: BoardSection) -> tuple[Text, ...]:
     if not has_tf01(section, section.rows):
         most = max(map(sum, sizes), default=0)
         why = f"since {most:,} outside non-members of all targets and seeds are too few"
+        if len(section.seeds) < ALIGNED_SEEDS and TF01_FPR * (most + 1) >= 1:
+            why = (
+                f"since with fewer than {ALIGNED_SEEDS} seeds every target needs 999 outside "
+                "non-members, 1,999 together"
+            )
         return (Words(f"TF01: n/a, {why} (docs/method.md)."),)
     method = "each with a threshold of its own"
     if section.comparison.leaks.aligned:
