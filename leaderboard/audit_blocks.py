@@ -319,7 +319,10 @@ def _privacy(section: BoardSection) -> list[Block]:
         (table,) = auditors_table(section)
         assert isinstance(table, Table)
         columns += _columns(table, _FROM_AUDITORS, section)
-        caption = ": one-sided 95 % bounds, of what right guesses alone could show, by their attack"
+        caption = (
+            ": one-sided 95 % bounds by guesses in one run (Steinke et al. 2023), of what right "
+        )
+        caption += "guesses alone could show, by their attack"
         return [row_table("Claims and bounds", caption, rows, [NAMED, *columns])]
     text = "No lower bound on epsilon was computed: it takes trainings on one pool of data, each "
     text += "record a member by a fair coin (docs/auditing.md)."

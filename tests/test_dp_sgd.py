@@ -10,6 +10,16 @@ import numpy as np
 import pytest
 import torch
 from defense_cases import installed, made, member, two_layers
+from dp_accounting import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    NonPrivateDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+    rdp,
+)
 from parties import facts_of, generator
 from pydantic import ValidationError
 from scipy.optimize import brentq
@@ -322,9 +332,10 @@ def test_an_epsilon_is_claimed_by_its_name_where_it_holds_and_none_where_it_does
         assert said == {}
         return
     assert said[name] == pytest.approx(claimed, rel=1e-12) and said["noise multiplier"] == sigma
-    assert said["unit of privacy"] == params.get("mode", "example") and ("epsilon" in said) == (
-        name == "epsilon"
-    )
+    assert said["unit of privacy"] == params.get("mode", "example")
+    # of all 6 steps, and half the noise of a clipped batch: its gradient turns with one example
+    holds = epsilon(sigma / (1 + ("clip_unit" in params)), 3 * (1 + ("mode" not in params)), 1e-5)
+    assert said["epsilon"] == pytest.approx(holds, rel=1e-9)
 
 
 class Unknown(Defense):
@@ -385,6 +396,66 @@ def test_an_epsilon_is_withheld_where_another_defense_uses_private_data_outside_
         assert any(
             text.startswith(f"DPSGD states no epsilon here: {why}") for text in said["remarks"]
         )
+
+
+class NoisyPick(Defense):
+    """Looks at private data by mechanisms with noise."""
+
+    private = ("transform",)
+    looks: DpEvent | None = None
+
+    def transform(self, batch, ctx):
+        return batch
+
+    def privacy_event(self, unit, client, ctx):
+        return self.looks if unit == "example" else None
+
+
+def looking(event: DpEvent | None) -> Defense:
+    defense = NoisyPick()
+    defense.looks = event
+    return defense
+
+
+@pytest.mark.parametrize(
+    ("params", "steps"),
+    [
+        ({"sigma": 2.0}, SelfComposedDpEvent(GaussianDpEvent(2.0), 6)),
+        (
+            {"sigma": 1.5, "sampling": "poisson"},
+            SelfComposedDpEvent(PoissonSampledDpEvent(5 / 12, GaussianDpEvent(1.5)), 18),
+        ),
+        ({"sigma": 4.0, "clip_unit": "batch"}, SelfComposedDpEvent(GaussianDpEvent(2.0), 6)),
+    ],
+)
+def test_the_epsilon_of_a_composition_is_that_of_the_events_of_its_parts(params, steps):
+    looks = LaplaceDpEvent(3.0), GaussianDpEvent(5.0)
+    facts = claims(looking(looks[0]), made("dp-sgd", **params), looking(looks[1]))
+    events = ComposedDpEvent([*looks, steps])
+    accountant = rdp.RdpAccountant().compose(events)
+    assert facts["epsilon"] == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-9)
+    assert facts["epsilon"] > claims(made("dp-sgd", **params))["epsilon"]
+    assert "epsilon if replaced" not in facts
+
+
+class HeirOfPick(NoisyPick):
+    """Has its base's event, and does not declare where it uses private data."""
+
+    looks = GaussianDpEvent(2.0)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (lambda: looking(None), "NoisyPick uses private data outside the noise, in transform"),
+        (lambda: looking(NonPrivateDpEvent()), "NoisyPick uses private data outside the noise"),
+        (HeirOfPick, "HeirOfPick does not declare where it uses private data"),
+    ],
+)
+def test_without_an_event_of_every_part_the_epsilon_of_a_composition_is_withheld(other, why):
+    facts = claims(looking(GaussianDpEvent(1.0)), other(), made("dp-sgd", sigma=2.0))
+    assert not {"epsilon", "delta"} & set(facts)
+    assert why in facts["remarks"][0]
 
 
 def test_by_client_nothing_is_claimed_where_running_statistics_go_out_unclipped():

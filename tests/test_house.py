@@ -196,7 +196,7 @@ def test_every_phase_is_a_method_and_a_phase_added_to_the_table_is_called_compos
         for name, value in vars(Defense).items()
         if callable(value) and not name.startswith("_")
     }
-    assert methods - {"check", "remarks", "Params"} == set(PHASES)
+    assert methods - {"check", "remarks", "privacy_event", "Params"} == set(PHASES)
     seal = Phase("seal", "member", "upload", "chained", "same shape")
     monkeypatch.setattr(Defense, "seal", lambda self, update, ctx: update, raising=False)
     monkeypatch.setitem(PHASES, "seal", seal)

@@ -80,6 +80,17 @@ def test_a_parquet_file_is_read_or_its_package_named(rows, home, monkeypatch):
     assert load("a.parquet").digest() == load("a.csv").digest()
 
 
+@pytest.mark.parametrize("params", [{}, {"target": "list"}, {"client": "list"}])
+def test_lists_of_unequal_lengths_in_a_parquet_file_are_refused(rows, home, params):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows["list"] = [[1.0] * (1 + i % 2) for i in range(N)]
+    parquet.write_table(pyarrow.table(rows), home / "a.parquet")
+    with pytest.raises(UserError, match="'list': lists, nested or of unequal lengths; make each"):
+        load("a.parquet", **params)
+    assert load("a.parquet", ignore=["id", "list"]).input_shape == (2,)
+
+
 def test_large_ids_of_clients_stay_apart_and_numbers_are_in_their_order(rows, home):
     rows["site"] = [18358040372023708012 + i % 3 for i in range(N)]
     (home / "a.csv").write_text(csv_of(rows))

@@ -20,6 +20,7 @@ from fedbench.core.contract.samples import Batch, MemberData, Selection
 from fedbench.core.contract.task import CLASSIFICATION, EVERY_TASK, Task, unserved
 
 if TYPE_CHECKING:
+    from dp_accounting import DpEvent
     from torch import Tensor
 
 FactValue = bool | int | float | str | list[int] | list[float] | list[str]  # what a fact may be
@@ -165,6 +166,14 @@ class Defense(Configured):
         """
         return {}
 
+    def privacy_event(self, unit: str, client: int, ctx: ReportContext) -> DpEvent | None:
+        """Return the event of dp-accounting of all that the phases in ``private`` make of one
+        ``unit`` (``example`` or ``client``) of a client, in the whole run; None: no noise hides it.
+
+        With the events of all parts a composite states the epsilon of them together.
+        """
+        return None
+
 
 def overrides(defense: Defense, name: str) -> bool:
     """Whether ``defense`` overrides the phase ``name``, in its class or by an attribute.
@@ -205,7 +214,7 @@ def voids(part: Defense, covered: Collection[str]) -> str:
     nothing is known of a defense that overrides a phase with access to a member's data.
     """
     name = type(part).__name__
-    declared = vars(type(part)).get("private")
+    declared = part.private if "private" in vars(type(part)) else None
     if declared is None:
         acts = any(overrides(part, phase) for phase in (*phases(party=("member",)), "answer"))
         return f"{name} does not declare where it uses private data" if acts else ""

@@ -32,7 +32,8 @@ _CAPTION = (
     " over {} federations of one pool: each candidate is a member by a coin, and an attack's score "
     "in one federation is judged by those in the others (LiRA, RMIA; docs/auditing.md). Found: the "
     "share of federations with a candidate in which the strongest attack passes the candidate's "
-    "own threshold of 1 % false positives, mean and the most vulnerable tenth"
+    "own threshold of 1 % false positives, mean and the most vulnerable tenth. \u03b5 at least: by "
+    "guesses in one run (Steinke et al. 2023)"
 )
 
 

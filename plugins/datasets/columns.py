@@ -163,7 +163,17 @@ def _read_parquet(file: Path) -> Columns:
             f"{file}: Parquet needs pyarrow: pip install 'fedbench-privacy[parquet]'"
         ) from error
     table = parquet.read_table(file)
-    return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+    return {
+        name: _stacked(table[name].to_numpy(zero_copy_only=False)) for name in table.column_names
+    }
+
+
+def _stacked(values: np.ndarray) -> np.ndarray:
+    """Return [n, length] of a column of lists of one length, every other column as it is."""
+    if values.dtype != object:
+        return values
+    lengths = {np.shape(value) for value in values}
+    return np.stack(values) if len(lengths) == 1 and lengths != {()} else values
 
 
 _READERS: Mapping[str, Any] = {
@@ -185,7 +195,7 @@ def category_codes(values: np.ndarray, place: str) -> np.ndarray:
     """
     if values.ndim != 1:
         raise UserError(f"{place}: {list(values.shape)} values; one a row is needed")
-    text = np.char.strip(values.astype(str))
+    text = _text(values, place)
     _refuse(np.isin(np.char.lower(text), _MISSING), text, place, _NO_VALUE)
     categories = text
     if all(map(_is_number, text)) and abs(numbers := text.astype(np.float64)).max() < _EXACT:
@@ -231,10 +241,18 @@ def _samples(features: Columns, file: Path) -> np.ndarray:
 def _numbers(values: np.ndarray, place: str) -> np.ndarray:
     """Return finite float64 of numbers, text of numbers, or true and false."""
     if values.dtype.kind not in "fiub":
-        values = _parsed(np.char.lower(np.char.strip(values.astype(str))), place)
+        values = _parsed(np.char.lower(_text(values, place)), place)
     remedy = "not a finite number; fill it in or drop the row"
     _refuse(~np.isfinite(values), values, place, remedy)
     return values.astype(np.float64)
+
+
+def _text(values: np.ndarray, place: str) -> np.ndarray:
+    try:
+        return np.char.strip(values.astype(str))
+    except ValueError as error:
+        remedy = "make each value a column of its own, or name the column in 'ignore'"
+        raise UserError(f"{place}: lists, nested or of unequal lengths; {remedy}") from error
 
 
 def _parsed(text: np.ndarray, place: str) -> np.ndarray:

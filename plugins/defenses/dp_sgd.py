@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -25,6 +25,9 @@ from fedbench.core import (
 )
 from fedbench.plugins.defenses.augmentation import shift_and_flip
 from fedbench.plugins.defenses.dp_accounting import Steps, accountant_used, epsilon_after, noise_for
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 SIGMA = 0.1  # where neither sigma nor epsilon is given
 _ACCOUNTANTS = {
@@ -68,8 +71,9 @@ class DPSGD(Defense):
     their cost. The number of samples is public. The noise multipliers usual in this literature
     (.05 to .2) give an epsilon in the thousands: no guarantee.
 
-    ``clip_unit: batch`` and ``account: one-round`` are MemberShield's released code; no epsilon is
-    claimed with them.
+    ``clip_unit: batch`` and ``account: one-round`` are MemberShield's released code. What it claims
+    is the fact ``claimed epsilon``; ``epsilon`` is what holds, of all rounds, and for a clipped
+    batch at half the noise multiplier: one example moves a gradient of norm at most C by up to 2 C.
     """
 
     class Params(Params):
@@ -130,7 +134,7 @@ class DPSGD(Defense):
         account: Literal["all", "one-round"] = Field(
             "all",
             description="rounds that epsilon is calibrated for; `one-round`: the released code, "
-            "nothing is claimed",
+            "which spends more than it claims",
         )
 
         @model_validator(mode="after")
@@ -153,6 +157,11 @@ class DPSGD(Defense):
             return self
 
     @property
+    def private(self) -> Collection[str]:  # type: ignore[override]
+        """Phases with private data: the steps by example; by client it uses the update alone."""
+        return ("local_step",) if self.params.mode == "example" else ()
+
+    @property
     def covers(self) -> Collection[str]:  # type: ignore[override]
         """Phases that the noise covers: by client all before the update is clipped."""
         if self.params.mode == "example":
@@ -166,7 +175,7 @@ class DPSGD(Defense):
         """
         p = self.params
         if p.epsilon is not None and p.sampling == "shuffled":
-            noise_for(p.epsilon, self._steps(federation, 0), p.delta)
+            noise_for(p.epsilon, self._steps(federation, 0, p.account), p.delta)
 
     def select(self, ctx: MemberContext) -> Selection | None:
         """Select all samples, to be drawn by ``sampling``; note the noise for the report."""
@@ -212,7 +221,7 @@ class DPSGD(Defense):
 
         Nothing is claimed without noise, nor with a median bound, or where buffers go out
         unclipped. With ``clip_unit: batch`` or ``account: one-round`` the false epsilon is called a
-        claimed one.
+        claimed one, beside the one that holds.
         """
         p = self.params
         federation = ctx.federation
@@ -229,6 +238,21 @@ class DPSGD(Defense):
         if at_risk > 0.1:  # publishing a sample at random has delta 1/n
             facts["delta times samples"] = at_risk
         return facts
+
+    def privacy_event(self, unit: str, client: int, ctx: ReportContext) -> DpEvent | None:
+        """Return the Gaussian mechanisms of all of the client's steps, or of its updates."""
+        import dp_accounting
+
+        memory = ctx.of_member[client]
+        if unit != self.params.mode or memory.get("buffers") or not self._claimable([memory]):
+            return None
+        if "noise multiplier" not in memory:
+            return dp_accounting.NoOpDpEvent()  # it was never drawn
+        steps = self._taken(ctx.federation, memory)
+        step: DpEvent = dp_accounting.GaussianDpEvent(self._of_example(memory["noise multiplier"]))
+        if steps.rate < 1:
+            step = dp_accounting.PoissonSampledDpEvent(steps.rate, step)
+        return dp_accounting.SelfComposedDpEvent(step, steps.count)
 
     def _claimable(self, memories: Sequence[Memory]) -> bool:
         """Tell whether the noise covers all that the members sent."""
@@ -249,7 +273,7 @@ class DPSGD(Defense):
             name = "claimed epsilon (one round)"
         elif p.clip_unit == "batch":
             name = "claimed epsilon (batch clipped)"
-        terms = noise, self._steps(federation, 1), p.delta
+        terms = self._of_example(noise), self._steps(federation, 1, p.account), p.delta
         neighbours = _NEIGHBOURS[p.mode]
         accountant = _ACCOUNTANTS[accountant_used(*terms)]
         facts: dict[str, FactValue] = {name: self._claim(federation, memories), "delta": p.delta}
@@ -259,6 +283,8 @@ class DPSGD(Defense):
             of_replacement = _ACCOUNTANTS[accountant_used(*terms, replaced=True)]
             if of_replacement != accountant:
                 accountant += f" (if replaced: {of_replacement})"
+        elif not any(memory.get("buffers") for memory in memories):
+            facts["epsilon"] = max(self._spent(federation, memory) for memory in memories or [{}])
         return facts | {
             "unit of privacy": p.mode,
             "neighbours": neighbours,
@@ -278,11 +304,23 @@ class DPSGD(Defense):
         """
         p = self.params
         samples = memory.get("samples", 0)
-        planned = self._steps(federation, samples)
-        steps = replace(planned, count=self._counted(memory, federation, planned.count))
+        steps = planned = self._steps(federation, samples, p.account)
+        if p.account == "all":
+            steps = self._taken(federation, memory)
         if p.epsilon is not None and steps == planned and not replaced:
             return p.epsilon
         return epsilon_after(self._noise(federation, samples), steps, p.delta, replaced)
+
+    def _spent(self, federation: Federation, memory: Memory) -> float:
+        """Return the epsilon that holds for a member, whatever the released code claims."""
+        noise = self._of_example(self._noise(federation, memory.get("samples", 0)))
+        return epsilon_after(noise, self._taken(federation, memory), self.params.delta)
+
+    def _of_example(self, noise: float) -> float:
+        """Return the noise multiplier in units of what an example moves: up to 2 C of a clipped
+        batch.
+        """
+        return noise / 2 if self.params.clip_unit == "batch" else noise
 
     def _count(self, batch: Batch, ctx: MemberContext) -> None:
         """Count the steps of the longest round, and those of each example: squared copies, as their
@@ -296,22 +334,23 @@ class DPSGD(Defense):
             copies = torch.bincount(batch.index, minlength=len(ctx.data.y))
             ctx.memory["taken"] = ctx.memory.get("taken", 0) + copies.square()
 
-    def _counted(self, memory: Memory, federation: Federation, planned: int) -> int:
-        """Return the number of steps that cost: of sampled batches those of the longest round in
-        every round, fewer than ``planned`` where another defense leaves some out; of shuffled ones
+    def _taken(self, federation: Federation, memory: Memory) -> Steps:
+        """Return the steps of all rounds that cost: of sampled batches those of the longest round
+        in every round, fewer than planned where another defense leaves some out; of shuffled ones
         no fewer, since an example may be in every epoch.
         """
-        if self.params.account == "one-round" or "steps" not in memory:
+        planned = self._steps(federation, memory.get("samples", 0), "all")
+        if "steps" not in memory:
             return planned
         if self.params.sampling == "poisson":
-            return federation.rounds * memory["most steps"]
-        return max(planned, int(memory["taken"].max()))
+            return replace(planned, count=federation.rounds * memory["most steps"])
+        return replace(planned, count=max(planned.count, int(memory["taken"].max())))
 
-    def _steps(self, federation: Federation, samples: int) -> Steps:
-        """Return the steps of a member with so many samples, as far as the account goes."""
+    def _steps(self, federation: Federation, samples: int, account: str) -> Steps:
+        """Return the planned steps of a member with so many samples, of ``account`` rounds."""
         p = self.params
         # each round draws its clients anew, and may draw the same ones
-        rounds = federation.rounds if p.account == "all" else 1
+        rounds = federation.rounds if account == "all" else 1
         if p.mode == "client":
             return Steps(rounds)
         epochs = rounds * federation.local_epochs
@@ -324,7 +363,7 @@ class DPSGD(Defense):
     def _noise(self, federation: Federation, samples: int) -> float:
         p = self.params
         if p.epsilon is not None:
-            return noise_for(p.epsilon, self._steps(federation, samples), p.delta)
+            return noise_for(p.epsilon, self._steps(federation, samples, p.account), p.delta)
         return SIGMA if p.sigma is None else p.sigma
 
     def _with_views(self, batch: Batch, ctx: MemberContext) -> Batch:
