@@ -93,5 +93,5 @@ def _holdout(root: Path) -> str:
     if common and sites:
         return "both"
     if not (common or sites):
-        raise UserError(f"{root}: no hold-out; save_holdout writes samples that no client trained on")
+        raise UserError(f"{root}: no hold-out; save_holdout writes one, which no client trained on")
     return "common" if common else "sites"
