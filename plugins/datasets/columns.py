@@ -173,7 +173,7 @@ def _stacked(values: np.ndarray) -> np.ndarray:
     if values.dtype != object:
         return values
     lengths = {np.shape(value) for value in values}
-    return np.stack(values) if len(lengths) == 1 and lengths != {()} else values
+    return np.stack(list(values)) if len(lengths) == 1 and lengths != {()} else values
 
 
 _READERS: Mapping[str, Any] = {

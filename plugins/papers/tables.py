@@ -340,7 +340,7 @@ def _compared(tests: Sequence[ClaimTest]) -> tuple[Part, ...]:
     text = _described(worst)
     if worst.verdict == "cannot decide here":
         text = joined([text, _why(worst)])
-    if worst.verdict == "smaller than claimed":
+    if worst.size is not None and worst.verdict == "smaller than claimed":
         text = joined([text, Words(f"smaller than {_difference(worst, worst.size)}")])
     if len(tests) == 1:
         return text
