@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 # Used by code that decides a result, although not in the digest: their values are in the keys, or
 # they only carry and write.
 DECIDE_NOTHING = {"spec", "registry", "store", "words", "process"}
+OF_A_DATA_SET = {"recorded"}  # in its digest
 
 
 # From the bottom up: a folder of core imports folders of lower levels only.
@@ -66,7 +67,7 @@ def imported(path):
 
 def undigested(core):
     """Imports of code that is not in the digest, in code that decides a result."""
-    known = {*digest.ENGINE, *DECIDE_NOTHING, *fedbench.core.__all__}
+    known = {*digest.ENGINE, *DECIDE_NOTHING, *OF_A_DATA_SET, *fedbench.core.__all__}
 
     def decides_or_carries(module):
         top, *inner = module.split(".")[1:]
@@ -135,6 +136,12 @@ def test_code_that_decides_a_result_is_in_the_digest(tmp_path, monkeypatch):
     assert undigested(core) == {
         f"run/scoring.py: fedbench.{name}" for name in ("plugins.attacks", "core.cli.main")
     }
+
+
+def test_the_digest_of_recorded_data_has_all_code_of_recordings():
+    files = digest._closure("fedbench.core.recorded.components").values()
+    code = (ROOT / "core" / "recorded").glob("*.py")
+    assert {path.name for path in files} == {path.name for path in code} - {"__init__.py"}
 
 
 def test_the_public_names_are_few():

@@ -16,14 +16,14 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import DISTRIBUTION, PROJECT
 
 # Folders and files of core that decide results. `tests/test_house.py` refuses an import from them
-# into any other file that is not known to decide nothing.
+# into any other file that is not known to decide nothing. The folder `recorded` decides results of
+# recorded federations alone, and is in the digest of their data set.
 ENGINE = (
     "contract",
     "numerics",
     "population",
     "models",
     "federation",
-    "recorded",
     "signals",
     "metrics",
     "run/analyse.py",
