@@ -29,7 +29,7 @@ from fedbench.core.population.audit import Target
 from fedbench.leaderboard.columns import BY_KEY, RankingColumn, column_for
 from fedbench.leaderboard.document import Source, board_id, provisional_mark
 from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow, adversary_of
-from fedbench.leaderboard.statistics.sections import BoardSection
+from fedbench.leaderboard.statistics.sections import FEWEST_FEDERATIONS, BoardSection
 from fedbench.leaderboard.tables.answer import answer, caveats, strongest
 from fedbench.leaderboard.tables.auditors import auditors_table
 from fedbench.leaderboard.tables.common import (
@@ -48,7 +48,12 @@ from fedbench.leaderboard.tables.common import (
     tf01_notes,
     words,
 )
-from fedbench.leaderboard.tables.provenance import VIEWS, packages, provenance_lines
+from fedbench.leaderboard.tables.provenance import (
+    VIEWS,
+    origin_notes,
+    packages,
+    provenance_lines,
+)
 from fedbench.leaderboard.tables.ranking import Trust, first_rows, ranking_table
 
 MOST_ROWS, MOST_SECTIONS, MOST_ATTACKS = 8, 6, 8
@@ -88,6 +93,7 @@ def audit_blocks(source: Source, n_records: int = 0) -> list[Block]:
     blocks: list[Block] = [Heading(1, source.title), *provisional_mark(source)]
     verdict, *beside = _verdict(main)
     blocks += [Heading(2, Words("Result")), Note(verdict), Note(joined(beside, " "))]
+    blocks += origin_notes(sections)
     blocks += [Heading(2, Words("What was audited")), Bullets(tuple(_scope(main, len(sections))))]
     blocks += [Heading(2, Words("Adversaries")), _adversaries(sections)]
     blocks += [Heading(2, Words("Measurements")), _leakage(main, source.trust)]
@@ -179,8 +185,6 @@ def _scope(section: BoardSection, n_sections: int) -> Iterator[Text]:
         text = _facts(value, names) if isinstance(value, dict) else str(value)
         if text:
             yield sentence(f"{title}: {{}}.", text)
-    if origin := described.get("nonmembers"):
-        yield sentence("Non-members are {}.", str(origin))
     yield counts_note(section).text
     rounds = {row.round for loaded in section.records for row in loaded.record.history}
     seeds = ", ".join(map(str, section.seeds))
@@ -200,6 +204,8 @@ def _facts(values: Mapping[str, Any], names: Sequence[str]) -> str:
         value = values.get(name)
         if isinstance(value, dict):
             texts.append(_facts(value, list(islice(value, 4))))
+        elif isinstance(value, list) and value:
+            texts.append(f"{name} {' '.join(map(str, value))}")
         elif name == "name":
             texts.append(str(value))
         elif value not in (None, False, [], ""):
@@ -315,7 +321,7 @@ def _privacy(section: BoardSection) -> list[Block]:
     """Return bounds beside claims, or why there are none."""
     columns = _columns(ranking_table(section), ("claims",), section)
     rows = first_rows(section, MOST_ROWS)
-    if section.shares_pool:
+    if section.calibrates:
         (table,) = auditors_table(section)
         assert isinstance(table, Table)
         columns += _columns(table, _FROM_AUDITORS, section)
@@ -324,8 +330,8 @@ def _privacy(section: BoardSection) -> list[Block]:
         )
         caption += "guesses alone could show, by their attack"
         return [row_table("Claims and bounds", caption, rows, [NAMED, *columns])]
-    text = "No lower bound on epsilon was computed: it takes trainings on one pool of data, each "
-    text += "record a member by a fair coin (docs/auditing.md)."
+    text = f"No lower bound on epsilon was computed: it takes {FEWEST_FEDERATIONS} trainings on "
+    text += "one pool of data, each record a member by a fair coin (docs/auditing.md)."
     if not columns:
         return [Note(Words(f"No row claims differential privacy. {text}"))]
     rows = [row for row in rows if columns[0][1](row)]
@@ -397,10 +403,8 @@ def _limits(section: BoardSection) -> Iterator[Text]:
     if worst is not None:
         distance = worst.low - 0.5
         text = f"The lower end of the interval, {worst.low:.3f}, is {abs(distance):.3f} "
-        end = "above guessing: with" if distance > 0 else "below what would show a leak: with"
-        n = len(section.seeds)
-        text += f"{end} {4 * n} trainings in place of {n} intervals would be about half as wide."
-        yield Words(text)
+        text += "above guessing" if distance > 0 else "below what would show a leak"
+        yield Words(f"{text}: {_more_trainings(worst, len(section.seeds))}.")
     if power := section.comparison.pairwise.smallest_difference:
         text = f"Differences between two rows below {power:.3f} of an AUC are missed with a chance "
         yield Words(f"{text}of 20 % or more.")
@@ -413,6 +417,13 @@ def _limits(section: BoardSection) -> Iterator[Text]:
     if outcomes := {k: n for r in section.rows for k, n in r.outcomes.items() if k != "ok"}:
         counts = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
         yield Words(f"Cells without scores: {counts}.")
+
+
+def _more_trainings(interval: Interval, n: int) -> str:
+    """Say what more than ``n`` trainings would do to an interval."""
+    if not interval.between:
+        return "how far trainings differ is in no interval here, and takes several of them"
+    return f"with {4 * n} trainings in place of {n}, intervals would be about half as wide"
 
 
 def _origin(source: Source) -> Iterator[Text]:

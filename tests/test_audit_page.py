@@ -69,6 +69,14 @@ def test_a_single_training_is_said_to_be_one(finished, tmp_path, without_browser
     assert "trainings (seeds): 0" in page
 
 
+def test_narrower_intervals_are_promised_of_several_trainings_alone(tmp_path, results):
+    single = Folder(tmp_path / "single", LEAKS).fill(seeds=(0,)).root
+    write_marker(single, {"suite": "demo"})
+    pages = [str(audit_blocks(source_of(root))) for root in (single, results)]
+    assert ["about half as wide" in page for page in pages] == [False, True]
+    assert ["how far trainings differ is in no interval" in page for page in pages] == [True, False]
+
+
 def test_exposed_records_are_those_above_most_non_members(results):
     table = tables_of(results, n_records=5)["Records"]
     section = max(source_of(results).sections, key=lambda s: s.view)

@@ -13,10 +13,13 @@ from contests import judged
 from running import finish, invoke, suite
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
+from fedbench.core.contract.board import Note, Table
 from fedbench.core.store.reading import load_records
 from fedbench.core.store.results import write_marker
+from fedbench.leaderboard.audit_blocks import audit_blocks
 from fedbench.leaderboard.comparison.cells import Key, snapshot_of
 from fedbench.leaderboard.comparison.compare import compare
+from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.statistics.audits import (
     TOGETHER,
     Calibrated,
@@ -217,6 +220,23 @@ def test_the_candidates_found_most_often_are_listed_and_too_few_federations_name
     assert needed in call("show", few.root, "--vulnerable")[1]
     (note,) = auditors_table(sections_of(few)[0])
     assert plain_text(note.text) == f"Calibrated attacks: {needed}."
+
+
+def test_the_auditors_page_has_the_bounds_of_a_pool_and_says_where_there_are_too_few(
+    claiming, tmp_path
+):
+    (calibrated,) = auditors_table(next(s for s in sections_of(claiming) if s.row("liar")))
+    blocks = audit_blocks(source_of(claiming.root))
+    (table,) = (b for b in blocks if isinstance(b, Table) and b.title == "Claims and bounds")
+    names = [plain_text(column.name) for column in table.columns]
+    for name in ("\u03b5 at least", "\u03b5 claimed"):
+        i = [plain_text(column.name) for column in calibrated.columns].index(name)
+        expected = {plain_text(row[0]): row[i] for row in calibrated.rows}
+        assert {plain_text(row[0]): row[names.index(name)] for row in table.rows} == expected
+    few = Pool(tmp_path / "few", {"none": 1.0}, ("fedmia-ii",)).fill(range(3)).root
+    write_marker(few, {"suite": "demo", "cells": []})
+    notes = [plain_text(b.text) for b in audit_blocks(source_of(few)) if isinstance(b, Note)]
+    assert sum("No lower bound on epsilon was computed: it takes 8" in text for text in notes) == 1
 
 
 def test_clients_that_do_not_defend_are_no_part_of_a_claim(claiming):

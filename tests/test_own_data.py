@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+from running import changed, invoke
 
-from fedbench.core import UserError
+from fedbench.core import MEMBER, UserError
+from fedbench.core.store.reading import load_records
 from fedbench.core.toolkit.arrays import check_data
 from fedbench.plugins.datasets.columns import Table, read_columns
 from fedbench.plugins.datasets.folders import ImageFolder
@@ -161,6 +163,32 @@ def test_an_odd_file_is_refused(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=message):
         read_columns(tmp_path / name)
+
+
+@pytest.mark.slow
+def test_clients_of_a_table_are_those_of_the_federation(rows, home, tmp_path):
+    (home / "a.csv").write_text(csv_of(rows))
+    change = {
+        "dataset": {
+            "name": "table",
+            "params": {
+                "file": str(home / "a.csv"),
+                "target": "verdict",
+                "client": "site",
+                "ignore": ["id"],
+            },
+        },
+        "partition": "given",
+        "federation": {"clients": 3, "rounds": 1, "batch_size": 5, "optimizer": {"lr": 0.1}},
+        "audit": {"nonmembers": 10, "outside": 10},
+    }
+    invoke(changed(tmp_path, change), "--results", tmp_path / "r", "--workers", "1")
+    client = load("a.csv").train_client
+    (loaded,) = load_records(tmp_path / "r")
+    for k in range(3):
+        c = loaded.candidates(k)
+        members = c.ids[c.kind == MEMBER]
+        assert set(members) <= set(np.flatnonzero(client == k)) and len(members) > 1
 
 
 # --- images ---------------------------------------------------------------------------------------

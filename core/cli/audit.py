@@ -70,7 +70,7 @@ mistake, 130 interrupted."""
     "--coalition",
     metavar="CLIENT,...",
     help="Also judge the weighted mean of these clients' uploads, and what a client sees of the "
-    "global models.",
+    "global models; the board then counts the samples of these clients alone.",
 )
 @click.option(
     "--every",

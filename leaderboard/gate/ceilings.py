@@ -12,6 +12,7 @@ from typing import Literal
 
 from fedbench.core import UserError
 from fedbench.core.contract.board import Table, Words
+from fedbench.core.store.integrity import RECORDED
 from fedbench.leaderboard.columns import COLUMNS, RankingColumn
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.statistics.audits import Calibrated, epsilon_bound
@@ -20,8 +21,6 @@ from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import amount, numbers, table_of, words
 
 EPSILON = "epsilon_lower"
-RECORDED = "recorded"
-"""source of a federation that was trained elsewhere: that training is what is judged"""
 DOUBTFUL = "this recording is doubtful"
 """how the remark begins on a recording with uploads that do not give its next models"""
 BY_NAME = {column.ceiling: column for column in COLUMNS if column.ceiling}
