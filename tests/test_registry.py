@@ -249,7 +249,7 @@ def test_a_misspelt_hook_is_said_with_the_nearest():
 
 
 def test_hooks_are_the_contracts_own_methods():
-    assert set(hooks_of(Defense)) == {*PHASES, "check", "remarks"}
+    assert set(hooks_of(Defense)) == {*PHASES, "check", "privacy_event", "remarks"}
     assert hooks_of(ActiveAttack) == {
         "craft": ActiveAttack,
         "fit": Attack,

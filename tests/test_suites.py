@@ -70,7 +70,7 @@ def test_a_suite_written_out_asks_for_the_very_same(name, registry, tmp_path):
         assert one.spec.model_dump(exclude={"dataset", "model"}) == other.spec.model_dump(
             exclude={"dataset", "model"}
         )
-    left_out = {"settings", *USED}
+    left_out = {"settings", "adaptive", *USED}  # attacks are named there
     assert again.spec.model_dump(exclude=left_out) == loaded.spec.model_dump(exclude=left_out)
     assert written_out(again, found) == path.read_text()
 

@@ -281,12 +281,14 @@ def written_out(loaded: LoadedSuite, resolved: Resolved) -> str:
         for r in resolved.settings
     ]
     floors = [use.name for use in resolved.defenses if use.label in resolved.floors]
-    attacks = iter(resolved.attacks)  # the adaptive ones come last
+    attacks = iter(resolved.attacks)
+    named = list(_methods(spec.attacks, attacks))
+    adaptive = [MethodUse(name=use.name, params=use.params) for use in attacks]  # they come last
     values = {
         "settings": settings,
         "defenses": list(_methods(spec.defenses, resolved.defenses)),
         "floors": floors,
-        "attacks": [*_methods(spec.attacks, attacks), *map(_used, attacks)],
+        "attacks": [*named, *adaptive],
         "adaptive": False,
         "analyses": list(_methods(analyses, resolved.analyses)),
         "signals": [_used(resolved.signals[use.name]) for use in spec.signals],
