@@ -207,6 +207,26 @@ def test_frozen_tensors_and_local_statistics_come_from_base(tmp_path):
     assert misfits_of(open_recording(folder)) == []
 
 
+def test_a_frozen_tensor_that_no_file_has_is_not_drawn(tmp_path):
+    folder = small(tmp_path / "a", model="federations:frozen_net")
+    assert misfits_of(open_recording(folder)) == []
+    first = tensors(folder / "rounds/001/received.safetensors")
+    for path in folder.glob("**/*.safetensors"):
+        write_tensors(path, {a: v for a, v in tensors(path).items() if a != "0.bias"})
+    (misfit,) = misfits_of(open_recording(folder))
+    assert re.search(r"base.safetensors: needs the frozen '0.bias', which rounds leave out", misfit)
+    write_tensors(folder / "base.safetensors", {"0.bias": first["0.bias"]})
+    assert misfits_of(open_recording(folder)) == []
+
+
+def test_a_model_s_file_that_trains_when_imported_is_refused_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = small(tmp_path / "a", model="loop_of_ones_own:build")
+    (tmp_path / "loop_of_ones_own.py").write_text("raise ValueError('trained')")
+    with pytest.raises(UserError, match=r"trained .* put what trains below `if __name__"):
+        misfits_of(open_recording(folder))
+
+
 def test_an_aggregate_alone_is_judged_as_one_client(tmp_path):
     folder = small(tmp_path / "a", server_sees="aggregate")
     for path in folder.glob("rounds/*/[abc].safetensors"):

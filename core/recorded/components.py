@@ -20,7 +20,7 @@ from fedbench.core.contract.components import Data, Dataset, Model, Params
 from fedbench.core.contract.errors import UserError
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.recorded.folder import FUNCTION, Recording, open_recording
-from fedbench.core.recorded.replay import RecordedRound, StateReader, rounds_of
+from fedbench.core.recorded.replay import RecordedRound, StateReader, listed, rounds_of
 from fedbench.core.recorded.tensors import entries, tensors
 from fedbench.core.registry.digest import source_digest
 from fedbench.core.store.files import read_npz
@@ -235,10 +235,15 @@ def function_of(name: str) -> Callable[[], Any]:
     _see_current_folder()
     try:
         module = import_module(module_name)
-    except Exception as error:
+    except ImportError as error:
         raise UserError(
             f"model {name}: cannot import '{module_name}' ({explain(error)}): run fedbench in the "
             f"folder of {module_name.partition('.')[0]}.py, or install its package"
+        ) from error
+    except Exception as error:
+        raise UserError(
+            f"model {name}: cannot import '{module_name}' ({explain(error)}): an import runs the "
+            'whole file, so put what trains below `if __name__ == "__main__":`'
         ) from error
     if not hasattr(module, attribute):
         hint = did_you_mean(attribute, vars(module))
@@ -285,9 +290,13 @@ def misfits_of(recording: Recording) -> list[str]:
     if recording.base.is_file():
         freeze(module, recording.base)
     reader = StateReader(FlatModel(module, torch.device("cpu")), data.optional)
+    frozen = {name for name, param in module.named_parameters() if not param.requires_grad}
+    left_out: set[str] = set()
     files: dict[str, list[Path]] = {}
     for path, is_delta in recording.files():
         shapes = {name: entry.shape for name, entry in entries(path).items()}
+        if path.stem == "received":
+            left_out |= frozen - data.optional - shapes.keys()
         try:
             reader.require(shapes, str(path), is_delta)
         except UserError as error:
@@ -296,4 +305,16 @@ def misfits_of(recording: Recording) -> list[str]:
     for reason, paths in files.items():
         others = f" and {len(paths) - 1} more files" if len(paths) > 1 else ""
         misfits.append(f"{paths[0]}{others}: {reason}")
+    if left_out:
+        again = dict(model.build(data.input_shape, data.n_classes).named_parameters())
+        drawn = [
+            name
+            for name, param in module.named_parameters()
+            if name in left_out and not torch.equal(param, again[name])
+        ]
+        if drawn:
+            misfits.append(
+                f"{recording.base}: needs the frozen {listed(drawn)}, which rounds leave out and "
+                "`model` draws anew each time"
+            )
     return list(bounded(misfits, "and {} more mistakes"))

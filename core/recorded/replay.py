@@ -117,15 +117,15 @@ class StateReader:
             needed |= (self._floats.keys() | self._counts.keys()) - self.optional
         unknown = sorted(shapes.keys() - self._known.keys())
         if missing := sorted(needed - shapes.keys()):
-            others = f"; {_listed(unknown)} unknown to it" if unknown else ""
+            others = f"; {listed(unknown)} unknown to it" if unknown else ""
             raise UserError(
-                f"{place}: {_listed(missing)} missing, which the model has{others}: correct "
+                f"{place}: {listed(missing)} missing, which the model has{others}: correct "
                 "`model`, or put what all rounds leave out into base.safetensors"
             )
         if unknown:
             raise UserError(
-                f"{place}: {_listed(unknown)} unknown to the model, which has "
-                f"{_listed(list(self._known))}: correct `model`, or leave them out"
+                f"{place}: {listed(unknown)} unknown to the model, which has "
+                f"{listed(list(self._known))}: correct `model`, or leave them out"
             )
         for name, shape in shapes.items():
             expected = tuple(self._known[name].shape)
@@ -172,7 +172,7 @@ class StateReader:
         return state
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
     words = ", ".join(f"'{name:.80}'" for name in names[:3])
     return f"{words} and {len(names) - 3} more" if len(names) > 3 else words

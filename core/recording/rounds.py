@@ -106,8 +106,8 @@ class RoundFiles:
         """Record what a client sent back.
 
         Args:
-            tensors: parameters after training or, with ``kind="delta"``, these minus the received
-                ones.
+            tensors: a module or its state dict after training or, with ``kind="delta"``, its
+                parameters minus the received ones.
             weight: what the server weighs it by, such as a number of samples.
             facts: further fields of the row in ``round.json``.
 
