@@ -13,6 +13,8 @@ from difflib import get_close_matches
 from pathlib import PurePath
 from types import FrameType
 
+DOCS = "https://github.com/fedbench/fedbench/blob/main/docs"
+"""pages of the documentation, which an installed package does not have"""
 _MOST = 600  # characters
 
 
@@ -209,5 +211,5 @@ def explain(error: BaseException) -> str:
         print(full_traceback(error), file=sys.stderr, end="")
     text = describe_error(error)
     if isinstance(error, ImportError) and str(error.name).startswith("fedbench."):
-        text += "; this fedbench has no such name: see 'Plugins written for' in docs/plugins.md"
+        text += f"; this fedbench has no such name: see 'Plugins written for' in {DOCS}/plugins.md"
     return text

@@ -22,11 +22,6 @@ from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import amount, plain_text
 from fedbench.leaderboard.tables.ranking import Trust, front_table
 
-_READING = (
-    "with 95 % intervals; delta: utility minus that of the undefended run, of accuracy in points; "
-    "runtime over that of the row with 1; all else on the board"
-)
-
 
 class MarkdownBoard(Report):
     """``leaderboard/board.md``: one page, with links to PNG files; each is there as SVG, too."""
@@ -100,9 +95,19 @@ def summary(sections: Sequence[BoardSection], trust: Trust = None) -> Summary:
         headings += [section.where] * len(section.rows)
     if any(texts[-1] for texts in rows):
         headers.append("no score")
-    notes = [_READING] if rows else []
+    notes = [_reading(sections)] if rows else []
     rows = [texts[: len(headers)] for texts in rows]
     return Summary(headers, rows, headings=headings, notes=notes)
+
+
+def _reading(sections: Sequence[BoardSection]) -> str:
+    """Say how the numbers are meant: a single seed has no intervals, and a recording no runtime."""
+    parts = ["delta: utility minus that of the undefended run, of accuracy in points"]
+    if any(len(section.seeds) > 1 for section in sections):
+        parts.insert(0, "with 95 % intervals")
+    if any(section.plain is not None for section in sections):
+        parts.append("runtime over that of the row with 1")
+    return "; ".join([*parts, "all else on the board"])
 
 
 def _texts(section: BoardSection, trust: Trust) -> list[list[str]]:

@@ -27,6 +27,12 @@ def small_net() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
 
 
+def frozen_net() -> nn.Module:
+    net = small_net()
+    net[0].requires_grad_(False)
+    return net
+
+
 def not_a_module() -> int:
     return 7
 

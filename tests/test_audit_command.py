@@ -21,6 +21,7 @@ from fedbench.core import UserError
 from fedbench.core.cli.main import main
 from fedbench.core.contract.defense import REMARKS
 from fedbench.core.federation.loop import Training
+from fedbench.core.recorded import components
 from fedbench.core.recorded.components import RecordedModel, data_of, misfits_of
 from fedbench.core.recorded.folder import open_recording
 from fedbench.core.recorded.replay import RecordedRound, RecordedUpload, Replay
@@ -139,8 +140,8 @@ def test_changes_of_a_model_and_coarse_types_are_read_as_models_are(tmp_path):
     assert not remarks
     deltas, remarks, _ = replayed(small(tmp_path / "deltas", changed=change, uploads="delta"))
     assert not remarks
-    half, remarks, _ = replayed(small(tmp_path / "half", changed=halved))
-    assert not remarks
+    half, (remark,), _ = replayed(small(tmp_path / "half", changed=halved))
+    assert remark == "parameters of type float16 were converted to the model's type as they are"
     for a, b, c in zip(plain, deltas, half, strict=True):
         torch.testing.assert_close(b.uploads.updates, a.uploads.updates)
         torch.testing.assert_close(c.uploads.updates, a.uploads.updates, rtol=1e-2, atol=1e-2)
@@ -206,6 +207,26 @@ def test_frozen_tensors_and_local_statistics_come_from_base(tmp_path):
     assert misfits_of(open_recording(folder)) == []
 
 
+def test_a_frozen_tensor_that_no_file_has_is_not_drawn(tmp_path):
+    folder = small(tmp_path / "a", model="federations:frozen_net")
+    assert misfits_of(open_recording(folder)) == []
+    first = tensors(folder / "rounds/001/received.safetensors")
+    for path in folder.glob("**/*.safetensors"):
+        write_tensors(path, {a: v for a, v in tensors(path).items() if a != "0.bias"})
+    (misfit,) = misfits_of(open_recording(folder))
+    assert re.search(r"base.safetensors: needs the frozen '0.bias', which rounds leave out", misfit)
+    write_tensors(folder / "base.safetensors", {"0.bias": first["0.bias"]})
+    assert misfits_of(open_recording(folder)) == []
+
+
+def test_a_model_s_file_that_trains_when_imported_is_refused_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = small(tmp_path / "a", model="loop_of_ones_own:build")
+    (tmp_path / "loop_of_ones_own.py").write_text("raise ValueError('trained')")
+    with pytest.raises(UserError, match=r"trained .* put what trains below `if __name__"):
+        misfits_of(open_recording(folder))
+
+
 def test_an_aggregate_alone_is_judged_as_one_client(tmp_path):
     folder = small(tmp_path / "a", server_sees="aggregate")
     for path in folder.glob("rounds/*/[abc].safetensors"):
@@ -266,6 +287,16 @@ def overlapping(folder):
     path.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
 
 
+def plain_array(folder):
+    with open(folder / "data/b.npz", "wb") as file:
+        np.save(file, np.zeros((12, 4), "f4"))
+
+
+def renamed(folder):
+    path = folder / "rounds/002/a.safetensors"
+    path.rename(path.with_name("A1.safetensors"))
+
+
 def cut_off(folder):
     path = folder / "rounds/002/a.safetensors"
     path.write_bytes(path.read_bytes()[:-4])
@@ -274,6 +305,8 @@ def cut_off(folder):
 YAML, JSON, UPLOAD = "federation.yaml", "rounds/002/round.json", "rounds/002/a.safetensors"
 NAN = torch.full((3,), float("nan"))
 REFUSALS = {
+    "empty description": (lambda f: (f / YAML).write_text(""), r"1:1: the file is empty, .* a fed"),
+    "list": (lambda f: (f / YAML).write_text("[1]"), r"federation.yaml:1:1: expected .* found"),
     "no description": (without(YAML), r"federation.yaml: missing"),
     "unknown field": (text(YAML, "classes", "colours"), r"federation.yaml:\d+:1: colours: "),
     "path as name": (text(YAML, '"a"', '"../../x"'), "name '../../x' cannot name a file"),
@@ -287,8 +320,11 @@ REFUSALS = {
     "unknown client": (text(JSON, '"client": "b"', '"client": "z"'), "client 'z' is none of"),
     "odd kind": (text(JSON, '"model"', '"sketch"'), "kind 'sketch' of client 'a'"),
     "odd weight": (text(JSON, '"weight": 1.0', '"weight": -1'), "weight -1 of client 'a'"),
+    "flag as weight": (text(JSON, '"weight": 1.0', '"weight": true'), "weight True of client 'a'"),
+    "large weight": (text(JSON, '"weight": 1.0', '"weight": 1e39'), r"weight 1e\+39 of client 'a'"),
     "some weights": (text(JSON, '"weight": 1.0', '"w": 1'), "client 'a' has no weight"),
     "missing upload": (without(UPLOAD), r"a.safetensors: missing, though round.json"),
+    "renamed upload": (renamed, r"missing, .* and A1.safetensors is of no client"),
     "cut off upload": (cut_off, r"a.safetensors: the tensor '\S+' is cut off"),
     "overlapping tensors": (overlapping, r"a.safetensors: its tensors overlap; write it"),
     "missing model": (
@@ -307,6 +343,7 @@ REFUSALS = {
     "no labels": (arrays("data/b.npz", y=np.zeros(3, int)), r"b.npz: x is \[12, 4\] and y \[3\]"),
     "class": (arrays("data/b.npz", y=np.full(12, 3)), r"b.npz: labels go from 3 to 3"),
     "other data": (arrays("data/b.npz", x=np.zeros((12, 5), "f4")), r"b.npz: samples are \[5\]"),
+    "no archive": (plain_array, r"data/b.npz: File is not a zip file; save it with numpy.savez"),
     "objects": (arrays("data/b.npz", x=np.full((12, 4), None)), r"b.npz: Object arrays cannot"),
 }
 
@@ -325,6 +362,40 @@ def test_what_does_not_fit_is_refused_with_file_and_reason(name, tmp_path):
 
     with pytest.raises(UserError, match=words):
         judge()
+
+
+def test_samples_beyond_the_memory_of_the_machine_are_not_read(tmp_path, monkeypatch):
+    folder = small(tmp_path / "a")
+    monkeypatch.setattr(components, "machine_memory", lambda: 200)
+    monkeypatch.setattr(components, "read_npz", None)
+    with pytest.raises(UserError, match=r"data/a.npz: its arrays have 0.0 GiB, and this machine"):
+        data_of(open_recording(folder))
+
+
+def test_other_layer_names_in_all_files_are_one_mistake(tmp_path):
+    folder = small(tmp_path / "a")
+    for path in folder.glob("**/*.safetensors"):
+        write_tensors(path, {f"net.{a}": v for a, v in tensors(path).items()})
+    (misfit,) = misfits_of(open_recording(folder))
+    assert "001/received.safetensors and 12 more files: '0.bias', '0.weight'" in misfit
+    assert "missing, which the model has; 'net.0.bias', " in misfit
+
+
+def test_integers_are_read_as_they_are_with_a_remark(tmp_path):
+    def rounded(received, state):
+        return {a: (50 * v).to(torch.int8) for a, v in state.items()}
+
+    remarks = replayed(small(tmp_path / "a", changed=rounded))[1]
+    assert [remark.startswith(DOUBTFUL) for remark in remarks] == [True, False]
+    assert "type int8 were converted" in remarks[1] and "integers have no scale" in remarks[1]
+
+
+def test_the_final_model_is_not_taken_for_that_before_a_cut_off_round(tmp_path):
+    folder = small(tmp_path / "a")
+    (folder / "rounds/003/round.json").unlink()
+    text(YAML, "rounds: 3", "rounds: 2")(folder)
+    results, remarks, _ = replayed(folder)
+    assert len(results) == 2 and not remarks
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -347,6 +418,57 @@ def test_a_change_of_a_tensor_a_kind_or_the_base_is_another_recording(tmp_path):
 
 def by_attack(results):
     return {row["attack"]: row["auc"] for row in results.cells.to_dict("records")}
+
+
+def without_replies(folder, *names):
+    """Take these clients out of every round."""
+    for path in folder.glob("rounds/*/round.json"):
+        content = json.loads(path.read_text())
+        content["replies"] = [row for row in content["replies"] if row["client"] not in names]
+        path.write_text(json.dumps(content))
+
+
+@pytest.mark.slow
+def test_a_client_that_sent_nothing_is_not_judged_and_keeps_no_other_from_it(tmp_path, capsys):
+    folder = small(tmp_path / "a", weights="other")
+    without_replies(folder, "b")
+    options = {"results": tmp_path / "r", "attacks": "loss-series", "plots": False}
+    results = fedbench.audit(folder, **options)
+    assert by_attack(results)["loss-series"] > 0
+    printed = capsys.readouterr().out
+    assert "sent nothing in an audited round: 1 of 3 clients (b)" in printed
+    assert "95 % intervals" not in printed and "runtime over" not in printed
+    page = (tmp_path / "r/leaderboard/board.md").read_text()
+    assert "of 3 clients 2 are judged and count in every number, those with the ids 0, 2" in page
+    without_replies(folder, "a", "c")
+    with pytest.raises(UserError, match="no client sent anything in an audited round"):
+        fedbench.audit(folder, **options)
+
+
+@pytest.mark.slow
+def test_a_board_of_a_coalition_says_which_clients_count(tmp_path):
+    folder = small(tmp_path / "a")
+    options = {"results": tmp_path / "r", "attacks": "loss-series", "plots": False}
+    fedbench.audit(folder, coalition=["a", "c"], **options)
+    page = (tmp_path / "r/leaderboard/board.md").read_text()
+    assert "of 3 clients 2 are judged and count in every number, those with the ids 0, 2" in page
+
+
+def test_a_mistake_of_data_and_model_has_no_place_in_a_file_that_is_gone(tmp_path):
+    folder = small(tmp_path / "a")
+    text(YAML, "classes: 3", "classes: 9")(folder)
+    with pytest.raises(UserError, match=r"^setting .a.: the model \S+ answers 2 samples with"):
+        fedbench.audit(folder, results=tmp_path / "r")
+
+
+@pytest.mark.slow
+def test_a_recording_without_scores_is_not_said_to_leak_nothing(tmp_path, call):
+    folder = small(tmp_path / "a")
+    values(UPLOAD, **{"3.bias": NAN})(folder)
+    options = ["--attacks", "loss-series", "--no-plots", "--rerun", "failed"]
+    assert call("audit", folder, *options, "--results", tmp_path / "r")[0] == 1
+    page = (tmp_path / "r/leaderboard/board.md").read_text()
+    assert "so what it leaks is not known" in page and "No attack beats chance" not in page
 
 
 @pytest.mark.slow
@@ -375,6 +497,9 @@ def test_a_federation_of_ones_own_is_judged_as_by_hand(tmp_path, sizes):
     page = (tmp_path / "results/leaderboard/board.md").read_text()
     assert "trained elsewhere, judged by rounds that its owner recorded" in page
     assert setting["name"] in page
+    assert "The recorded federation leaks a worst case AUC of" in page
+    assert "; TF01 takes 3 recordings, or 999 non-members of each client." in page
+    assert "No defense with all its scores" not in page
     judged = results.judge(LossSeries())
     assert judged["auc"].tolist() == pytest.approx([scores["loss-series"]])
 

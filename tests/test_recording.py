@@ -73,6 +73,10 @@ def test_tensors_of_every_type_and_layout_are_written_as_the_format_says(tmp_pat
         expected = value.detach().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
         assert array.dtype == expected.dtype and array.shape == expected.shape
         assert np.array_equal(array, expected), name
+    write_tensors(tmp_path / "b.safetensors", torch.nn.Linear(2, 1))
+    assert sorted(tensors_of(tmp_path / "b.safetensors")) == ["bias", "weight"]
+    with pytest.raises(UserError, match=r"expected a state dict or a torch.nn.Module, not list"):
+        write_tensors(tmp_path / "b.safetensors", [torch.zeros(1)])
     for odd in ({"w": "text"}, {"w": None}, {"w": torch.zeros(1, dtype=torch.complex64)}):
         with pytest.raises(UserError, match=r"a\.safetensors: w "):
             write_tensors(tmp_path / "a.safetensors", odd)

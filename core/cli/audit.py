@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedbench.core.cli.options import debug_and_quiet
+from fedbench.core.cli.options import debug_and_quiet, rerun_option
 from fedbench.core.cli.output import say
 from fedbench.core.cli.run import run_suite
 from fedbench.core.contract.errors import UserError
+from fedbench.core.words import DOCS
 
 if TYPE_CHECKING:
     from fedbench.core.recorded.folder import Recording
@@ -34,7 +35,7 @@ ATTACKS = (
 _OF_COALITION = ("loss-series", "avg-cosine", "fta-c", "fta-l")
 _OF_CLIENT = "fta"
 _MOST = 10_000  # non-members of a target
-_EPILOG = """\b
+_EPILOG = f"""\b
 Examples:
   fedbench audit my-federation --dry-run          check names, shapes and types; compute nothing
   fedbench audit my-federation                    board in results/my-federation/leaderboard
@@ -43,7 +44,7 @@ Examples:
   fedbench audit my-federation --coalition hospital-a,hospital-b          their mean, too
 
 \b
-The folder (docs/recorded.md has every field):
+The folder (every field: {DOCS}/recorded.md):
   federation.yaml                       clients, rounds, model as module:function, ...
   data/CLIENT.npz, holdout.npz          x, y: what each client trained on, and what none did
   rounds/001/received.safetensors       the model that was sent
@@ -84,6 +85,7 @@ mistake, 130 interrupted."""
 )
 @click.option("--workers", type=click.IntRange(1), help="Recordings side by side.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@rerun_option
 @click.option(
     "--dry-run", is_flag=True, help="Check the files and print the plan; compute nothing."
 )
@@ -92,9 +94,9 @@ mistake, 130 interrupted."""
 def command(folders: tuple[Path, ...], attacks: str, coalition: str | None, **options: Any) -> None:
     """Judge a recorded federation: which client's training samples do its models give away?
 
-    Each FOLDER is one recording (docs/recorded.md); several are repeated recordings of one
-    federation, the seeds of a board. The records name the source `recorded` and are `claimed`:
-    what was recorded is for its owner to answer for.
+    Each FOLDER is one recording; several are repeated recordings of one federation, the seeds of a
+    board. The records name the source `recorded` and are `claimed`: what was recorded is for its
+    owner to answer for.
     """
     clients = coalition.split(",") if coalition else []
     if not audit_folders(folders, attacks.split(","), clients, **options)[1]:
@@ -113,7 +115,7 @@ def audit_folders(
     """Judge recordings and write the board. Returns the results folder, and whether no cell failed.
 
     Args:
-        options: those of `fedbench run` on workers, device, dry run and plots.
+        options: those of `fedbench run` on workers, device, rerun, dry run and plots.
 
     Raises:
         UserError: for files that cannot be used, and for a mistake in an argument.
@@ -128,7 +130,11 @@ def audit_folders(
     with tempfile.TemporaryDirectory(prefix="fedbench-") as folder:  # results keep a copy
         suite = Path(folder) / f"{name}.yaml"
         suite.write_text(text)
-        return run_suite(str(suite), results=results, **options)
+        try:
+            return run_suite(str(suite), results=results, **options)
+        except UserError as error:  # its lines are of a file that is gone
+            place = re.compile(rf"{re.escape(str(suite))}(:\d+)*: ")
+            raise UserError(*(place.sub("", line) for line in error.messages)) from error
 
 
 def _check(recording: Recording, first: Recording) -> None:
@@ -176,6 +182,7 @@ def suite_text(
     first = recordings[0]
     uses: list[Any] = list(attacks)
     coalitions: list[Any] = ["none"]
+    ids = [*range(len(first.clients))]
     if coalition:
         ids = [_client(first, client) for client in coalition]
         coalitions.append({"name": "coalition", "clients": sorted(ids)})
@@ -183,13 +190,17 @@ def suite_text(
         uses.append(_OF_CLIENT)
     folders = [str(recording.folder) for recording in recordings]
     sizes = {"clients": len(first.clients), "rounds": len(first.numbers)}
+    audit: dict[str, Any] = {"every": every, "nonmembers": _MOST, "outside": _MOST}
+    judged = _judged(recordings, ids, every)
+    if len(judged) < len(ids):
+        audit["targets"] = judged
     setting = {
         "name": name,
         "dataset": {"name": "recorded", "params": {"folders": folders}},
         "model": {"name": "recorded", "params": _model(first)},
         "partition": "given",
         "federation": {**sizes, "batch_size": 1, "optimizer": {"lr": 1.0}},
-        "audit": {"every": every, "nonmembers": _MOST, "outside": _MOST},
+        "audit": audit,
     }
     suite = {
         "schema": 1,
@@ -216,6 +227,31 @@ def _model(recording: Recording) -> dict[str, str]:
     if recording.base.is_file():
         params["base"] = str(recording.base)
     return params
+
+
+def _judged(recordings: Sequence[Recording], clients: Sequence[int], every: int) -> list[int]:
+    """Return those of the clients that sent something in an audited round of each recording, and
+    name the others. Raises ``UserError`` where there are none.
+    """
+    first = recordings[0]
+    if first.is_aggregate:
+        return [*clients]
+    audited = [*first.numbers[every - 1 :: every], first.numbers[-1]]
+    judged = set(clients)
+    for recording in recordings:
+        judged &= {reply.client for number in audited for reply in recording.replies(number)}
+    silent = [first.clients[client] for client in clients if client not in judged]
+    if not judged:
+        raise UserError(
+            f"{first.folder}: no client sent anything in an audited round of each recording: "
+            "record their replies"
+        )
+    if silent:
+        say(
+            f"not judged, since they sent nothing in an audited round: {len(silent)} of "
+            f"{len(clients)} clients ({', '.join(silent)[:200]})"
+        )
+    return sorted(judged)
 
 
 def _seen_by(attack: str, view: str) -> dict[str, Any]:

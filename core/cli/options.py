@@ -41,6 +41,14 @@ overrides_option = click.option(
     help="Change one field of the suite: a dotted path, list elements by index or name, the value "
     "in YAML. May be given several times.",
 )
+rerun_option = click.option(
+    "--rerun",
+    type=click.Choice(["missing", "failed", "always", "never"]),
+    default="missing",
+    show_default=True,
+    help="Which cells to compute: those without a record, also failed ones, all of them again, or "
+    "none.",
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document instead."
 )

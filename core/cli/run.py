@@ -23,6 +23,7 @@ from fedbench.core.cli.options import (
     overrides_option,
     parse_only,
     parse_part,
+    rerun_option,
     suite_argument,
 )
 from fedbench.core.cli.output import clipped, quiet, say, show_table
@@ -116,14 +117,7 @@ RESULTS = "FEDBENCH_RESULTS"
     help="Run part I of N, every N-th run: jobs of a scheduler share a results folder, or have one "
     "each. The part that finishes last writes the board.",
 )
-@click.option(
-    "--rerun",
-    type=click.Choice(["missing", "failed", "always", "never"]),
-    default="missing",
-    show_default=True,
-    help="Which cells to compute: those without a record, also failed ones, all of them again, or "
-    "none.",
-)
+@rerun_option
 @click.option(
     "--dry-run",
     is_flag=True,

@@ -13,7 +13,7 @@ from fedbench.core.cli.options import examples, json_option, results_argument
 from fedbench.core.cli.output import clipped, opened, say, say_json, show_table
 from fedbench.core.contract.errors import UserError
 from fedbench.core.registry.discovery import of_leaderboard
-from fedbench.core.words import by_nearness
+from fedbench.core.words import DOCS, by_nearness
 
 if TYPE_CHECKING:
     from fedbench.core.store.reading import LoadedRecord
@@ -37,7 +37,7 @@ MOST_VULNERABLE = 20
     "--vulnerable",
     is_flag=True,
     help="List the candidates of the rows of CELL that the strongest attack finds most often, "
-    "where seeds are federations of one pool (docs/auditing.md).",
+    f"where seeds are federations of one pool ({DOCS}/auditing.md).",
 )
 @json_option
 def command(results: Path, cell: str | None, vulnerable: bool, as_json: bool) -> None:

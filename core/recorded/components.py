@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,7 +20,7 @@ from fedbench.core.contract.components import Data, Dataset, Model, Params
 from fedbench.core.contract.errors import UserError
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.recorded.folder import FUNCTION, Recording, open_recording
-from fedbench.core.recorded.replay import RecordedRound, StateReader, rounds_of
+from fedbench.core.recorded.replay import RecordedRound, StateReader, listed, rounds_of
 from fedbench.core.recorded.tensors import entries, tensors
 from fedbench.core.registry.digest import source_digest
 from fedbench.core.store.files import read_npz
@@ -126,14 +127,32 @@ def made_data(
 def samples_of(path: Path) -> Samples:
     """Return (x, y) of a file. Raises ``UserError``."""
     try:
+        _require_memory(path)
         arrays = read_npz(path)
         return plain_samples(arrays["x"], arrays["y"], str(path))
     except FileNotFoundError:
-        raise UserError(f"{path}: missing; docs/recorded.md says which samples it holds") from None
+        raise UserError(f"{path}: missing; `fedbench audit --help` shows what it holds") from None
     except KeyError as error:
         raise UserError(f"{path}: it has no array {error}; save it with x=..., y=...") from None
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; save it with numpy.savez, without objects") from error
+    except (zipfile.BadZipFile, ValueError, MemoryError) as error:
+        reason = str(error).removeprefix(f"{path}: ")
+        raise UserError(f"{path}: {reason}; save it with numpy.savez, without objects") from error
+
+
+def _require_memory(path: Path) -> None:
+    """Raise ``UserError`` for an archive of more bytes, by its directory, than this machine has."""
+    with zipfile.ZipFile(path) as archive:
+        size = sum(info.file_size for info in archive.infolist())
+    if size > (most := machine_memory()):
+        raise UserError(
+            f"{path}: its arrays have {size / 2**30:,.1f} GiB, and this machine has "
+            f"{most / 2**30:,.1f}: leave out samples that need not be judged"
+        )
+
+
+def machine_memory() -> int:
+    """Return the size of the main memory in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def plain_samples(x: np.ndarray, y: np.ndarray, place: str) -> Samples:
@@ -216,10 +235,15 @@ def function_of(name: str) -> Callable[[], Any]:
     _see_current_folder()
     try:
         module = import_module(module_name)
-    except Exception as error:
+    except ImportError as error:
         raise UserError(
             f"model {name}: cannot import '{module_name}' ({explain(error)}): run fedbench in the "
             f"folder of {module_name.partition('.')[0]}.py, or install its package"
+        ) from error
+    except Exception as error:
+        raise UserError(
+            f"model {name}: cannot import '{module_name}' ({explain(error)}): an import runs the "
+            'whole file, so put what trains below `if __name__ == "__main__":`'
         ) from error
     if not hasattr(module, attribute):
         hint = did_you_mean(attribute, vars(module))
@@ -257,18 +281,40 @@ def freeze(module: nn.Module, base: Path) -> None:
 
 
 def misfits_of(recording: Recording) -> list[str]:
-    """Return what keeps the rounds from being judged: a line a file, from headers alone."""
+    """Return what keeps the rounds from being judged, from headers alone: a line a mistake, with
+    the first of its files.
+    """
     data = data_of(recording)
     model = RecordedModel(function=recording.description.model)
     module = model.build(data.input_shape, data.n_classes)
     if recording.base.is_file():
         freeze(module, recording.base)
     reader = StateReader(FlatModel(module, torch.device("cpu")), data.optional)
-    misfits: list[str] = []
+    frozen = {name for name, param in module.named_parameters() if not param.requires_grad}
+    left_out: set[str] = set()
+    files: dict[str, list[Path]] = {}
     for path, is_delta in recording.files():
         shapes = {name: entry.shape for name, entry in entries(path).items()}
+        if path.stem == "received":
+            left_out |= frozen - data.optional - shapes.keys()
         try:
             reader.require(shapes, str(path), is_delta)
         except UserError as error:
-            misfits += error.messages
-    return list(bounded(misfits, "and {} more files"))
+            files.setdefault(str(error).removeprefix(f"{path}: "), []).append(path)
+    misfits = []
+    for reason, paths in files.items():
+        others = f" and {len(paths) - 1} more files" if len(paths) > 1 else ""
+        misfits.append(f"{paths[0]}{others}: {reason}")
+    if left_out:
+        again = dict(model.build(data.input_shape, data.n_classes).named_parameters())
+        drawn = [
+            name
+            for name, param in module.named_parameters()
+            if name in left_out and not torch.equal(param, again[name])
+        ]
+        if drawn:
+            misfits.append(
+                f"{recording.base}: needs the frozen {listed(drawn)}, which rounds leave out and "
+                "`model` draws anew each time"
+            )
+    return list(bounded(misfits, "and {} more mistakes"))

@@ -18,6 +18,7 @@ from fedbench.core.spec.base import SpecModel, mistake
 from fedbench.core.spec.document import read
 from fedbench.core.store.files import CLIENT_NAMES, names_client
 from fedbench.core.store.json_file import parse_json
+from fedbench.core.words import DOCS
 
 DESCRIPTION = "federation.yaml"
 ROUND = "round.json"
@@ -25,6 +26,8 @@ AGGREGATE = "aggregate"
 """the client that stands for all where the server sees their aggregate alone"""
 FUNCTION = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 _MOST_BYTES = 64 << 20  # of round.json
+_MOST_WEIGHT = 1e30  # the weights of a round are added in float32
+_EXAMPLE = f"{DOCS}/recorded.md has the format and an example"
 _RECORD_AGAIN = "record the round again, or leave it out of `rounds`"
 _Round = Annotated[int, Field(ge=0, le=bounds.ROUNDS)]
 
@@ -120,7 +123,8 @@ class Recording:
         if number + 1 in self.numbers:
             return self.received(number + 1)
         final = self.folder / "final.safetensors"
-        return final if number == self.numbers[-1] and final.is_file() else None
+        is_last = number == self.numbers[-1] and not self.round_folder(number + 1).exists()
+        return final if is_last and final.is_file() else None
 
     def replies(self, number: int) -> list[Reply]:
         """Return the uploads of a round, by client. Raises ``UserError`` for a round that cannot be
@@ -174,12 +178,23 @@ class Recording:
             )
         if kind not in ("model", "delta"):
             raise UserError(f"{path}: kind {kind!r:.20} of client '{name}': expected model, delta")
-        if weight is not None and (not isinstance(weight, int | float) or weight < 0):
+        if weight is not None and not _is_weight(weight):
             raise UserError(f"{path}: weight {weight!r:.20} of client '{name}': expected a number")
         file = path.with_name(f"{name}.safetensors")
         if not file.is_file():
-            raise UserError(f"{file}: missing, though round.json names it; {_RECORD_AGAIN}")
+            raise UserError(
+                f"{file}: missing, though round.json names it{self._strays(path.parent)}; "
+                f"{_RECORD_AGAIN}"
+            )
         return Reply(self.clients.index(name), weight, kind == "delta", file)
+
+    def _strays(self, folder: Path) -> str:
+        """Name the first file of a round that is of no client."""
+        stems = {path.stem for path in folder.glob("*.safetensors")}
+        strays = sorted(stems - {"received", *self.clients})
+        if not strays:
+            return ""
+        return f", and {strays[0]}.safetensors is of no client in {DESCRIPTION} (renamed?)"
 
     def data(self, name: str) -> Path:
         """Return the samples of a client."""
@@ -230,15 +245,17 @@ class Recording:
         return h.hexdigest()
 
 
+def _is_weight(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= _MOST_WEIGHT
+
+
 def open_recording(folder: Path) -> Recording:
     """Return a recorded federation. Raises ``UserError`` with file, line and reason."""
     path = folder / DESCRIPTION
     if not path.is_file():
-        raise UserError(
-            f"{path}: missing, so that this is no recorded federation; docs/recorded.md has the "
-            "format and an example"
-        )
-    document = read(path)
+        raise UserError(f"{path}: missing, so that this is no recorded federation; {_EXAMPLE}")
+    document = read(path, f"a federation; {_EXAMPLE}")
     try:
         return Recording(folder, Description.model_validate(document.data))
     except ValidationError as error:

@@ -5,7 +5,7 @@ as the round loop hands them on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -96,6 +96,8 @@ class StateReader:
     """buffers that every file may lack"""
     coarsest: float = 0.0
     """relative precision of the coarsest floating-point type of a parameter so far"""
+    converted: set[torch.dtype] = field(default_factory=set)
+    """types of parameters so far that are coarser than the model's"""
 
     def __post_init__(self) -> None:
         module = self.flat.module
@@ -113,15 +115,17 @@ class StateReader:
         needed = {*self._params}
         if not is_delta:
             needed |= (self._floats.keys() | self._counts.keys()) - self.optional
+        unknown = sorted(shapes.keys() - self._known.keys())
         if missing := sorted(needed - shapes.keys()):
+            others = f"; {listed(unknown)} unknown to it" if unknown else ""
             raise UserError(
-                f"{place}: {_listed(missing)} missing, which the model has: correct `model`, or "
-                "put what all rounds leave out into base.safetensors"
+                f"{place}: {listed(missing)} missing, which the model has{others}: correct "
+                "`model`, or put what all rounds leave out into base.safetensors"
             )
-        if unknown := sorted(shapes.keys() - self._known.keys()):
+        if unknown:
             raise UserError(
-                f"{place}: {_listed(unknown)} unknown to the model, which has "
-                f"{_listed(list(self._known))}: correct `model`, or leave them out"
+                f"{place}: {listed(unknown)} unknown to the model, which has "
+                f"{listed(list(self._known))}: correct `model`, or leave them out"
             )
         for name, shape in shapes.items():
             expected = tuple(self._known[name].shape)
@@ -140,8 +144,11 @@ class StateReader:
         shapes = {name: tuple(value.shape) for name, value in values.items()}
         self.require(shapes, place, start is not None)
         _require_finite(values, place)
-        for name in self._params:
-            self.coarsest = max(self.coarsest, _precision(values[name].dtype))
+        for name, param in self._params.items():
+            dtype = values[name].dtype
+            self.coarsest = max(self.coarsest, _precision(dtype))
+            if _precision(dtype) > _precision(param.dtype):
+                self.converted.add(dtype)
         if start is None:
             with torch.no_grad():
                 for name in self._frozen.keys() & values.keys():
@@ -165,7 +172,7 @@ class StateReader:
         return state
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Return the first names, and how many more there are."""
     words = ", ".join(f"'{name:.80}'" for name in names[:3])
     return f"{words} and {len(names) - 3} more" if len(names) > 3 else words
@@ -176,6 +183,15 @@ def _precision(dtype: torch.dtype) -> float:
     if dtype.is_floating_point:
         return torch.finfo(dtype).eps
     return 1 / 127
+
+
+def _conversion(dtypes: set[torch.dtype]) -> str:
+    """Return the remark on parameters of types that are coarser than the model's."""
+    names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+    text = f"parameters of type {names} were converted to the model's type as they are"
+    if any(not dtype.is_floating_point for dtype in dtypes):
+        text += ": integers have no scale, so record what they decode to"
+    return text
 
 
 def _require_finite(values: Tensors, place: str) -> None:
@@ -327,5 +343,7 @@ class Replay(Training):
                 "the uploads were not compared with the next received models, since the server's "
                 "rule is no weighted mean"
             )
+        if self._reader.converted:
+            remarks.append(_conversion(self._reader.converted))
         self.complaints = list(remarks)
         return {REMARKS: remarks} if remarks else {}

@@ -106,8 +106,8 @@ class RoundFiles:
         """Record what a client sent back.
 
         Args:
-            tensors: parameters after training or, with ``kind="delta"``, these minus the received
-                ones.
+            tensors: a module or its state dict after training or, with ``kind="delta"``, its
+                parameters minus the received ones.
             weight: what the server weighs it by, such as a number of samples.
             facts: further fields of the row in ``round.json``.
 
@@ -144,13 +144,19 @@ class RoundFiles:
 # --- tensors --------------------------------------------------------------------------------------
 
 
-def write_tensors(path: Path, tensors: Tensors) -> None:
+def write_tensors(path: Path, tensors: Tensors | torch.nn.Module) -> None:
     """Write a safetensors file: length of the header, the header as JSON, then the values without
     gaps, the widest type first, so that each is aligned.
 
     Raises:
-        UserError: a value is no tensor, or of a type that the format lacks.
+        UserError: ``tensors`` is neither a state dict nor a module, or a value is no tensor, or of
+            a type that the format lacks.
     """
+    if isinstance(tensors, torch.nn.Module):
+        tensors = tensors.state_dict()
+    if not isinstance(tensors, Mapping):
+        kind = type(tensors).__name__
+        raise UserError(f"{path}: expected a state dict or a torch.nn.Module, not {kind}")
     values = {name: _tensor(value, f"{path}: {name}") for name, value in tensors.items()}
     names = sorted(values, key=lambda name: (-values[name].element_size(), name))
     header: dict[str, Any] = {}

@@ -98,8 +98,8 @@ def path_words(loc: Sequence[str | int]) -> str:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> Document:
-    """Parse a file.
+def read(path: Path, expected: str = "a suite (`fedbench list suites` shows examples)") -> Document:
+    """Parse a file; ``expected`` says what it should be, for messages.
 
     Raises:
         UserError: with the place of the first mistake in its syntax.
@@ -107,10 +107,7 @@ def read(path: Path) -> Document:
     text = _read_text(path)
     root, data = _parsed(text, str(path))
     if root is None:
-        raise UserError(
-            f"{path}:1:1: the file is empty, expected a suite (`fedbench list suites` shows "
-            "examples)"
-        )
+        raise UserError(f"{path}:1:1: the file is empty, expected {expected}")
     return Document(path, text, data, root)
 
 

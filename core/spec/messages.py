@@ -76,7 +76,7 @@ def _text(item: Mapping[str, Any], node: dict[str, Any]) -> str:
     if not expected or kind in _OWN:
         return " ".join(item["msg"].removeprefix("Value error, ").split())
     text = f"expected {expected}, found {found(value)}"
-    if isinstance(value, list) and item["loc"][0] == "defenses" and len(item["loc"]) > 1:
+    if isinstance(value, list) and item["loc"][:1] == ("defenses",) and len(item["loc"]) > 1:
         text += "; defenses in order are one entry, {name: FIRST, then: [SECOND]}"
     if isinstance(value, str):
         choices: list[str] = []

@@ -10,9 +10,11 @@ import numpy as np
 
 from fedbench.core.contract.board import Block, Note, Part, Text, Value, Words
 from fedbench.core.contract.section import RowSummary
+from fedbench.core.store.integrity import RECORDED
 from fedbench.core.store.record import Utility
 from fedbench.leaderboard.columns import BY_KEY, column_for, delta_for, with_utility
 from fedbench.leaderboard.statistics.sections import BoardSection
+from fedbench.leaderboard.statistics.tf01 import ALIGNED_SEEDS
 from fedbench.leaderboard.statistics.verdict import Difference
 from fedbench.leaderboard.tables.common import amount, joined, named, sentence
 from fedbench.leaderboard.tables.differential_privacy import refutations
@@ -27,7 +29,13 @@ ALIKE, FEWEST_ALIKE = 0.8, 5
 """correlation of leakage and accuracy over rows, from so many on"""
 
 Outcome = Literal[
-    "found", "none lower", "none within", "none here", "nothing leaks", "no undefended run"
+    "found",
+    "none lower",
+    "none within",
+    "none here",
+    "nothing leaks",
+    "no scores",
+    "no undefended run",
 ]
 _WORST = BY_KEY["worst"].heading
 _TF01 = BY_KEY["tf01"].heading
@@ -42,7 +50,7 @@ class Answer:
     most one point as measured, 1 % of another utility than accuracy. ``none lower``: of those
     within that none leaks less, the defense is the lowest. ``none within``: all cost more, the
     defense costs least. Otherwise there is no defense: no row but floors has a rank (``none
-    here``), no attack beats chance, or there is no undefended run.
+    here``), no attack beats chance, none has all its scores, or there is no undefended run.
     """
     undefended: RowSummary | None = None
     defense: RowSummary | None = None
@@ -70,6 +78,8 @@ def answer(section: BoardSection) -> Answer:
     base, pairwise = section.base, section.comparison.pairwise
     if base is None:
         return Answer(outcome="no undefended run")
+    if not any(entry.complete for entry in base.entries.values()):
+        return Answer(outcome="no scores")
     undefended = section.summaries[base.label]
     if undefended.worst is None or not section.comparison.worst_cases.eligible:
         return Answer(outcome="nothing leaks")
@@ -79,7 +89,7 @@ def answer(section: BoardSection) -> Answer:
         if label in pairwise.ranked and summary.delta_accuracy is not None
     }
     if not costs:
-        return Answer(outcome="none here", undefended=undefended)
+        return Answer(outcome="none here", undefended=undefended, seeds=len(section.seeds))
     # rows are in the order of their worst cases
     utility = section.utility
     losses = {label: _loss(cost.mean, utility) for label, cost in costs.items()}
@@ -125,6 +135,8 @@ _WITHOUT: Mapping[Outcome, str] = {
     "of a defense are not known.",
     "nothing leaks": "No attack beats chance on the undefended federation: there is no leak for a "
     "defense to stop.",
+    "no scores": "No attack has all its scores on the undefended federation, so what it leaks is "
+    "not known.",
     "none here": "No defense with all its scores can be compared with the undefended federation.",
 }
 _LEADS: Mapping[Outcome, str] = {
@@ -142,12 +154,13 @@ def sentences(section: BoardSection) -> tuple[Text, ...]:
     """
     best = answer(section)
     texts = refutations(section)
-    if best.defense is None:
-        texts.append(Words(_WITHOUT[best.outcome]))
-    else:
+    is_recorded = section.described.get("source") == RECORDED
+    if best.defense is not None:
         texts.append(strongest(best, best.defense))
+    elif not (is_recorded and best.outcome == "none here"):  # it has no defenses to compare
+        texts.append(Words(_WITHOUT[best.outcome]))
     if best.undefended is not None:
-        texts.append(_leak(best.undefended))
+        texts.append(_leak(best.undefended, best.seeds, is_recorded))
     texts += _power(section)
     for attack in section.left_out:
         lacking = [row.label for row in section.rows if row.entries[attack].broken]
@@ -184,11 +197,16 @@ def strongest(best: Answer, defense: RowSummary) -> Text:
     return sentence(f"{text}{{}}.", defense.label, _auc(defense), ties)
 
 
-def _leak(row: RowSummary) -> Text:
-    tf01 = sentence("; not enough non-members for TF01")
+def _leak(row: RowSummary, seeds: int, is_recorded: bool) -> Text:
+    lacking = "not enough non-members for TF01"
+    if seeds < ALIGNED_SEEDS:
+        trainings = "recordings" if is_recorded else "seeds"
+        lacking = f"TF01 takes {ALIGNED_SEEDS} {trainings}, or 999 non-members of each client"
+    tf01 = sentence(f"; {lacking}")
     if row.tf01 is not None:
         tf01 = sentence(f", and a TF01 of {amount(row.tf01, _TF01)} % ({{}})", row.tf01_attack)
-    return sentence("The undefended federation leaks a {}{}.", _auc(row), tf01)
+    federation = "recorded" if is_recorded else "undefended"
+    return sentence(f"The {federation} federation leaks a {{}}{{}}.", _auc(row), tf01)
 
 
 def _auc(row: RowSummary) -> tuple[Part, ...]:

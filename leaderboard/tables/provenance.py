@@ -76,6 +76,7 @@ def origin_notes(sections: Sequence[BoardSection]) -> list[Block]:
         parts: list[Text] = []
         if described.get("source") == RECORDED:
             parts.append(Words("trained elsewhere, judged by rounds that its owner recorded"))
+            parts += _judged(section)
             parts += [Quote(text, 600) for text in _remarks(section)]
         if origin := described.get("nonmembers"):
             parts.append(sentence("non-members are {}", Quote(str(origin), 100)))
@@ -85,6 +86,18 @@ def origin_notes(sections: Sequence[BoardSection]) -> list[Block]:
         Note(sentence("{}: {}.", Quote(setting, 80), joined(parts, "; ")))
         for (_, setting), parts in notes.items()
     ]
+
+
+def _judged(section: BoardSection) -> list[Text]:
+    """Say how many clients count, where not all do, and few of them by number."""
+    clients = sorted(set(chain.from_iterable(section.targets.values())))
+    total = section.described.get("federation", {}).get("clients", len(clients))
+    if len(clients) == total:
+        return []
+    text = f"of {total:,} clients {len(clients):,} are judged and count in every number"
+    if len(clients) <= MOST_VALUES:
+        text += f", those with the ids {_series(clients)}"
+    return [Words(text)]
 
 
 def _remarks(section: BoardSection) -> list[str]:
