@@ -15,7 +15,7 @@ compares them).
 * ``<!-- claims: paper -->`` on a line of its own is the list of that paper's claims
   (``plugins/papers/claims/paper.yaml``) by the verdicts of the committed boards.
 * ``<!-- items -->`` on a line of its own is the table of everything that the papers print
-  (``plugins/papers/items.csv``), with the verdicts of its boards and what its suites take.
+  (``plugins/papers/items.csv``), with numbers of verdicts of its boards and what its suites take.
 * ``<!-- holds: A < B -->`` (or ``>``; A and B numbers or braces) on a line of its own is a
   condition that must hold, and is not printed: it checks a sentence about numbers.
 
@@ -94,8 +94,8 @@ def rendered(template: str, where: str) -> str:
 
 
 def claims(paper: str) -> list[str]:
-    """Return the number of verdicts of each kind, then the claims by verdict; last those that the
-    paper's own tables do not hold.
+    """Return the numbers of claims, verdicts, supported and contradicted ones, then the claims by
+    verdict; last those that the paper's own tables do not hold.
     """
     papers = shipped_papers()
     if paper not in papers:
@@ -120,9 +120,8 @@ def claims(paper: str) -> list[str]:
             group, line = claim_line(claim.id, judged[claim.id], usual)
             text = escape(claim.text, len(claim.text))
             groups.setdefault(group, []).append(f"* {text} {line}".rstrip())
-    kinds = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
     summary = f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: "
-    summary += ", ".join(f"{n} {verdict}" for verdict, n in kinds) + "."
+    summary += ", ".join(f"{counted[verdict]} {verdict}" for verdict in GROUPS[:2]) + "."
     lines = [f"{summary} Board, unless others are named: {board_link(usual)}."]
     for group in sorted(groups, key=GROUPS.index):
         lines += ["", f"{group.capitalize()}:", "", *groups[group]]
@@ -147,12 +146,15 @@ def items_table() -> list[str]:
         elif item.reduced or item.full:
             scale, names = "not run", list(item.reduced or item.full)
         scales[scale] += 1
-        judged = ", ".join(f"{counted[v]} {v}" for v in GROUPS if counted[v])
+        n_verdicts = [counted[v] for v in GROUPS]
+        numbers = [*n_verdicts[:2], sum(n_verdicts[2:])]
+        judged = "/".join(map(str, numbers)) if any(numbers) else ""
         hours = cost(suite for suite in item.full if suite not in full)
         name = f"{shipped_papers()[item.paper].paper} {item.item}"
-        rows.append("|".join(["", name, item.what, scale, ", ".join(names), judged, hours, ""]))
+        marked = scale.removeprefix("reduced")
+        rows.append("|".join(["", name, item.what, marked, ", ".join(names), judged, hours, ""]))
     summary = ", ".join(f"{n} {scale}" for scale, n in scales.most_common())
-    head = "|item|what|scale|board or suite|verdicts|rest, hours|"
+    head = "|item|what|scale, if not reduced|board|supported/contradicted/other|rest, hours|"
     return [f"{len(rows)} items: {summary}.", "", head, "|---" * 6 + "|", *rows]
 
 
