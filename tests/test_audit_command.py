@@ -335,6 +335,8 @@ REFUSALS = {
     "unknown tensor": (values(UPLOAD, odd=torch.ones(1)), r"a.safetensors: 'odd' unknown to the"),
     "not finite": (values(UPLOAD, **{"3.bias": NAN}), r"a.safetensors: '3.bias' holds values that"),
     "no model": (text(YAML, ":small_net", ":smal_net"), "has no 'smal_net' - did you mean"),
+    "no function": (text(YAML, ":small_net", ".small"), r":\d+:8: model: expected module:function"),
+    "file as module": (text(YAML, ":small_net", ".py:small_net"), "'.py', as in federations:small"),
     "no module": (text(YAML, "federations:", "federation5:"), "cannot import 'federation5'"),
     "odd model": (text(YAML, ":small_net", ":not_a_module"), "returned int, expected a torch"),
     "no data": (without("data/b.npz"), r"data/b.npz: missing"),
