@@ -307,7 +307,7 @@ NAN = torch.full((3,), float("nan"))
 REFUSALS = {
     "empty description": (lambda f: (f / YAML).write_text(""), r"1:1: the file is empty, .* a fed"),
     "list": (lambda f: (f / YAML).write_text("[1]"), r"federation.yaml:1:1: expected .* found"),
-    "no description": (without(YAML), r"federation.yaml: missing"),
+    "no description": (without(YAML), r"n.yaml: missing, .* https://\S+/docs/recorded.md has"),
     "unknown field": (text(YAML, "classes", "colours"), r"federation.yaml:\d+:1: colours: "),
     "path as name": (text(YAML, '"a"', '"../../x"'), "name '../../x' cannot name a file"),
     "reserved name": (text(YAML, '"a"', '"Received"'), "none of received, final, base"),
@@ -339,7 +339,7 @@ REFUSALS = {
     "file as module": (text(YAML, ":small_net", ".py:small_net"), "'.py', as in federations:small"),
     "no module": (text(YAML, "federations:", "federation5:"), "cannot import 'federation5'"),
     "odd model": (text(YAML, ":small_net", ":not_a_module"), "returned int, expected a torch"),
-    "no data": (without("data/b.npz"), r"data/b.npz: missing"),
+    "no data": (without("data/b.npz"), r"data/b.npz: missing; `fedbench audit --help`"),
     "no hold-out": (without("holdout.npz"), r"holdout.npz: missing"),
     "no site": (text(YAML, "common", "sites"), r"holdout/a.npz: missing; `holdout: sites`"),
     "no labels": (arrays("data/b.npz", y=np.zeros(3, int)), r"b.npz: x is \[12, 4\] and y \[3\]"),
