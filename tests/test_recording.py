@@ -123,6 +123,8 @@ def test_the_description_names_what_is_in_the_folder(tmp_path):
         return YAML(typ="safe").load(tmp_path / "federation.yaml")
 
     recorder = Recorder(tmp_path)
+    with pytest.raises(UserError, match="expected the text 'module:function', found <class"):
+        describe(tmp_path, model=torch.nn.Linear, classes=3)
     with pytest.raises(UserError, match="no complete round"):
         fields()
     for _ in range(2):

@@ -19,10 +19,11 @@ from torch import nn
 from fedbench.core.contract.components import Data, Dataset, Model, Params
 from fedbench.core.contract.errors import UserError
 from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.recorded.folder import FUNCTION, Recording, open_recording
+from fedbench.core.recorded.folder import Recording, open_recording
 from fedbench.core.recorded.replay import RecordedRound, StateReader, listed, rounds_of
 from fedbench.core.recorded.tensors import entries, tensors
 from fedbench.core.registry.digest import source_digest
+from fedbench.core.spec.base import FUNCTION_PATTERN
 from fedbench.core.store.files import read_npz
 from fedbench.core.words import bounded, did_you_mean, explain
 
@@ -197,7 +198,7 @@ class RecordedModel(Model):
 
     class Params(Params):
         function: str = Field(
-            pattern=FUNCTION, description="module:function, called without arguments"
+            pattern=FUNCTION_PATTERN, description="module:function, called without arguments"
         )
         code: str = Field("", description="sha256 of the module's code; empty: any")
         base: str = Field("", description="file of tensors that no client trains; empty: none")
@@ -236,9 +237,11 @@ def function_of(name: str) -> Callable[[], Any]:
     try:
         module = import_module(module_name)
     except ImportError as error:
+        remedy = f"run fedbench in the folder of {module_name.partition('.')[0]}.py, or install it"
+        if module_name.endswith(".py"):
+            remedy = f"name the module without '.py', as in {name.replace('.py:', ':')}"
         raise UserError(
-            f"model {name}: cannot import '{module_name}' ({explain(error)}): run fedbench in the "
-            f"folder of {module_name.partition('.')[0]}.py, or install its package"
+            f"model {name}: cannot import '{module_name}' ({explain(error)}): {remedy}"
         ) from error
     except Exception as error:
         raise UserError(

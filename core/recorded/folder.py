@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.spec import bounds, messages
-from fedbench.core.spec.base import SpecModel, mistake
+from fedbench.core.spec.base import FUNCTION_PATTERN, SpecModel, mistake
 from fedbench.core.spec.document import read
 from fedbench.core.store.files import CLIENT_NAMES, names_client
 from fedbench.core.store.json_file import parse_json
@@ -24,7 +24,6 @@ DESCRIPTION = "federation.yaml"
 ROUND = "round.json"
 AGGREGATE = "aggregate"
 """the client that stands for all where the server sees their aggregate alone"""
-FUNCTION = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 _MOST_BYTES = 64 << 20  # of round.json
 _MOST_WEIGHT = 1e30  # the weights of a round are added in float32
 _EXAMPLE = f"{DOCS}/recorded.md has the format and an example"
@@ -37,7 +36,7 @@ class Description(SpecModel):
 
     format: Literal[1] = Field(description="version of the format")
     task: Literal["classification"] = Field(description="the clients' task")
-    model: str = Field(pattern=FUNCTION, max_length=200, description="module:function")
+    model: str = Field(pattern=FUNCTION_PATTERN, max_length=200, description="module:function")
     classes: int = Field(ge=2, le=1_000_000, description="number of classes")
     clients: list[str] = Field(
         min_length=1, max_length=bounds.CLIENTS, description="names, in the order of the board"

@@ -55,8 +55,10 @@ def describe(
     """Write ``federation.yaml``: these fields, and clients, rounds and hold-outs as the files are.
 
     Raises:
-        UserError: there are no samples, no hold-out or no complete round.
+        UserError: there are no samples, no hold-out or no complete round, or ``model`` is no text.
     """
+    if not isinstance(model, str):
+        raise UserError(f"model: expected the text 'module:function', found {model!r:.80}")
     root = Path(folder)
     fields = {
         "format": 1,

@@ -17,9 +17,11 @@ from fedbench.core.words import one_line, printable
 
 NAME_PATTERN = r"^[a-z0-9]+([_-][a-z0-9]+)*$"
 LABEL_PATTERN = r"^[^\s\[\]]+$"
+FUNCTION_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 PATTERNS = {  # in words
     NAME_PATTERN: "lower-case letters and digits, joined by single '-' or '_'",
     LABEL_PATTERN: "text without blanks and brackets",
+    FUNCTION_PATTERN: "module:function, as Python imports it from the module",
 }
 Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=80)]
 
