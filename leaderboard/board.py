@@ -90,7 +90,8 @@ def summary(sections: Sequence[BoardSection], trust: Trust = None) -> Summary:
     """
     headers = ["#", "defense", *(column.terminal for column in COLUMNS if column.terminal)]
     headers.insert(3, "by")  # the attack has a column of its own
-    headers += ["trust"] if trust else []
+    if trust:
+        headers.append("trust")
     if any(with_utility("accuracy", section.utility) != "accuracy" for section in sections):
         headers[headers.index("delta-acc")] = "delta"  # of each section's utility
     rows: list[list[str]] = []
@@ -100,7 +101,7 @@ def summary(sections: Sequence[BoardSection], trust: Trust = None) -> Summary:
         headings += [section.where] * len(section.rows)
     if any(texts[-1] for texts in rows):
         headers.append("no score")
-    notes = [_READING] if rows else []
+    notes = [_READING] * bool(rows)
     rows = [texts[: len(headers)] for texts in rows]
     return Summary(headers, rows, headings=headings, notes=notes)
 
