@@ -39,7 +39,9 @@ class Drawer:
     @property
     def place(self) -> str:
         """Where in a section it belongs: with the attacks or with the costs."""
-        return "attacks" if self.analysis is None else self.analysis.place
+        if self.analysis is None:
+            return "attacks"
+        return self.analysis.place
 
     def at_work(self) -> AbstractContextManager[None]:
         """Limit what another package's code may take."""
@@ -102,7 +104,7 @@ def drawn_on_board(
     drawer: Drawer,
     sections: Sequence[BoardSection],
     published: Sequence[dict[str, Any]],
-    plots: bool = True,
+    plots: bool,
 ) -> list[Block]:
     """Return the analysis's blocks about the whole board, with ``plots`` its figures, too; or a
     note of why there are none.
@@ -134,7 +136,8 @@ def _finished(
         elif isinstance(block, Figure):
             if not drawer.builtin:  # no other figure's file
                 block = replace(block, kind=f"{drawer.label}-{block.kind}")
-            finished += [image_of(block, section)] if plots else []
+            if plots:
+                finished.append(image_of(block, section))
         elif isinstance(block, Fold):
             inner = _finished(block.blocks, drawer, section, plots)
             finished.append(Fold(block.summary, tuple(inner)))

@@ -4,7 +4,7 @@ them, and where they come from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -31,7 +31,7 @@ from fedbench.leaderboard.document import Source, board_id, provisional_mark
 from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow, adversary_of
 from fedbench.leaderboard.statistics.sections import FEWEST_FEDERATIONS, BoardSection
 from fedbench.leaderboard.tables.answer import answer, caveats, strongest
-from fedbench.leaderboard.tables.auditors import auditors_table
+from fedbench.leaderboard.tables.auditors import epsilon_columns
 from fedbench.leaderboard.tables.common import (
     NAMED,
     Declared,
@@ -41,7 +41,6 @@ from fedbench.leaderboard.tables.common import (
     name_of,
     named,
     numbers,
-    plain_text,
     row_table,
     sentence,
     table_of,
@@ -54,12 +53,10 @@ from fedbench.leaderboard.tables.provenance import (
     packages,
     provenance_lines,
 )
-from fedbench.leaderboard.tables.ranking import Trust, first_rows, ranking_table
+from fedbench.leaderboard.tables.ranking import Trust, first_rows, ranking_columns
 
 MOST_ROWS, MOST_SECTIONS, MOST_ATTACKS = 8, 6, 8
 _NUMBERS = ("worst", "tf01", "accuracy")
-_FROM_RANKING = ("trust",)
-_FROM_AUDITORS = ("\u03b5 at least", "\u03b5 claimed")
 _WORST, _TF01 = BY_KEY["worst"].heading, BY_KEY["tf01"].heading
 _FACTS: Mapping[str, Sequence[str]] = {
     "federation": (
@@ -90,19 +87,22 @@ def audit_blocks(source: Source, n_records: int = 0) -> list[Block]:
             "what is missing"
         )
     main = max(sections, key=_leak)
-    blocks: list[Block] = [Heading(1, source.title), *provisional_mark(source)]
     verdict, *beside = _verdict(main)
-    blocks += [Heading(2, Words("Result")), Note(verdict), Note(joined(beside, " "))]
-    blocks += origin_notes(sections)
-    blocks += [Heading(2, Words("What was audited")), Bullets(tuple(_scope(main, len(sections))))]
-    blocks += [Heading(2, Words("Adversaries")), _adversaries(sections)]
-    blocks += [Heading(2, Words("Measurements")), _leakage(main, source.trust)]
-    blocks += [*_elsewhere(sections, main), *caveats([main])]
-    blocks += [Heading(2, Words("Differential privacy")), *_privacy(main)]
-    if n_records:
-        blocks += [Heading(2, Words("Most exposed records")), _exposed(main, n_records)]
-    blocks += [Heading(2, Words("What would change the result")), Bullets(tuple(_limits(main)))]
-    blocks += [Heading(2, Words("Versions and digests")), Bullets(tuple(_origin(source)))]
+    measured = [_leakage(main, source.trust), *_elsewhere(sections, main), *caveats([main])]
+    parts: dict[str, list[Block]] = {
+        "Result": [Note(verdict), Note(joined(beside, " ")), *origin_notes(sections)],
+        "What was audited": [Bullets(tuple(_scope(main, len(sections))))],
+        "Adversaries": [_adversaries(sections)],
+        "Measurements": measured,
+        "Differential privacy": _privacy(main),
+        "Most exposed records": _exposed(main, n_records),
+        "What would change the result": [Bullets(tuple(_limits(main)))],
+        "Versions and digests": [Bullets(tuple(_origin(source)))],
+    }
+    blocks: list[Block] = [Heading(1, source.title), *provisional_mark(source)]
+    for title, below in parts.items():
+        if below:
+            blocks += [Heading(2, Words(title)), *below]
     for section in sections:
         section.comparison.scores.forget()
     return blocks
@@ -117,7 +117,9 @@ def _subject(section: BoardSection) -> DefenseRow | None:
 def _leak(section: BoardSection) -> float:
     row = _subject(section)
     worst = row and section.summaries[row.label].worst
-    return worst.mean if worst else 0.0
+    if not worst:
+        return 0.0
+    return worst.mean
 
 
 # -- result ----------------------------------------------------------------------------------------
@@ -142,13 +144,17 @@ def _verdict(section: BoardSection) -> Iterator[Text]:
         yield sentence(text, who, attack)
         yield _covered(section, auc)
         return
-    shown = "**is leaked**" if worst.low > 0.5 else "**is not shown to be leaked**"
+    shown = "**is not shown to be leaked**"
+    if worst.low > 0.5:
+        shown = "**is leaked**"
     text = f"Membership in the audited training data {shown} {{}}: by {{}}, an adversary that {{}} "
     text += "ranks a member above a non-member with a probability (AUC) of "
     text += f"{amount(_known(worst), _WORST)}, where guessing has 0.5"
-    tf01 = "" if summary.tf01 is None else _tf01_words(summary.tf01)
+    if summary.tf01 is not None:
+        share = amount(_known(summary.tf01), _TF01)
+        text += f"; at one false alarm in a thousand it finds {share} % of members"
     sees = Words(VIEWS.get(section.view, f"has the view {section.view}"))
-    yield sentence(f"{text}{tf01}.", who, summary.attack, sees)
+    yield sentence(f"{text}.", who, summary.attack, sees)
     best = answer(section)
     if best.defense is not None:
         yield strongest(best, best.defense)
@@ -156,18 +162,17 @@ def _verdict(section: BoardSection) -> Iterator[Text]:
 
 
 def _covered(section: BoardSection, interval: Interval) -> Text:
-    covers = "trainings and candidates" if interval.between else "candidates of one training alone"
+    covers = "candidates of one training alone"
+    if interval.between:
+        covers = "trainings and candidates"
     n = f"trainings: {len(section.seeds)}; audits of a client or group: {len(section.units)}"
     return Words(f"Intervals are 95 % and cover {covers} ({n}).")
 
 
-def _tf01_words(tf01: Interval) -> str:
-    return f"; at one false alarm in a thousand it finds {amount(_known(tf01), _TF01)} % of members"
-
-
-def _known(interval: Interval) -> Value:
+def _known(interval: Interval, suffix: Text = ()) -> Value:
     """Return a number with its interval, also that of candidates alone."""
-    return Value(mean=interval.mean, half_width=interval.half_width, ends=interval.ends)
+    ends = interval.ends
+    return Value(mean=interval.mean, half_width=interval.half_width, ends=ends, suffix=suffix)
 
 
 # -- scope -----------------------------------------------------------------------------------------
@@ -175,7 +180,8 @@ def _known(interval: Interval) -> Value:
 
 def _scope(section: BoardSection, n_sections: int) -> Iterator[Text]:
     described = section.described
-    yield sentence("Setting: {}; source: {}.", section.where, _source(section))
+    source = str(described.get("source", f"simulated by fedbench, suite {section.suite}"))
+    yield sentence("Setting: {}; source: {}.", section.where, source)
     for part in ("dataset", "model"):
         use = described.get(part, {})
         yield sentence(f"{part.capitalize()}: {{}}.", _facts(use, list(use)))
@@ -189,12 +195,9 @@ def _scope(section: BoardSection, n_sections: int) -> Iterator[Text]:
     rounds = {row.round for loaded in section.records for row in loaded.record.history}
     seeds = ", ".join(map(str, section.seeds))
     text = f"Audited rounds: {', '.join(map(str, sorted(rounds)))}; trainings (seeds): {seeds}"
-    more = f"; {n_sections - 1} more settings, coalitions or views below" if n_sections > 1 else ""
-    yield Words(f"{text}{more}.")
-
-
-def _source(section: BoardSection) -> str:
-    return str(section.described.get("source", f"simulated by fedbench, suite {section.suite}"))
+    if n_sections > 1:
+        text += f"; {n_sections - 1} more settings, coalitions or views below"
+    yield Words(f"{text}.")
 
 
 def _facts(values: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -250,8 +253,8 @@ def _leakage(section: BoardSection, trust: Trust) -> Table:
         column = column_for(key, section.utility)
         if any(_number(section, column, row) for row in rows):
             columns.append((column.heading, partial(_number, section, column)))
-    ranking = ranking_table(section, trust)
-    columns += _columns(ranking, _FROM_RANKING, section)
+    if trust:
+        columns.append((words("trust"), trust))
     notes = [*tf01_notes(section)]
     if more := len(section.rows) - len(rows):
         notes.insert(0, Words(f"{more} more rows are on the full board."))
@@ -273,27 +276,7 @@ def _number(section: BoardSection, column: RankingColumn, row: DefenseRow) -> Co
         attack, interval = section.highest(row.label, "auc") or ("", None)
     if interval is None:
         return None
-    suffix: Text = sentence(" {}", attack) if attack else ()
-    return Value(
-        mean=interval.mean,
-        half_width=interval.half_width,
-        ends=interval.ends,
-        suffix=suffix,
-    )
-
-
-def _columns(table: Table, names: Sequence[str], section: BoardSection) -> list[Declared]:
-    """Return those columns of a table that has the section's rows in their order."""
-    columns: list[Declared] = []
-    for i, column in enumerate(table.columns):
-        if plain_text(column.name) in names:
-            cells = {row.label: line[i] for row, line in zip(section.rows, table.rows, strict=True)}
-            columns.append((column, _cell(cells)))
-    return columns
-
-
-def _cell(cells: Mapping[str, Content]) -> Callable[[DefenseRow], Content]:
-    return lambda row: cells[row.label]
+    return _known(interval, sentence(" {}", attack) if attack else ())
 
 
 def _elsewhere(sections: Sequence[BoardSection], main: BoardSection) -> list[Block]:
@@ -309,8 +292,9 @@ def _elsewhere(sections: Sequence[BoardSection], main: BoardSection) -> list[Blo
         return []
     columns = [words("setting, coalition, view"), words("row"), _WORST, _TF01]
     notes: tuple[Text, ...] = ()
-    if more := len(beside) - MOST_SECTIONS:
-        notes = (Words(f"{more} more are on the full board."),) if more > 0 else ()
+    more = len(beside) - MOST_SECTIONS
+    if more > 0:
+        notes = (Words(f"{more} more are on the full board."),)
     return [table_of("Elsewhere", ": the undefended row", columns, lines, footnotes=notes)]
 
 
@@ -319,22 +303,21 @@ def _elsewhere(sections: Sequence[BoardSection], main: BoardSection) -> list[Blo
 
 def _privacy(section: BoardSection) -> list[Block]:
     """Return bounds beside claims, or why there are none."""
-    columns = _columns(ranking_table(section), ("claims",), section)
+    claims = ranking_columns(section).get("claims")
+    columns = [claims] if claims else []
     rows = first_rows(section, MOST_ROWS)
     if section.calibrates:
-        (table,) = auditors_table(section)
-        assert isinstance(table, Table)
-        columns += _columns(table, _FROM_AUDITORS, section)
+        columns += epsilon_columns(section)
         caption = (
             ": one-sided 95 % bounds by guesses in one run (Steinke et al. 2023), of what right "
+            "guesses alone could show, by their attack"
         )
-        caption += "guesses alone could show, by their attack"
         return [row_table("Claims and bounds", caption, rows, [NAMED, *columns])]
     text = f"No lower bound on epsilon was computed: it takes {FEWEST_FEDERATIONS} trainings on "
     text += "one pool of data, each record a member by a fair coin (docs/auditing.md)."
-    if not columns:
+    if claims is None:
         return [Note(Words(f"No row claims differential privacy. {text}"))]
-    rows = [row for row in rows if columns[0][1](row)]
+    rows = [row for row in rows if claims[1](row)]
     return [row_table("Claims", ", which nothing here tested", rows, [NAMED, *columns]), Note(text)]
 
 
@@ -348,7 +331,9 @@ def _counts(entry: AttackEntry, sign: int) -> dict[tuple[int, int], list[int]]:
     below: dict[tuple[int, int], list[int]] = {}
     for seed, targets in entry.targets.items():
         loaded = entry.ok(seed)
-        for target, c in (loaded.candidates_of(targets) if loaded else {}).items():
+        if loaded is None:
+            continue
+        for target, c in loaded.candidates_of(targets).items():
             scores = sign * c.scores
             outside = np.sort(scores[c.kind == OFL])
             members = c.kind == MEMBER
@@ -359,25 +344,28 @@ def _counts(entry: AttackEntry, sign: int) -> dict[tuple[int, int], list[int]]:
     return {place: total for place, total in below.items() if total[1]}
 
 
-def _exposed(section: BoardSection, n_records: int) -> Table:
+def _exposed(section: BoardSection, n_records: int) -> list[Block]:
     """Return the members with scores above most outside non-members of their client, under
-    the attack of the row's worst case.
+    the attack of the row's worst case; nothing where none is asked for.
     """
+    if not n_records:
+        return []
     row = _subject(section)
     assert row is not None
     worst = section.comparison.worst_cases.of(row.label).worst
-    attack = worst.attack if worst else next(iter(row.entries))
-    sign = worst.sign if worst else 1
+    attack, sign = next(iter(row.entries)), 1
+    if worst is not None:
+        attack, sign = worst.attack, worst.sign
     judged = _counts(row.entries[attack], sign)
     ends = {place: exact_interval(hits, n) for place, (hits, n, _) in judged.items()}
-    order = sorted(judged, key=lambda place: (-ends[place][0], place))
     groups = [group.name for group in section.groups]
     lines: list[tuple[Content, ...]] = []
-    for target, sample in order[:n_records]:
-        hits, n, trainings = judged[target, sample]
-        share = Value(mean=hits / n, ends=ends[target, sample])
-        place = (Target.of(target).words(groups), str(sample))
-        lines.append((*place, share, f"{n:,}", str(trainings)))
+    for place in sorted(judged, key=lambda place: (-ends[place][0], place))[:n_records]:
+        hits, n, trainings = judged[place]
+        target, sample = place
+        share = Value(mean=hits / n, ends=ends[place])
+        name = Target.of(target).words(groups)
+        lines.append((name, str(sample), share, f"{n:,}", str(trainings)))
     columns = [
         *map(words, ("client or group", "record")),
         numbers("above non-members", unit="%", digits=1, scale=100),
@@ -386,7 +374,7 @@ def _exposed(section: BoardSection, n_records: int) -> Table:
     text = ": {} of {} members, by {}; records by their positions in the data set. They are chosen "
     text += "as the highest, so some would stand here without a leak, too"
     counts = str(len(lines)), f"{len(judged):,}", attack
-    return table_of("Records", sentence(text, *counts), columns, lines)
+    return [table_of("Records", sentence(text, *counts), columns, lines)]
 
 
 # -- limits and origin -----------------------------------------------------------------------------
@@ -402,8 +390,10 @@ def _limits(section: BoardSection) -> Iterator[Text]:
         yield Words(f"An AUC up to {highest[1].high:.3f} is not excluded.")
     if worst is not None:
         distance = worst.low - 0.5
-        text = f"The lower end of the interval, {worst.low:.3f}, is {abs(distance):.3f} "
-        text += "above guessing" if distance > 0 else "below what would show a leak"
+        side = "below what would show a leak"
+        if distance > 0:
+            side = "above guessing"
+        text = f"The lower end of the interval, {worst.low:.3f}, is {abs(distance):.3f} {side}"
         yield Words(f"{text}: {_more_trainings(worst, len(section.seeds))}.")
     if power := section.comparison.pairwise.smallest_difference:
         text = f"Differences between two rows below {power:.3f} of an AUC are missed with a chance "

@@ -49,7 +49,9 @@ class AuditPage(Report):
         write_atomically(path, template.render(blocks=list(_drawn(blocks))).encode())
         pdf = path.with_suffix(".pdf")
         self._note = print_pdf(path, pdf)
-        return path if self._note else pdf
+        if self._note:
+            return path
+        return pdf
 
     def summary(self, results: Path) -> Summary:
         """Return why there is no PDF, where there is none."""
@@ -110,6 +112,9 @@ def markup(text: Text) -> str:
 
     if isinstance(text, tuple):
         return Markup("").join(map(markup, text))
-    part = Quote(text) if isinstance(text, str) else text
-    line = one_line(part.text, part.limit) if isinstance(part, Quote) else part.text
-    return Markup(_TAGS[part.style]).format(line)
+    if isinstance(text, str):
+        text = Quote(text)
+    line = text.text
+    if isinstance(text, Quote):
+        line = one_line(line, text.limit)
+    return Markup(_TAGS[text.style]).format(line)

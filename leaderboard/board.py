@@ -85,7 +85,8 @@ def summary(sections: Sequence[BoardSection], trust: Trust = None) -> Summary:
     """
     headers = ["#", "defense", *(column.terminal for column in COLUMNS if column.terminal)]
     headers.insert(3, "by")  # the attack has a column of its own
-    headers += ["trust"] if trust else []
+    if trust:
+        headers.append("trust")
     if any(with_utility("accuracy", section.utility) != "accuracy" for section in sections):
         headers[headers.index("delta-acc")] = "delta"  # of each section's utility
     rows: list[list[str]] = []

@@ -168,9 +168,13 @@ def column_for(key: str, utility: Utility | None) -> RankingColumn:
 def delta_for(utility: Utility | None) -> Column:
     """Return the column of delta-accuracy as short tables and sentences print it."""
     heading = column_for("delta", utility).heading
-    return replace(heading, digits=1) if heading.unit == "pp" else heading
+    if heading.unit == "pp":
+        heading = replace(heading, digits=1)
+    return heading
 
 
 def with_utility(text: str, utility: Utility | None) -> str:
     """Return the text with the name of the utility for accuracy."""
-    return text if utility is None else text.replace("accuracy", utility.name)
+    if utility is None:
+        return text
+    return text.replace("accuracy", utility.name)

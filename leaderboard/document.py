@@ -6,14 +6,24 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import fedbench.core
-from fedbench.core.contract.board import Block, Bullets, Heading, Image, Note, Table, Text, Words
+from fedbench.core.contract.board import (
+    Block,
+    Bullets,
+    Figure,
+    Heading,
+    Image,
+    Note,
+    Table,
+    Text,
+    Words,
+)
 from fedbench.core.store.integrity import key_of
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import MARKER, Provisional, Results
@@ -180,7 +190,7 @@ def board_id(records: Iterable[LoadedRecord]) -> str:
 # -- one page --------------------------------------------------------------------------------------
 
 
-def one_page(source: Source, plots: bool = True) -> list[Block]:
+def one_page(source: Source, plots: bool) -> list[Block]:
     """Return the blocks of a page of at most ``MOST_LINES`` lines of Markdown.
 
     Long tables show their first rows, and a board of many sections its first sections. ``plots``:
@@ -228,8 +238,8 @@ def _page(source: Source, first: list[BoardSection], most_rows: int, plots: bool
     blocks += ranking.across_settings(sections, most_rows, places)
     blocks += _unscored(sections)
     blocks = without_empty_tables(blocks)
-    figures = [tradeoff_figure(first[0]), vulnerability_figure(first[0])] if plots and first else []
-    blocks += [image_of(figure, first[0]) for figure in figures if figure is not None]
+    if plots and first:
+        blocks += _images(first[0], tradeoff_figure, vulnerability_figure)
     heading = Heading(2, Words("Provenance"))
     return [*blocks, heading, _short_provenance(records), Note(sentence(MORE))]
 
@@ -282,13 +292,12 @@ def document(source: Source, plots: bool = True) -> list[Block]:
     for analysis in analyses:
         blocks += folded(drawn_on_board(analysis, sections, source.published, plots))
     blocks += folded(unscored_blocks(sections))
-    lines = (*_origin(source, records), packages(records), *provenance_lines(records))
-    blocks += folded([Heading(2, Words("Provenance")), Bullets(lines)])
+    blocks += folded([Heading(2, Words("Provenance")), _provenance(source, records)])
     return without_empty_tables(blocks)
 
 
-def _origin(source: Source, records: Sequence[LoadedRecord]) -> list[Text]:
-    """Say which records came from elsewhere, and what runs the suite again."""
+def _provenance(source: Source, records: Sequence[LoadedRecord]) -> Bullets:
+    """Say which records came from elsewhere, what runs the suite again, and what made them."""
     lines: list[Text] = []
     if source.marks is not None:
         lines += source.marks.lines(records)
@@ -297,7 +306,7 @@ def _origin(source: Source, records: Sequence[LoadedRecord]) -> list[Text]:
         if ID.fullmatch(source.plan):
             again = Words(f"fedbench run RESULTS/suites/{source.plan}.yaml", "code")
         lines.append(sentence("suite as it was resolved, to run again: {}", again))
-    return lines
+    return Bullets((*lines, packages(records), *provenance_lines(records)))
 
 
 def _introduced(section: BoardSection, sections: Sequence[BoardSection]) -> list[Block]:
@@ -318,16 +327,18 @@ def _introduced(section: BoardSection, sections: Sequence[BoardSection]) -> list
     return [Heading(2, sentence("Setting {}", name)), *described]
 
 
-def _images(section: BoardSection) -> list[Block]:
-    figures = tradeoff_figure(section), roc_figure(section), vulnerability_figure(section)
-    return [image_of(figure, section) for figure in figures if figure is not None]
+def _images(section: BoardSection, *makers: Callable[[BoardSection], Figure | None]) -> list[Block]:
+    figures = filter(None, [make(section) for make in makers])
+    return [image_of(figure, section) for figure in figures]
 
 
 def _section(
     section: BoardSection, analyses: Sequence[Drawer], plots: bool, trust: ranking.Trust
 ) -> list[Block]:
     """Return a section's tables, then its images."""
-    images = _images(section) if plots else []
+    images: list[Block] = []
+    if plots:
+        images += _images(section, tradeoff_figure, roc_figure, vulnerability_figure)
     drawings: dict[str, list[Block]] = {"attacks": [], "costs": []}
     for analysis in analyses:
         for block in drawn(analysis, section, plots):

@@ -14,7 +14,7 @@ from fedbench.core.contract.section import RowSummary
 from fedbench.core.metrics import Interval, pareto_front
 from fedbench.leaderboard import style as board_style
 from fedbench.leaderboard.columns import column_for
-from fedbench.leaderboard.statistics.audits import Calibrated, found_by
+from fedbench.leaderboard.statistics.audits import found_by
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
@@ -34,7 +34,7 @@ _SMALL = {"frameon": False, "fontsize": 8}
 # -- files -----------------------------------------------------------------------------------------
 
 
-def image_of(figure: Figure, section: BoardSection | None = None) -> Image:
+def image_of(figure: Figure, section: BoardSection | None) -> Image:
     """Draw a figure of a section, or of a whole board, as PNG and SVG; names of files hold only
     letters, digits and hyphens of what a record says.
     """
@@ -134,8 +134,7 @@ def vulnerability_figure(section: BoardSection) -> Figure | None:
 
 
 def _draw_found(style: Style, section: BoardSection) -> Canvas:
-    scores = section.comparison.calibrated.scores
-    assert isinstance(scores, Calibrated)
+    scores = section.comparison.calibrated_scores
     looks = row_styles(section)
     figure = style.new_figure(6.4, 4.2)
     axis = figure.subplots()
@@ -180,12 +179,25 @@ def _draw_tradeoff(style: Style, section: BoardSection, points: list[RowSummary]
         _point(axis, row, worst, utility, column.scale, looks[row.label])
         if not row.floor:
             losses.append((worst.mean, section.test_error(utility.mean), utility.mean))
-    front = np.array(losses).reshape(-1, 3)
-    front = front[pareto_front(front[:, :2])]
+    _front(axis, np.array(losses).reshape(-1, 3), column.scale)
+    axis.axvline(0.5, color="0.6", lw=0.8, ls=":", label="guessing")
+    axis.set_xlabel("worst-case AUC over attacks, outside non-members (left: more private)")
+    name = ", ".join(filter(None, (f"test {column.title}", column.unit)))
+    useful = {"higher": "up", "lower": "down"}[column.direction]
+    axis.set_ylabel(f"{name} ({useful}: more useful)")
+    axis.grid(True, color="0.92", lw=0.6)
+    axis.set_title(f"Privacy against utility, {title_of(section)}", fontsize=10)
+    figure.legend(loc="outside right upper", **_SMALL)
+    return figure
+
+
+def _front(axis: Axes, points: np.ndarray, scale: float) -> None:
+    """Draw the Pareto front of ``points`` [n, 3]: worst-case AUC, test error and utility."""
+    front = points[pareto_front(points[:, :2])]
     front = front[np.argsort(front[:, 0])]
     axis.plot(
         front[:, 0],
-        column.scale * front[:, 2],
+        scale * front[:, 2],
         drawstyle="steps-post",
         label="Pareto front",
         color="0.45",
@@ -193,15 +205,6 @@ def _draw_tradeoff(style: Style, section: BoardSection, points: list[RowSummary]
         ls=(0, (3, 2)),
         zorder=1,
     )
-    axis.axvline(0.5, color="0.6", lw=0.8, ls=":", label="guessing")
-    axis.set_xlabel("worst-case AUC over attacks, outside non-members (left: more private)")
-    name = ", ".join(filter(None, (f"test {column.title}", column.unit)))
-    up = "up" if column.direction == "higher" else "down"
-    axis.set_ylabel(f"{name} ({up}: more useful)")
-    axis.grid(True, color="0.92", lw=0.6)
-    axis.set_title(f"Privacy against utility, {title_of(section)}", fontsize=10)
-    figure.legend(loc="outside right upper", **_SMALL)
-    return figure
 
 
 def _point(

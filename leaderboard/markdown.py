@@ -88,7 +88,9 @@ def places(table: Table, say: Write) -> list[list[str]]:
 
 
 def _header(column: Column) -> Text:
-    return joined([column.name, Words(f" ({column.unit})" if column.unit else "")], "")
+    if not column.unit:
+        return column.name
+    return joined([column.name, Words(f" ({column.unit})")], "")
 
 
 def _place(content: Content, column: Column, say: Write) -> str:
@@ -149,8 +151,9 @@ def html(text: Text) -> str:
     if isinstance(text, Words):
         line = text.text
     else:
-        part = Quote(text) if isinstance(text, str) else text
-        line = one_line(part.text, part.limit)
+        if isinstance(text, str):
+            text = Quote(text)
+        line = one_line(text.text, text.limit)
     line = re.sub(r"\s+", " ", line)
     return _SPECIAL_IN_HTML.sub(lambda match: f"&#{ord(match[0])};", line)
 

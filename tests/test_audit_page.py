@@ -69,6 +69,15 @@ def test_a_single_training_is_said_to_be_one(finished, tmp_path, without_browser
     assert "trainings (seeds): 0" in page
 
 
+def test_a_paragraph_follows_a_table(tmp_path, without_browser, call):
+    facts = {"epsilon": 2.0, "delta": 1e-5, "neighbours": "example without its gradient"}
+    folder = Folder(tmp_path / "results", LEAKS).fill(facts=facts)
+    write_marker(folder.root, {"suite": "demo"})
+    assert call("leaderboard", folder.root, "--report", "audit")[0] == 0
+    note = r"</table>\s*<p>No lower bound on epsilon was computed"
+    assert re.search(note, page_of(folder.root))
+
+
 def test_narrower_intervals_are_promised_of_several_trainings_alone(tmp_path, results):
     single = Folder(tmp_path / "single", LEAKS).fill(seeds=(0,)).root
     write_marker(single, {"suite": "demo"})

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbench.leaderboard.document import source_of
-from fedbench.leaderboard.statistics.audits import Calibrated, most_vulnerable
+from fedbench.leaderboard.statistics.audits import most_vulnerable
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.auditors import too_few
@@ -33,9 +33,8 @@ def _vulnerable(section: BoardSection, row: DefenseRow, most: int) -> list[dict[
     if not section.calibrates:
         return [{"reason": too_few(section)}]
     worst = section.comparison.worst_cases.of(row.label).worst
-    scores = section.comparison.calibrated.scores
-    assert isinstance(scores, Calibrated)
     if worst is None:
         return [{"reason": "n/a: no attack beats chance on the undefended federation"}]
+    scores = section.comparison.calibrated_scores
     candidates = most_vulnerable(scores, row.label, worst.attack, worst.sign)[:most]
     return [{"attack": worst.attack, **vars(candidate)} for candidate in candidates]

@@ -198,7 +198,7 @@ def _pulls(values: np.ndarray) -> np.ndarray:
     return np.asarray((values - values.mean()) / np.sqrt(n * max(n - 1, 1)))
 
 
-def _value(parts: Sequence[float], error: float | None, pulls: Sequence[np.ndarray] = ()) -> Value:
+def _value(parts: Sequence[float], error: float | None, pulls: Sequence[np.ndarray]) -> Value:
     if error is not None:
         error = None if np.isnan(error) else round(error, DIGITS)
     rounded = tuple(round(float(part), DIGITS) for part in parts)

@@ -15,7 +15,7 @@ from fedbench.core.contract.board import Table, Words
 from fedbench.core.store.integrity import RECORDED
 from fedbench.leaderboard.columns import COLUMNS, RankingColumn
 from fedbench.leaderboard.document import source_of
-from fedbench.leaderboard.statistics.audits import Calibrated, epsilon_bound
+from fedbench.leaderboard.statistics.audits import epsilon_bound
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import amount, numbers, table_of, words
@@ -163,9 +163,7 @@ def _epsilon(section: BoardSection, row: DefenseRow) -> tuple[str, float | None,
     """Return (bound as printed, the bound, reason): it is the end of a one-sided interval."""
     if not section.shares_pool:
         return "", None, "the seeds share no pool of data (docs/auditing.md)"
-    scores = section.comparison.calibrated.scores
-    assert isinstance(scores, Calibrated)
-    bound = epsilon_bound(scores, row.label)
+    bound = epsilon_bound(section.comparison.calibrated_scores, row.label)
     if bound is None:
         return "", None, "an attack lacks scores of some coins"
     text = f"\u03b5 at least {bound.epsilon:.2f}"

@@ -135,14 +135,10 @@ def _compared(gate: Gate, c: Comparison) -> list[Block]:
         if rows:
             blocks.append(_table(title, rows))
     if folded:
-        blocks.append(_fold(folded))
+        counts = Counter(row.verdict for row in folded)
+        summary = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+        blocks.append(Fold(Words(summary), (_table("", folded),)))
     return [*blocks, _method(c)]
-
-
-def _fold(rows: Sequence[ComparedRow]) -> Fold:
-    counts = Counter(row.verdict for row in rows)
-    summary = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
-    return Fold(Words(summary), (_table("", rows),))
 
 
 def _summary(gate: Gate, c: Comparison) -> Text:

@@ -320,30 +320,41 @@ class Cells:
 
     def _fields(self, loaded: LoadedRecord) -> dict[str, Any]:
         r = loaded.record
-        targets = [t.target for t in r.targets]
-        group: Group = "ofl" if all("ofl" in t.groups for t in r.targets) else "mix"
-        scores = [t.groups.get(group, _NO_SCORE) for t in r.targets]
-        members = sum(s.n_members for s in scores)
-        nonmembers = sum(s.n_nonmembers for s in scores)
-        rates = [number(s.value("tf01"), 2) for s in scores]
-        candidates: dict[int, Candidates] = {}
-        if r.outcome == "ok":
-            candidates = loaded.candidates_of(targets)
-        ends, counts = histogram(candidates.values(), group)
         return {
             "key": text(r.key[:_KEY]),
             "run": self._run(loaded),
             "attack": self.use(r.attack),
             "outcome": self.position("outcomes", outcome_of(loaded)),
             "reason": self.position("reasons", text(r.reason, 400)),
+            "cpu_s": number(r.measured.attack_cpu_s, 2),
+            **self._scores(loaded),
+        }
+
+    def _scores(self, loaded: LoadedRecord) -> dict[str, Any]:
+        """Return the fields of the scores against outside non-members, else of the mix."""
+        r = loaded.record
+        targets = [t.target for t in r.targets]
+        group: Group = "mix"
+        if all("ofl" in t.groups for t in r.targets):
+            group = "ofl"
+        scores = [t.groups.get(group, _NO_SCORE) for t in r.targets]
+        members = sum(s.n_members for s in scores)
+        nonmembers = sum(s.n_nonmembers for s in scores)
+        rates = [number(s.value("tf01"), 2) for s in scores]
+        if not any(rate is not None for rate in rates):
+            rates = []
+        candidates: dict[int, Candidates] = {}
+        if r.outcome == "ok":
+            candidates = loaded.candidates_of(targets)
+        ends, counts = histogram(candidates.values(), group)
+        return {
             "sample": self.position("samples", [group, members, nonmembers]),
             "targets": self.list_position("targets", targets),
             "auc": packed_numbers([s.value("auc") for s in scores], 100_000, width=3),
             "error": packed_numbers([s.error("auc") for s in scores], 10_000, width=2),
-            "tf01": rates if any(rate is not None for rate in rates) else [],
+            "tf01": rates,
             "range": ends,
             "scores": counts,
-            "cpu_s": number(r.measured.attack_cpu_s, 2),
         }
 
     def _run(self, loaded: LoadedRecord) -> int:

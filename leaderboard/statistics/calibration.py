@@ -16,6 +16,8 @@ from scipy.special import logsumexp, ndtri
 
 FEWEST = 2
 """other federations with, and as many without a candidate, for a mean"""
+FPR = 0.01
+"""at which a candidate is found"""
 OF_CANDIDATE = 64
 """federations from which on each candidate has a variance of its own (Carlini et al. 2022)"""
 
@@ -125,12 +127,12 @@ def rmia(log_probabilities: ndarray, member: ndarray, outside: ndarray) -> ndarr
         return np.asarray(log_probabilities - (np.logaddexp(*sides) - np.log(2.0)))
 
 
-def passes(scores: ndarray, member: ndarray, outside: ndarray, fpr: float = 0.01) -> ndarray:
-    """Return [F, m] 1 where a member's score passes its own threshold, 0 where not: the 1 - ``fpr``
+def passes(scores: ndarray, member: ndarray, outside: ndarray) -> ndarray:
+    """Return [F, m] 1 where a member's score passes its own threshold, 0 where not: the 1 - ``FPR``
     quantile of a Gaussian over the federations without it. NaN where it is no member.
     """
     deviations = lira_offline(scores, member, outside)
-    passed = np.where(deviations > ndtri(1 - fpr), 1.0, 0.0)
+    passed = np.where(deviations > ndtri(1 - FPR), 1.0, 0.0)
     return np.where(member & ~np.isnan(deviations), passed, np.nan)
 
 

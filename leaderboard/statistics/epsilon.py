@@ -1,6 +1,6 @@
 """Lower bounds on epsilon from guesses about canaries, each of them a member by a fair coin.
 
-A bound holds with probability ``1 - level`` over coins and mechanism. None of them can pass a limit
+A bound holds with probability ``1 - LEVEL`` over coins and mechanism. None of them can pass a limit
 that its design sets: print the number of canaries or federations beside it.
 """
 
@@ -15,7 +15,9 @@ import numpy as np
 from numpy import ndarray
 from scipy.optimize import brentq
 from scipy.special import ndtri
-from scipy.stats import beta, binom
+from scipy.stats import binom
+
+from fedbench.core.metrics.intervals import exact_interval
 
 LEVEL = 0.05
 SIZES = (50, 100, 200, 400, 800, 1600)
@@ -41,7 +43,7 @@ class Guesses:
     """v"""
 
 
-def approximate_dp(guesses: Guesses, delta: float = 0.0, level: float = LEVEL) -> float:
+def approximate_dp(guesses: Guesses, delta: float = 0.0) -> float:
     """Return the largest epsilon of an (epsilon, delta)-DP mechanism that the guesses refute.
 
     Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023), theorem 5.2:
@@ -55,7 +57,7 @@ def approximate_dp(guesses: Guesses, delta: float = 0.0, level: float = LEVEL) -
         q = 1 / (1 + math.exp(-epsilon))
         tail = binom.sf(v - 1, r, q)
         near = (binom.sf(v - steps - 1, r, q) - tail) / steps
-        return float(tail + 2 * m * delta * near.max(initial=0.0) - level)
+        return float(tail + 2 * m * delta * near.max(initial=0.0) - LEVEL)
 
     return _largest(excess)
 
@@ -84,36 +86,32 @@ class Decisions:
     """of the ``outsiders``, those without it"""
     outsiders: int
 
-    def rates(self, level: float) -> tuple[float, float]:
-        """Return a lower bound on TPR and an upper bound on FPR, each at ``level`` / 2 (Clopper and
+    @property
+    def rates(self) -> tuple[float, float]:
+        """A lower bound on TPR and an upper bound on FPR, each at half the level (Clopper and
         Pearson 1934).
         """
-        tpr = 0.0
-        if self.hits:
-            tpr = float(beta.ppf(level / 2, self.hits, self.members - self.hits + 1))
-        fpr = 1.0
-        correct = self.outsiders - self.false_alarms
-        if correct:
-            fpr = float(beta.ppf(1 - level / 2, self.false_alarms + 1, correct))
+        tpr, _ = exact_interval(self.hits, self.members)
+        _, fpr = exact_interval(self.false_alarms, self.outsiders)
         return tpr, fpr
 
 
-def clopper_pearson(decisions: Decisions, delta: float = 0.0, level: float = LEVEL) -> float:
+def clopper_pearson(decisions: Decisions, delta: float = 0.0) -> float:
     """Return the largest epsilon of an (epsilon, delta)-DP mechanism that the decisions refute.
 
     It has TPR <= e^epsilon FPR + delta and TNR <= e^epsilon FNR + delta (Kairouz, Oh and Viswanath
     2015; Nasr et al. 2021).
     """
-    tpr, fpr = decisions.rates(level)
+    tpr, fpr = decisions.rates
     ratios = (tpr - delta) / fpr, (1 - fpr - delta) / (1 - tpr)
     return max(0.0, *(math.log(max(ratio, 1.0)) for ratio in ratios))
 
 
-def gaussian_dp(decisions: Decisions, level: float = LEVEL) -> float:
+def gaussian_dp(decisions: Decisions) -> float:
     """Return the largest mu of a mu-GDP mechanism that the decisions refute: it has Phi^-1(TPR) <=
     Phi^-1(FPR) + mu by definition (Dong, Roth and Su 2022). No bound on another mechanism.
     """
-    tpr, fpr = decisions.rates(level)
+    tpr, fpr = decisions.rates
     return max(0.0, float(ndtri(tpr) - ndtri(fpr)))
 
 

@@ -90,7 +90,7 @@ class SeedSums:
         deviation = np.sqrt(np.maximum(self.variances.sum(axis=0), 0.0))
         return _ratio(deviation, self.n.sum(axis=0))
 
-    def p_candidates(self, margin: float = 0.0) -> ndarray:
+    def p_candidates(self, margin: float) -> ndarray:
         """P-value, two-sided, of a mean of ``margin``, if members and non-members are scored alike
         in these trainings; NaN where no error is known.
         """

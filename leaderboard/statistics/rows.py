@@ -224,8 +224,7 @@ class AttackEntry:
         """Return what the analysis found in this cell; None without scores, or where it found
         nothing.
         """
-        loaded = self.ok(seed)
-        return findings_of(loaded, label) if loaded else None
+        return findings_of(self.ok(seed), label)
 
 
 @dataclass(frozen=True)
@@ -372,15 +371,14 @@ class DefenseRow:
 
     def findings(self, label: str, seed: int) -> Findings | None:
         """Return what the analysis found in the seed's run."""
-        loaded = self.utility_records.get(seed)
-        return findings_of(loaded, label) if loaded else None
+        return findings_of(self.utility_records.get(seed), label)
 
 
-def findings_of(loaded: LoadedRecord, label: str) -> Findings | None:
+def findings_of(loaded: LoadedRecord | None, label: str) -> Findings | None:
     """Return the findings of an analysis in a record; arrays are read on access."""
-    findings = loaded.record.analyses.get(label)
-    if findings is None:
+    if loaded is None or label not in loaded.record.analyses:
         return None
+    findings = loaded.record.analyses[label]
     arrays = _Arrays(loaded, label, findings.arrays)
     return Findings(findings.numbers, arrays, findings.arrays)
 

@@ -17,7 +17,6 @@ from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.store.integrity import RECORDED
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Utility
-from fedbench.leaderboard.statistics.audits import Calibrated
 from fedbench.leaderboard.statistics.intervals import Unit, bounded, smallest_shown
 from fedbench.leaderboard.statistics.privacy_claims import PrivacyAudit, privacy_audit
 from fedbench.leaderboard.statistics.rows import FREE_RIDER, PLACEBO, DefenseRow, groups_in
@@ -158,8 +157,7 @@ class BoardSection:
         """Row -> bound on its epsilon beside its claim; empty without enough federations."""
         if not self.calibrates:
             return {}
-        scores = self.comparison.calibrated.scores
-        assert isinstance(scores, Calibrated)
+        scores = self.comparison.calibrated_scores
         return {row.label: privacy_audit(scores, row) for row in self.rows}
 
     @property

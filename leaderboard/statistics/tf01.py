@@ -31,8 +31,6 @@ MAX_FPR = 0.05
 FEWEST = 2.0  # expected false positives of all units together
 DRAWS = 1000
 ENDS = (0.025, 0.975)
-# non-members of aligned units at 0.1 %: the largest of them is the threshold
-ALIGNED_TOGETHER = 999
 ALIGNED_OF_ONE = 30  # non-members of an aligned unit: its mean and deviation are to be known
 ALIGNED_SEEDS = 3  # with fewer it does not show how far these differ
 # score of an outlier where all others are equal; finite, so that it can be compared

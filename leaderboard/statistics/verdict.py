@@ -185,11 +185,16 @@ class LeakStatistics:
         return clean.worst_cases.of(self.base.label).worst
 
     @cached_property
+    def calibrated_scores(self) -> Calibrated:
+        """The scores after calibration by the section's other seeds, which share a pool."""
+        return Calibrated(self.scores)
+
+    @cached_property
     def calibrated(self) -> LeakStatistics:
-        """The comparison after calibration by the section's other seeds, which share a pool."""
-        scores = Calibrated(self.scores)
-        entries = scores.rows[0].entries.items()
-        return LeakStatistics(scores, [attack for attack, e in entries if not e.adaptive])
+        """The comparison by these scores."""
+        entries = self.calibrated_scores.rows[0].entries.items()
+        attacks = [attack for attack, entry in entries if not entry.adaptive]
+        return LeakStatistics(self.calibrated_scores, attacks)
 
     def held_against(self, population: Population) -> LeakStatistics:
         """Return the comparison with other non-members, judged by the attacks eligible here."""

@@ -51,14 +51,14 @@ class Exported:
 def export(
     root: Path,
     out: Path,
-    only: Mapping[str, set[str]] | None = None,
-    observations: Callable[[str], None] | None = None,
+    only: Mapping[str, set[str]],
+    observations: Callable[[str], None] | None,
 ) -> Exported:
     """Write records of the folder's last plan and its suites to a bundle. The same folder gives the
     same bytes.
 
     Args:
-        only: kind -> names of the records to take; by default all.
+        only: kind -> names of the records to take; all of a kind that is not there.
         observations: take the kept ones along, and tell this how large they are before anything is
             written.
 
@@ -69,7 +69,7 @@ def export(
         raise UserError(f"{out}: exists; nothing was overwritten - name another file with -o")
     source = _Source.of_folder(root, root)
     records = source.records
-    for kind, names in (only or {}).items():
+    for kind, names in only.items():
         records = [r for r in records if _names(r.record, kind) & names]
     if not records:
         raise UserError(f"{root}: --only leaves no record; `fedbench show {root}` lists them")

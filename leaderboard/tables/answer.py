@@ -239,7 +239,6 @@ def caveats(sections: Sequence[BoardSection]) -> list[Block]:
     """Say whether canaries carry much of the undefended leak, and whether leakage and accuracy
     order the rows alike.
     """
-    utility = sections[0].utility if sections else None
     leads = {
         "**Mislabelled candidates carry much of the leak**: undefended worst case AUC on all, on "
         "clean ones": _canaries,
@@ -250,7 +249,7 @@ def caveats(sections: Sequence[BoardSection]) -> list[Block]:
     for lead, caveat in leads.items():
         texts = [text for text in map(caveat, sections) if text]
         if texts:
-            lead = with_utility(lead, utility)
+            lead = with_utility(lead, sections[0].utility)
             notes.append(Note(sentence(f"{lead} {{}}.", joined(texts, "; "))))
     return notes
 

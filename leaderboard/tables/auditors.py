@@ -9,10 +9,7 @@ import numpy as np
 
 from fedbench.core.contract.board import Block, Content, Note, Value, Words, value
 from fedbench.core.metrics import t_interval
-from fedbench.leaderboard.statistics.audits import (
-    Calibrated,
-    found_by,
-)
+from fedbench.leaderboard.statistics.audits import Calibrated, found_by
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import FEWEST_FEDERATIONS, BoardSection
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
@@ -45,9 +42,8 @@ def auditors_table(section: BoardSection) -> list[Block]:
         return []
     if not section.calibrates:
         return [Note(Words(f"Calibrated attacks: {too_few(section)}."))]
-    general, strongest = section.comparison, section.comparison.calibrated
-    columns = [NAMED, *_columns(section, general, strongest)]
     caption = sentence(_CAPTION, str(len(section.seeds)))
+    columns = [NAMED, *_columns(section), *epsilon_columns(section)]
     return [row_table("Calibrated attacks", caption, section.rows, columns)]
 
 
@@ -59,11 +55,17 @@ def too_few(section: BoardSection) -> str:
     return f"n/a: {needed}, there are {len(section.seeds)}"
 
 
-def _columns(
-    section: BoardSection, general: LeakStatistics, strongest: LeakStatistics
-) -> list[Declared]:
-    assert isinstance(strongest.scores, Calibrated)
-    found = partial(_found, general, strongest.scores)
+def epsilon_columns(section: BoardSection) -> list[Declared]:
+    """Return the columns of bounds and claims."""
+    return [
+        (words("\u03b5 at least"), partial(_epsilon, section)),
+        (words("\u03b5 claimed"), partial(_claimed, section)),
+    ]
+
+
+def _columns(section: BoardSection) -> list[Declared]:
+    general, strongest = section.comparison, section.comparison.calibrated
+    found = partial(_found, general, general.calibrated_scores)
     return [
         (RANK, partial(rank_of, general)),
         (words("# calibrated"), partial(rank_of, strongest)),
@@ -74,8 +76,6 @@ def _columns(
         (numbers("TF01 calibrated", digits=2, unit="%"), partial(_tf01, strongest)),
         (numbers("found", digits=1, unit="%"), partial(found, "all")),
         (numbers("found, a tenth", digits=1, unit="%"), partial(found, "tenth")),
-        (words("\u03b5 at least"), partial(_epsilon, section)),
-        (words("\u03b5 claimed"), partial(_claimed, section)),
     ]
 
 

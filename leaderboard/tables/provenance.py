@@ -28,7 +28,7 @@ VIEWS = {
 # -- the setting -----------------------------------------------------------------------------------
 
 
-def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int] = ()) -> Bullets:
+def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int]) -> Bullets:
     """Return the setting as described, its audited rounds, its seeds, those of ``tuning``, and the
     threat model of each view.
     """
@@ -140,10 +140,9 @@ def _unscored(section: BoardSection, row: DefenseRow) -> Iterator[tuple[tuple[st
         for seed in entry.targets:
             if entry.ok(seed) is None:
                 loaded = entry.records.get(seed)
-                records = [loaded] if loaded else row.records
-                coalition = records[0].record.coalition if records else section.coalition
-                reason = loaded.record.reason if loaded else ""
+                coalition = (loaded or row.records[0]).record.coalition
                 place = (section.setting, coalition, row.label, attack)
+                reason = loaded.record.reason if loaded else ""
                 yield (*place, outcome_of(loaded), reason), seed
 
 

@@ -93,7 +93,7 @@ def references(section: BoardSection, row: DefenseRow) -> dict[str, int]:
     return fixed_numbers
 
 
-def _declared(section: BoardSection, trust: Trust) -> dict[str, Declared]:
+def ranking_columns(section: BoardSection, trust: Trust = None) -> dict[str, Declared]:
     """Return key -> column of the ranking, in their order."""
     pairwise = section.comparison.pairwise
     columns: dict[str, Declared] = {
@@ -138,9 +138,9 @@ def _largest(section: BoardSection, row: DefenseRow) -> Content:
 # -- the first table -------------------------------------------------------------------------------
 
 
-def front_table(section: BoardSection, rows: Sequence[DefenseRow], trust: Trust = None) -> Table:
+def front_table(section: BoardSection, rows: Sequence[DefenseRow], trust: Trust) -> Table:
     """Return leak and costs of these rows, and how far each can be trusted."""
-    declared = _declared(section, trust)
+    declared = ranking_columns(section, trust)
     tf01 = replace(declared["tf01"][0], name=Words("TF01"))
     declared["tf01"] = tf01, lambda row: value(section.summaries[row.label].tf01)
     declared["delta"] = delta_for(section.utility), declared["delta"][1]
@@ -155,7 +155,7 @@ def front_table(section: BoardSection, rows: Sequence[DefenseRow], trust: Trust 
     return row_table(TITLE, caption, rows, columns, footnotes=tuple(footnotes))
 
 
-def front_blocks(section: BoardSection, trust: Trust = None, most: int = MOST_ROWS) -> list[Block]:
+def front_blocks(section: BoardSection, trust: Trust, most: int = MOST_ROWS) -> list[Block]:
     """Return the sentences of one section and the table that they are about, of at most ``most``
     rows.
     """
@@ -201,7 +201,7 @@ def ranking_table(section: BoardSection, trust: Trust = None) -> Table:
         *_not_adaptive(section),
         *_remarks(section),
     )
-    columns = list(_declared(section, trust).values())
+    columns = list(ranking_columns(section, trust).values())
     return row_table("Ranking", caption, section.rows, columns, footnotes=footnotes)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Literal
 
 import numpy as np
 
@@ -76,14 +75,16 @@ def paired_table(section: BoardSection) -> list[Table]:
     against = comparison.pairwise.against(base.label)
 
     def difference(row: DefenseRow) -> Content:
-        return value(against[row.label].interval) if row.label in against else None
+        pair = against.get(row.label)
+        return None if pair is None else value(pair.interval)
 
     def verdict(row: DefenseRow) -> Content:
-        if row.label not in against:
+        pair = against.get(row.label)
+        if pair is None:
             return None
-        if not against[row.label].shown:
+        if not pair.shown:
             return Words("no difference shown")
-        return Words("less" if against[row.label].interval.mean < 0 else "MORE")
+        return Words("less" if pair.interval.mean < 0 else "MORE")
 
     columns = [
         NAMED,
@@ -99,7 +100,6 @@ def paired_table(section: BoardSection) -> list[Table]:
 class TradeOff:
     """The complete rows of a section but the floors, as points."""
 
-    loss: Literal["tf01", "auc"]
     points: dict[str, Point]
     """by row label"""
     on_front: dict[str, bool]
@@ -108,7 +108,7 @@ class TradeOff:
 
 def trade_off(section: BoardSection) -> TradeOff | None:
     """Return privacy loss and test error of the complete rows; None without one that has both."""
-    loss, losses = _privacy_loss(section)
+    losses = _privacy_losses(section)
     points: dict[str, Point] = {}
     for row in section.rows:
         if row.label in losses and row.accuracy:
@@ -116,16 +116,16 @@ def trade_off(section: BoardSection) -> TradeOff | None:
     if not points:
         return None
     front = map(bool, pareto_front(np.array(list(points.values()))))
-    return TradeOff(loss=loss, points=points, on_front=dict(zip(points, front, strict=True)))
+    return TradeOff(points=points, on_front=dict(zip(points, front, strict=True)))
 
 
-def _privacy_loss(section: BoardSection) -> tuple[Literal["tf01", "auc"], dict[str, float]]:
-    """Return (its metric, row label -> worst case over attacks in [0, 1], chosen on other folds).
+def _privacy_losses(section: BoardSection) -> dict[str, float]:
+    """Return row label -> worst case over attacks in [0, 1], chosen on other folds.
 
     TF01 as a fraction where every row has it, else 2 AUC - 1 (below 0.5: 0).
     """
     rows = [section.summaries[r.label] for r in section.rows if r.complete and not r.floor]
     rates = {s.label: s.tf01.mean / 100 for s in rows if s.tf01}
     if rows and len(rates) == len(rows):
-        return "tf01", rates
-    return "auc", {s.label: min(1.0, max(0.0, 2 * s.worst.mean - 1)) for s in rows if s.worst}
+        return rates
+    return {s.label: min(1.0, max(0.0, 2 * s.worst.mean - 1)) for s in rows if s.worst}
