@@ -5,6 +5,7 @@ without a word.
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -126,3 +127,13 @@ def test_a_training_without_room_for_its_cache_has_its_records(finished, tmp_pat
         (folder / "cache" / cached.name / "in the way").mkdir(parents=True)
     invoke(finished.parent / "tiny.yaml", "--results", folder)
     assert fingerprint(folder) == fingerprint(finished)
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    steps: list[str] = []
+    rename = os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: steps.append("synced"))
+    monkeypatch.setattr(os, "replace", lambda *paths: (steps.append("named"), rename(*paths)))
+    write_atomically(tmp_path / "file", b"1")
+    assert steps == ["synced", "named"]
+    assert (tmp_path / "file").read_bytes() == b"1"
