@@ -74,7 +74,8 @@ def test_a_board_has_the_numbers_of_its_document():
         for use, entry in zip(
             board["sections"][raw["section"]]["attacks"], raw["entries"], strict=True
         )
-        if entry["auc"][0] > 0.6  # and so of one sign on every seed
+        # above 0.6 it is of one sign on every seed; an attack that knows another defense has none
+        if entry["auc"] is not None and entry["auc"][0] > 0.6
     }
     assert len(leaks) > 30
     assert leaks == {at: pytest.approx(sum(means[at]) / len(means[at]), abs=2e-4) for at in leaks}
