@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from oracle.reading import Numbers, read
-from oracle.stored import PARTS, as_json, load, moved
+from oracle.stored import PARTS, SHARE, SHARE_OF, as_json, load, moved
 from oracle.toys import toy
 
 from fedbench.core.cli.main import cli
@@ -47,7 +47,8 @@ def check(name: str, made: dict[str, str], found: Numbers, renew: bool) -> None:
     session.
     """
     stored = load().get(name, {"made": made, "numbers": {}})
-    changed = [f"{name}: {part}" for part in moved(stored, made, found)]
+    share = SHARE_OF.get(name, SHARE)
+    changed = [f"{name}: {part}" for part in moved(stored, made, found, share)]
     if renew:
         content = {"suite": name, "entry": as_json(made, found), "moved": changed}
         (Path(os.environ[PARTS]) / f"{name.replace('/', '-')}.json").write_text(json.dumps(content))
