@@ -308,16 +308,20 @@ def misfits_of(recording: Recording) -> list[str]:
     for reason, paths in files.items():
         others = f" and {len(paths) - 1} more files" if len(paths) > 1 else ""
         misfits.append(f"{paths[0]}{others}: {reason}")
-    if left_out:
-        again = dict(model.build(data.input_shape, data.n_classes).named_parameters())
-        drawn = [
-            name
-            for name, param in module.named_parameters()
-            if name in left_out and not torch.equal(param, again[name])
-        ]
-        if drawn:
-            misfits.append(
-                f"{recording.base}: needs the frozen {listed(drawn)}, which rounds leave out and "
-                "`model` draws anew each time"
-            )
+    other = model.build(data.input_shape, data.n_classes)
+    if drawn := _unlike(module, other, left_out):
+        misfits.append(
+            f"{recording.base}: needs the frozen {listed(drawn)}, which rounds leave out and "
+            "`model` draws anew each time"
+        )
     return list(bounded(misfits, "and {} more mistakes"))
+
+
+def _unlike(module: nn.Module, other: nn.Module, names: set[str]) -> list[str]:
+    """Return those of the parameters that differ between two models of one architecture."""
+    values = dict(other.named_parameters())
+    return [
+        name
+        for name, param in module.named_parameters()
+        if name in names and not torch.equal(param, values[name])
+    ]

@@ -91,6 +91,7 @@ class Decisions:
         """A lower bound on TPR and an upper bound on FPR, each at half the level (Clopper and
         Pearson 1934).
         """
+        # a two-sided interval at 95 %: each end is at LEVEL / 2
         tpr, _ = exact_interval(self.hits, self.members)
         _, fpr = exact_interval(self.false_alarms, self.outsiders)
         return tpr, fpr
