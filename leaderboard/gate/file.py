@@ -18,6 +18,7 @@ from fedbench.core import UserError
 from fedbench.core.store.files import write_atomically
 from fedbench.core.store.integrity import digest_mistake, digest_of, key_of
 from fedbench.core.store.json_file import identified, parse_json
+from fedbench.core.store.validity import first_mistake
 from fedbench.core.words import one_line
 from fedbench.leaderboard.comparison.cells import Cell, Identity, Key, Snapshot, snapshot_of
 from fedbench.leaderboard.comparison.measures import MEASURES, Value
@@ -186,9 +187,7 @@ def read_baseline(path: Path) -> Snapshot:
     try:
         return _snapshot(BaselineFile.model_validate(content))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = one_line(".".join(map(str, first["loc"])), 120)
-        mistake = f"{place}: {one_line(first['msg'], 120)}"
+        mistake = first_mistake(error)
     except (KeyError, ValueError) as error:
         mistake = f"a part is missing: {one_line(str(error), 120)}"
     raise UserError(f"{path}: not a valid baseline ({mistake}); {ANEW}")
