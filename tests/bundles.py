@@ -73,13 +73,14 @@ class Picked(str):
     cell = 0
 
 
+def records_in(files):
+    """The names of the records of runs."""
+    return sorted(n for n in files if n.startswith("records/") and n.endswith(".json"))
+
+
 def pick(files, attack="fedmia-ii", defense="grad-noise"):
     """The record with this cell."""
-    for name in sorted(
-        n
-        for n in files
-        if n.startswith("records/") and n.endswith(".json") and f"--{defense}--" in n
-    ):
+    for name in [n for n in records_in(files) if f"--{defense}--" in n]:
         for i, cell in enumerate(json.loads(files[name])["cells"]):
             if cell["attack"]["label"] == attack:
                 picked = Picked(name)

@@ -99,6 +99,18 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     return called
 
 
+@pytest.fixture
+def words_of(call: Callable[..., tuple[int, str]]) -> Callable[..., str]:
+    """What runs a command that must end with this status: the words of it."""
+
+    def words(*args: object, status: int = 0) -> str:
+        ended, said = call(*args)
+        assert ended == status, said
+        return said
+
+    return words
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of one real `fedbench run`: defenses none and grad-noise, attacks loss-series and
