@@ -101,13 +101,12 @@ def claims(paper: str) -> list[str]:
     if paper not in papers:
         raise Mistake(f"no claims of {paper}; there are claims of {', '.join(papers)}")
     judged: dict[str, dict[str, list[str]]] = {}
-    counted, sole_boards = Counter[str](), Counter[str]()
+    sole_boards = Counter[str]()
     for claim in papers[paper].claims:
         boards_of: dict[str, list[str]] = {}
         for suite in papers[paper].suites(claim):
             if verdict := verdicts(suite).get(claim.id):
                 boards_of.setdefault(verdict, []).append(suite)
-                counted[verdict.partition(" (")[0]] += 1
         if boards_of:
             judged[claim.id] = boards_of
         for boards in boards_of.values():
@@ -120,12 +119,10 @@ def claims(paper: str) -> list[str]:
             group, line = claim_line(claim.id, judged[claim.id], usual)
             text = escape(claim.text, len(claim.text))
             groups.setdefault(group, []).append(f"* {text} {line}".rstrip())
-    kinds = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
-    summary = f"{len(papers[paper].claims)} claims, {counted.total()} verdicts: "
-    summary += ", ".join(f"{n} {verdict}" for verdict, n in kinds) + "."
+    summary = f"{len(papers[paper].claims)} claims."
     lines = [f"{summary} Board, unless others are named: {board_link(usual)}."]
     for group in sorted(groups, key=GROUPS.index):
-        lines += ["", f"{group.capitalize()}:", "", *groups[group]]
+        lines += ["", f"{group.capitalize()} ({len(groups[group])}):", "", *groups[group]]
     return lines
 
 
@@ -148,12 +145,14 @@ def items_table() -> list[str]:
             scale, names = "not run", list(item.reduced or item.full)
         scales[scale] += 1
         judged = ", ".join(f"{counted[v]} {v}" for v in GROUPS if counted[v])
-        hours = cost(suite for suite in item.full if suite not in full)
+        words = cost(suite for suite in item.full if suite not in full)
+        hours = {device: number for number, device in re.findall(r"(\S+) (GPU|CPU)", words)}
         name = f"{shipped_papers()[item.paper].paper} {item.item}"
-        rows.append("|".join(["", name, item.what, scale, ", ".join(names), judged, hours, ""]))
+        cells = [name, item.what, scale, ", ".join(names), judged]
+        rows.append("|".join(["", *cells, hours.get("GPU", ""), hours.get("CPU", ""), ""]))
     summary = ", ".join(f"{n} {scale}" for scale, n in scales.most_common())
-    head = "|item|what|scale|board or suite|verdicts|rest, hours|"
-    return [f"{len(rows)} items: {summary}.", "", head, "|---" * 6 + "|", *rows]
+    head = "|item|what|scale|board or suite|verdicts|GPU, hours|CPU, hours|"
+    return [f"{len(rows)} items: {summary}.", "", head, "|---" * 7 + "|", *rows]
 
 
 def is_board(suite: str) -> bool:
