@@ -26,6 +26,7 @@ from fedbench.core.contract.board import (
 )
 from fedbench.core.metrics.intervals import exact_interval
 from fedbench.core.population.audit import Target
+from fedbench.core.words import DOCS
 from fedbench.leaderboard.columns import BY_KEY, RankingColumn, column_for
 from fedbench.leaderboard.document import Source, board_id, provisional_mark
 from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow, adversary_of
@@ -314,7 +315,7 @@ def _privacy(section: BoardSection) -> list[Block]:
         )
         return [row_table("Claims and bounds", caption, rows, [NAMED, *columns])]
     text = f"No lower bound on epsilon was computed: it takes {FEWEST_FEDERATIONS} trainings on "
-    text += "one pool of data, each record a member by a fair coin (docs/auditing.md)."
+    text += f"one pool of data, each record a member by a fair coin ({DOCS}/auditing.md)."
     if claims is None:
         return [Note(Words(f"No row claims differential privacy. {text}"))]
     rows = [row for row in rows if claims[1](row)]

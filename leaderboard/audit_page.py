@@ -15,7 +15,7 @@ from fedbench.core import Params as BaseParams
 from fedbench.core import Report, Summary
 from fedbench.core.contract.board import Block, Bullets, Heading, Note, Quote, Table, Text, Words
 from fedbench.core.store.files import write_atomically
-from fedbench.core.words import one_line
+from fedbench.core.words import DOCS, one_line
 from fedbench.leaderboard.audit_blocks import audit_blocks
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.markdown import places
@@ -46,7 +46,7 @@ class AuditPage(Report):
         template = environment("--report audit").get_template("audit.html")
         blocks = audit_blocks(source_of(results), self.params.records)
         path = results / "leaderboard" / "audit.html"
-        write_atomically(path, template.render(blocks=list(_drawn(blocks))).encode())
+        write_atomically(path, template.render(blocks=list(_drawn(blocks)), docs=DOCS).encode())
         pdf = path.with_suffix(".pdf")
         self._note = print_pdf(path, pdf)
         if self._note:

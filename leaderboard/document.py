@@ -28,6 +28,7 @@ from fedbench.core.store.integrity import key_of
 from fedbench.core.store.reading import LoadedRecord, load_records
 from fedbench.core.store.results import MARKER, Provisional, Results
 from fedbench.core.store.stored_suites import ID
+from fedbench.core.words import DOCS
 from fedbench.leaderboard.analyses import Drawer, drawers, drawn, drawn_on_board
 from fedbench.leaderboard.figures import (
     image_of,
@@ -75,7 +76,7 @@ TABLE_ROWS = (16, 10, 6, 4)
 MOST_UNSCORED = 5
 MORE = (
     "Every table and figure: `fedbench leaderboard RESULTS --full`; to look at: `fedbench "
-    "leaderboard RESULTS --html DIR`; docs/method.md has the definitions."
+    f"leaderboard RESULTS --html DIR`; {DOCS}/method.md has the definitions."
 )
 # hex digits of an id: two of a million boards have the same with a chance below one in 500
 _LENGTH = 12

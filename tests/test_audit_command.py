@@ -26,6 +26,7 @@ from fedbench.core.recorded.components import RecordedModel, data_of, misfits_of
 from fedbench.core.recorded.folder import open_recording
 from fedbench.core.recorded.replay import RecordedRound, RecordedUpload, Replay
 from fedbench.core.recorded.tensors import tensors
+from fedbench.core.recording import save_samples
 from fedbench.core.recording.rounds import write_tensors
 from fedbench.leaderboard.gate.ceilings import DOUBTFUL
 from fedbench.plugins.attacks.trajectory import LossSeries
@@ -326,6 +327,8 @@ REFUSALS = {
     "missing upload": (without(UPLOAD), r"a.safetensors: missing, though round.json"),
     "renamed upload": (renamed, r"missing, .* and A1.safetensors is of no client"),
     "cut off upload": (cut_off, r"a.safetensors: the tensor '\S+' is cut off"),
+    "empty upload": (lambda f: (f / UPLOAD).write_bytes(b""), r"cut off in its header; record"),
+    "cut off header": (lambda f: (f / UPLOAD).write_bytes(b"\x09" + bytes(12)), "in its header"),
     "overlapping tensors": (overlapping, r"a.safetensors: its tensors overlap; write it"),
     "missing model": (
         without("rounds/002/received.safetensors"),
@@ -445,6 +448,23 @@ def test_a_client_that_sent_nothing_is_not_judged_and_keeps_no_other_from_it(tmp
     without_replies(folder, "a", "c")
     with pytest.raises(UserError, match="no client sent anything in an audited round"):
         fedbench.audit(folder, **options)
+
+
+@pytest.mark.slow
+def test_a_client_of_one_sample_is_not_judged_and_hides_no_leak_of_the_others(tmp_path, capsys):
+    folder = small(tmp_path / "a")
+    with np.load(folder / "data/b.npz") as old:
+        save_samples(folder, "b", old["x"][:1], old["y"][:1])
+    options = {"attacks": "loss-series", "plots": False}
+    fedbench.audit(folder, results=tmp_path / "r", **options)
+    printed = capsys.readouterr().out
+    assert "hold-out sample has no error: 1 of 3 clients (b)" in printed
+    page = (tmp_path / "r/leaderboard/board.md").read_text()
+    assert "those with the ids 0, 2" in page and "is not known" not in page
+    for name in ("a", "c"):
+        shutil.copy(folder / "data/b.npz", folder / f"data/{name}.npz")
+    with pytest.raises(UserError, match="every client that sent something has a single sample"):
+        fedbench.audit(folder, results=tmp_path / "s", **options)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from boards import Folder
 
 from fedbench.core.api import load
 from fedbench.core.store.results import write_marker
+from fedbench.core.words import DOCS
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.gate.ceilings import DOUBTFUL, NAMES, ceilings_of
 from fedbench.leaderboard.statistics.rows import DefenseRow
@@ -47,8 +48,8 @@ def records_of(table):
 def test_what_has_no_upper_end_is_not_known_and_says_why(tmp_path, results):
     reasons = {c.name: c.reason for c in ceilings_of(results, {"tf01": 100, "epsilon_lower": 9})}
     assert reasons == {
-        "tf01": "too few seeds or outside non-members (docs/method.md#tf01)",
-        "epsilon_lower": "the seeds share no pool of data (docs/auditing.md)",
+        "tf01": f"too few seeds or outside non-members ({DOCS}/method.md#tf01)",
+        "epsilon_lower": f"the seeds share no pool of data ({DOCS}/auditing.md)",
     }
     single = Folder(tmp_path / "single", LEAKS).fill(seeds=(0,)).root
     assert set(verdicts(single, worst_auc=1).values()) == {"not known"}
@@ -96,6 +97,7 @@ def test_junit_has_a_case_a_row_and_ceiling_and_one_a_compared_cell(results, tmp
     assert (ceilings.get("tests"), ceilings.get("failures")) == ("4", "4")
     messages = [failure.get("message") for failure in ceilings.iter("failure")]
     assert sum("above: worst_auc 0." in message for message in messages) == 2
+    assert sum(", ceiling 0.5" in message for message in messages) == 2
     # three defenses, each with two attacks and a run
     assert (cells.get("tests"), cells.get("failures")) == ("9", "0")
 

@@ -489,6 +489,14 @@ WOBBLE = {seed: {"shield": (0.3, 0.795 + 0.02 * (-1) ** seed)} for seed in range
             "No attack beats chance on the undefended",
         ),
         (
+            "none 2.0 0.8, a 0.0 0.8",
+            {"seeds": [0], "n_ofl": 1},
+            "no errors",
+            None,
+            (),
+            "what the undefended federation leaks is not known",
+        ),
+        (
             "none 2.0 0.8, free-rider 0.0 0.8",
             {},
             "none here",

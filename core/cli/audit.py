@@ -6,7 +6,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,10 +123,11 @@ def audit_folders(
     from fedbench.core.recorded.folder import open_recording
 
     recordings = [open_recording(folder) for folder in folders]
+    lone: set[int] = set()
     for recording in recordings:
-        _check(recording, recordings[0])
+        lone.update(_check(recording, recordings[0]))
     name = _name_of(folders[0])
-    text = suite_text(name, recordings, attacks, coalition, every)
+    text = suite_text(name, recordings, attacks, coalition, every, lone)
     with tempfile.TemporaryDirectory(prefix="fedbench-") as folder:  # results keep a copy
         suite = Path(folder) / f"{name}.yaml"
         suite.write_text(text)
@@ -137,8 +138,12 @@ def audit_folders(
             raise UserError(*(place.sub("", line) for line in error.messages)) from error
 
 
-def _check(recording: Recording, first: Recording) -> None:
-    """Raise ``UserError`` where rounds cannot be judged, before anything is computed."""
+def _check(recording: Recording, first: Recording) -> list[int]:
+    """Return the clients with too few samples.
+
+    Raises:
+        UserError: rounds cannot be judged; before anything is computed.
+    """
     from fedbench.core.process.ask import ask
 
     descriptions = (recording.description, first.description)
@@ -150,19 +155,21 @@ def _check(recording: Recording, first: Recording) -> None:
                 "audit repeat one federation; audit them one by one"
             )
 
-    def misfits() -> list[str]:
-        from fedbench.core.recorded.components import misfits_of
+    def lone() -> list[int]:
+        from fedbench.core.recorded.components import lone_clients, misfits_of
 
-        return misfits_of(recording)
+        if lines := misfits_of(recording):
+            raise UserError(*lines)
+        return lone_clients(recording)
 
-    if lines := ask(misfits):
-        raise UserError(*lines)
+    clients: list[int] = ask(lone)
     rounds = recording.numbers
     replies = sum(len(recording.replies(number)) for number in rounds)
     say(
         f"{recording.folder}: {len(recording.clients)} clients, rounds {rounds[0]} to "
         f"{rounds[-1]}, {replies} uploads; names and shapes fit {recording.description.model}"
     )
+    return clients
 
 
 def _name_of(folder: Path) -> str:
@@ -177,6 +184,7 @@ def suite_text(
     attacks: Sequence[str],
     coalition: Sequence[str],
     every: int,
+    lone: Collection[int],
 ) -> str:
     """Return the suite that judges recordings. Raises ``UserError`` for an unknown client."""
     first = recordings[0]
@@ -191,7 +199,7 @@ def suite_text(
     folders = [str(recording.folder) for recording in recordings]
     sizes = {"clients": len(first.clients), "rounds": len(first.numbers)}
     audit: dict[str, Any] = {"every": every, "nonmembers": _MOST, "outside": _MOST}
-    judged = _judged(recordings, ids, every)
+    judged = _judged(recordings, ids, every, lone)
     if len(judged) < len(ids):
         audit["targets"] = judged
     setting = {
@@ -229,9 +237,14 @@ def _model(recording: Recording) -> dict[str, str]:
     return params
 
 
-def _judged(recordings: Sequence[Recording], clients: Sequence[int], every: int) -> list[int]:
-    """Return those of the clients that sent something in an audited round of each recording, and
-    name the others. Raises ``UserError`` where there are none.
+def _judged(
+    recordings: Sequence[Recording],
+    clients: Sequence[int],
+    every: int,
+    lone: Collection[int],
+) -> list[int]:
+    """Return those of the clients that sent something in an audited round of each recording and
+    are not ``lone``, and name the others. Raises ``UserError`` where there are none.
     """
     first = recordings[0]
     if first.is_aggregate:
@@ -240,18 +253,29 @@ def _judged(recordings: Sequence[Recording], clients: Sequence[int], every: int)
     judged = set(clients)
     for recording in recordings:
         judged &= {reply.client for number in audited for reply in recording.replies(number)}
-    silent = [first.clients[client] for client in clients if client not in judged]
     if not judged:
         raise UserError(
             f"{first.folder}: no client sent anything in an audited round of each recording: "
             "record their replies"
         )
-    if silent:
-        say(
-            f"not judged, since they sent nothing in an audited round: {len(silent)} of "
-            f"{len(clients)} clients ({', '.join(silent)[:200]})"
+    if judged <= set(lone):
+        raise UserError(
+            f"{first.folder}: every client that sent something has a single sample or hold-out "
+            "sample, and so an AUC without an error: give `data` and `holdout` more"
         )
-    return sorted(judged)
+    _name_left_out(first, set(clients) - judged, "they sent nothing in an audited round")
+    reason = "an AUC of a single sample or hold-out sample has no error"
+    _name_left_out(first, judged & set(lone), reason)
+    return sorted(judged - set(lone))
+
+
+def _name_left_out(recording: Recording, clients: Collection[int], reason: str) -> None:
+    names = [recording.clients[client] for client in sorted(clients)]
+    if names:
+        say(
+            f"not judged, since {reason}: {len(names)} of {len(recording.clients)} clients "
+            f"({', '.join(names)[:200]})"
+        )
 
 
 def _seen_by(attack: str, view: str) -> dict[str, Any]:

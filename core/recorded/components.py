@@ -317,6 +317,18 @@ def misfits_of(recording: Recording) -> list[str]:
     return list(bounded(misfits, "and {} more mistakes"))
 
 
+def lone_clients(recording: Recording) -> list[int]:
+    """Return the clients with a single sample, or a single hold-out sample of their own: their AUC
+    has no error.
+    """
+    lone = set()
+    samples = enumerate(map(recording.data, recording.description.clients))
+    for client, path in [*samples, *recording.holdouts()]:
+        if client >= 0 and len(samples_of(path)[1]) == 1:
+            lone.add(client)
+    return sorted(lone)
+
+
 def _unlike(module: nn.Module, other: nn.Module, names: set[str]) -> list[str]:
     """Return those of the parameters that differ between two models of one architecture."""
     values = dict(other.named_parameters())

@@ -47,11 +47,14 @@ def entries(path: Path) -> dict[str, Entry]:
     """Return the tensors of a file by name, without their values. Raises ``UserError``."""
     try:
         with path.open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(0)
             length = int.from_bytes(file.read(8), "little")
             if length > _MOST_HEADER:
-                raise UserError(f"{path}: not a safetensors file (its header is too long)")
+                raise UserError(f"{path}: not a safetensors file (its header is long); {_REMEDY}")
+            if end <= 8 or 8 + length > end:
+                raise UserError(f"{path}: cut off in its header; record the round again")
             header = parse_bytes(file.read(length), str(path), _REMEDY)
-            end = file.seek(0, 2)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     if not isinstance(header, dict):

@@ -13,6 +13,7 @@ from typing import Literal
 from fedbench.core import UserError
 from fedbench.core.contract.board import Table, Words
 from fedbench.core.store.integrity import RECORDED
+from fedbench.core.words import DOCS
 from fedbench.leaderboard.columns import COLUMNS, RankingColumn
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.statistics.audits import epsilon_bound
@@ -147,9 +148,9 @@ def _number(
             attack, interval = highest
             reason = f"no attack beats chance; the highest of all is {attack}"
     if interval is None and column.key == "tf01":
-        return "", None, "too few seeds or outside non-members (docs/method.md#tf01)"
+        return "", None, f"too few seeds or outside non-members ({DOCS}/method.md#tf01)"
     if interval is None:
-        return "", None, "the records do not give this number (docs/method.md)"
+        return "", None, f"the records do not give this number ({DOCS}/method.md)"
     text = amount(interval, column.heading)
     if interval.between:
         return text, interval.high * column.scale, reason
@@ -162,7 +163,7 @@ def _number(
 def _epsilon(section: BoardSection, row: DefenseRow) -> tuple[str, float | None, str]:
     """Return (bound as printed, the bound, reason): it is the end of a one-sided interval."""
     if not section.shares_pool:
-        return "", None, "the seeds share no pool of data (docs/auditing.md)"
+        return "", None, f"the seeds share no pool of data ({DOCS}/auditing.md)"
     bound = epsilon_bound(section.comparison.calibrated_scores, row.label)
     if bound is None:
         return "", None, "an attack lacks scores of some coins"

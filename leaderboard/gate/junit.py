@@ -49,7 +49,7 @@ def _of_ceilings(gate: Gate) -> Iterator[_Case]:
         place = f"{c.setting}.{c.coalition}.{c.view}"
         failures: tuple[str, ...] = ()
         if not c.passed:
-            text = f"{c.verdict}: {c.name} {c.measured or 'n/a'}, at most {c.most:g}; {c.reason}"
+            text = f"{c.verdict}: {c.name} {c.measured or 'n/a'}, ceiling {c.most:g}; {c.reason}"
             failures = (text.removesuffix("; "),)
         yield _Case(place, f"{c.defense} {c.name}", failures)
 

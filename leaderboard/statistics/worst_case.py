@@ -10,7 +10,13 @@ import numpy as np
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.intervals import at_least, extend_to, holm, widen_for_sign
+from fedbench.leaderboard.statistics.intervals import (
+    Estimate,
+    at_least,
+    extend_to,
+    holm,
+    widen_for_sign,
+)
 from fedbench.leaderboard.statistics.leaks import Leak, Leaks, Picks, readings
 from fedbench.leaderboard.statistics.paired import Rival, Weights, difference
 from fedbench.leaderboard.statistics.rows import DefenseRow
@@ -73,15 +79,26 @@ class WorstCases:
         base = base_of(self._rows)
         if base is None:
             return self._attacks
-        p_values, means = {}, {}
+        aucs = self._undefended(base.label)
+        adjusted = holm({attack: auc.p_of_chance for attack, auc in aucs.items()})
+        return tuple(a for a in aucs if aucs[a].mean > 0.5 and adjusted[a] <= 1 - LEVEL)
+
+    @property
+    def untested(self) -> bool:
+        """Whether no AUC on the undefended run has an error, of the candidates or over seeds."""
+        base = base_of(self._rows)
+        aucs = self._undefended(base.label) if base else {}
+        known = [auc.sums.seeds > 1 or not np.isnan(auc.error) for auc in aucs.values()]
+        return bool(aucs) and not any(known)
+
+    def _undefended(self, label: str) -> dict[str, Estimate]:
+        """Return the AUC of each attack that has scores of the undefended run."""
+        aucs = {}
         for attack in self._attacks:
-            picks = self._leaks.of(base.label, attack).picks
-            auc = self._leaks.estimate(base.label, picks)
+            auc = self._leaks.estimate(label, self._leaks.of(label, attack).picks)
             if auc is not None:
-                p_values[attack] = auc.p_of_chance
-                means[attack] = auc.mean
-        adjusted = holm(p_values)
-        return tuple(a for a in means if means[a] > 0.5 and adjusted[a] <= 1 - LEVEL)
+                aucs[attack] = auc
+        return aucs
 
     def of(self, label: str) -> RowCase:
         """Return the results of a row."""

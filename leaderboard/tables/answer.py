@@ -34,6 +34,7 @@ Outcome = Literal[
     "none within",
     "none here",
     "nothing leaks",
+    "no errors",
     "no scores",
     "no undefended run",
 ]
@@ -50,7 +51,8 @@ class Answer:
     most one point as measured, 1 % of another utility than accuracy. ``none lower``: of those
     within that none leaks less, the defense is the lowest. ``none within``: all cost more, the
     defense costs least. Otherwise there is no defense: no row but floors has a rank (``none
-    here``), no attack beats chance, none has all its scores, or there is no undefended run.
+    here``), no attack beats chance, no AUC has an error (``no errors``), no attack has all its
+    scores, or there is no undefended run.
     """
     undefended: RowSummary | None = None
     defense: RowSummary | None = None
@@ -81,6 +83,8 @@ def answer(section: BoardSection) -> Answer:
     if not any(entry.complete for entry in base.entries.values()):
         return Answer(outcome="no scores")
     undefended = section.summaries[base.label]
+    if section.comparison.worst_cases.untested:
+        return Answer(outcome="no errors")
     if undefended.worst is None or not section.comparison.worst_cases.eligible:
         return Answer(outcome="nothing leaks")
     costs = {
@@ -135,6 +139,8 @@ _WITHOUT: Mapping[Outcome, str] = {
     "of a defense are not known.",
     "nothing leaks": "No attack beats chance on the undefended federation: there is no leak for a "
     "defense to stop.",
+    "no errors": "One training, in which a target has a single member or non-member, gives no AUC "
+    "an error, so what the undefended federation leaks is not known.",
     "no scores": "No attack has all its scores on the undefended federation, so what it leaks is "
     "not known.",
     "none here": "No defense with all its scores can be compared with the undefended federation.",

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedbench.core.contract.board import Block, Content, Note, Value, Words, value
 from fedbench.core.metrics import t_interval
+from fedbench.core.words import DOCS
 from fedbench.leaderboard.statistics.audits import Calibrated, found_by
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import FEWEST_FEDERATIONS, BoardSection
@@ -27,10 +28,10 @@ from fedbench.leaderboard.tables.common import (
 
 _CAPTION = (
     " over {} federations of one pool: each candidate is a member by a coin, and an attack's score "
-    "in one federation is judged by those in the others (LiRA, RMIA; docs/auditing.md). Found: the "
-    "share of federations with a candidate in which the strongest attack passes the candidate's "
-    "own threshold of 1 % false positives, mean and the most vulnerable tenth. \u03b5 at least: by "
-    "guesses in one run (Steinke et al. 2023)"
+    f"in one federation is judged by those in the others (LiRA, RMIA; {DOCS}/auditing.md). Found: "
+    "the share of federations with a candidate in which the strongest attack passes the "
+    "candidate's own threshold of 1 % false positives, mean and the most vulnerable tenth. "
+    "\u03b5 at least: by guesses in one run (Steinke et al. 2023)"
 )
 
 

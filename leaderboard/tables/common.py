@@ -27,6 +27,7 @@ from fedbench.core.contract.board import (
 )
 from fedbench.core.metrics import Group, Interval
 from fedbench.core.metrics.roc import TF01_FPR
+from fedbench.core.words import DOCS
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
@@ -276,13 +277,13 @@ def tf01_notes(section: BoardSection) -> tuple[Text, ...]:
                 f"since with fewer than {ALIGNED_SEEDS} seeds every target needs 999 outside "
                 "non-members, 1,999 together"
             )
-        return (Words(f"TF01: n/a, {why} (docs/method.md)."),)
+        return (Words(f"TF01: n/a, {why} ({DOCS}/method.md)."),)
     method = "each with a threshold of its own"
     if section.comparison.leaks.aligned:
         each = spanned(list(chain.from_iterable(sizes)))
         method = (
             f"aligned and with one threshold, since {each} non-members each are too few for one of "
-            "their own (docs/method.md)"
+            f"their own ({DOCS}/method.md)"
         )
     notes: list[Text] = [Words(f"TF01: targets and seeds pooled, {method}.")]
     without = [row.label for row in section.rows if not has_tf01(section, [row])]
