@@ -11,6 +11,7 @@ import pytest
 from boards import Folder, board, sections_of
 from contests import judged
 from running import finish, invoke, suite
+from scipy.stats import binom
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
 from fedbench.core.contract.board import Note, Table
@@ -99,6 +100,41 @@ def test_scores_without_a_leak_stay_at_chance_and_show_no_epsilon():
     parts = section.calibrated.leaks.parts
     aucs = [part.entries["none", "fedmia-ii, LiRA"].auc for part in parts]
     assert np.mean(aucs) == pytest.approx(0.5, abs=0.04)
+
+
+def null(seed, federations=16):
+    """One row of one attack without a leak."""
+    rng = np.random.default_rng(seed)
+    heads = rng.random((federations, SAMPLES)) < 0.5
+    values = 3 * rng.normal(size=SAMPLES) + rng.normal(size=heads.shape)
+    by_seed = {f: {0: of_federation} for f, of_federation in enumerate(values)}
+    kinds = np.where(heads, MEMBER, OFL)
+    return judged({"none": {"fedmia-ii": by_seed}}, lambda f: kinds[f])
+
+
+@pytest.mark.parametrize("attack", ["fedmia-ii, LiRA", "fedmia-ii, offline LiRA", TOGETHER])
+def test_the_error_of_federations_that_judge_each_other_covers_chance(attack):
+    outside = 0
+    for seed in range(80):
+        leaks = null(seed).calibrated.leaks
+        auc = leaks.estimate("none", dict.fromkeys(range(16), (attack, 1)))
+        outside += abs(auc.mean - 0.5) > 1.96 * auc.error
+    assert binom.sf(outside - 1, 80, 0.05) > 0.001
+
+
+def test_the_tenth_that_is_chosen_on_other_federations_is_found_no_more_often_without_a_leak():
+    tenths = [found_by(Calibrated(null(s).scores), "none", "fedmia-ii", 1).tenth for s in range(60)]
+    assert np.mean(tenths) == pytest.approx(0.01, abs=0.005)
+    few = found_by(Calibrated(null(0, federations=4).scores), "none", "fedmia-ii", 1)
+    assert np.isnan(few.tenth)
+
+
+def test_errors_of_pairs_of_rows_have_the_factor_too():
+    (part, *_) = contest(gain=1.0).calibrated.leaks.parts
+    for key, entry in part.entries.items():
+        pulls = part.pulls([part.position[key]])[0]
+        assert np.linalg.norm(pulls) == pytest.approx(entry.error)
+        assert pulls[part.members :] == pytest.approx(entry.pulls)
 
 
 def test_a_leak_shows_an_epsilon_below_the_limit_of_its_coins():

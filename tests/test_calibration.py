@@ -12,6 +12,7 @@ from sklearn.covariance import ledoit_wolf
 
 from fedbench.core.metrics.roc import placements
 from fedbench.leaderboard.statistics.calibration import (
+    FPR,
     OF_CANDIDATE,
     lira,
     lira_of_vectors,
@@ -148,3 +149,10 @@ def test_a_candidate_is_vulnerable_where_its_members_pass_its_own_threshold():
     scores = rng.normal(size=member.shape) + member * [0.0, 2.0, 50.0]
     shares = share_of(passes(scores, member, ~member))
     assert shares == pytest.approx([0.01, norm.sf(2.326 - 2.0), 1.0], abs=0.08)
+
+
+@pytest.mark.parametrize("federations", [8, 16, OF_CANDIDATE + 6])
+def test_without_a_leak_members_pass_as_often_as_the_threshold_says(federations):
+    scores, member = world(federations, 4000)
+    passed = passes(scores, member, ~member)
+    assert np.nanmean(passed) == pytest.approx(FPR, abs=0.002)

@@ -26,13 +26,29 @@ from fedbench.leaderboard.statistics.calibration import (
 )
 from fedbench.leaderboard.statistics.epsilon import LEVEL, ChosenBound, Coins, chosen_bound
 from fedbench.leaderboard.statistics.rows import DefenseRow
-from fedbench.leaderboard.statistics.scores import Key, SectionScores
+from fedbench.leaderboard.statistics.scores import (
+    CandidateFilter,
+    EntryScores,
+    Key,
+    Part,
+    SectionScores,
+)
 
 TOGETHER = "all attacks together"
 LOG_PROBABILITY = "blackbox-loss"
 """the attack with the log-probability of the true class as its score"""
 Method = Callable[[ndarray, ndarray, ndarray], ndarray]
 METHODS: dict[str, Method] = {"LiRA": lira, "offline LiRA": lira_offline}
+SHARED = 3**0.5
+"""standard error of a mean over federations of online ratios, beside that of independent ones, at
+most: without a leak a ratio is a sum of products of two or three federations' deviations, and each
+product counts in the ratios of all of them
+"""
+
+
+def shared(attack: str) -> float:
+    """Return the factor of the errors of a calibrated attack."""
+    return SHARED if attack == TOGETHER or attack.endswith(", LiRA") else 1.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,40 @@ def pool_of(by_seed: Mapping[int, Candidates]) -> Pool:
     return Pool(tuple(by_seed), ids, scores, kind == MEMBER, kind == OFL, canary)
 
 
+@dataclass(frozen=True)
+class CalibratedEntry(EntryScores):
+    """Row and calibrated attack, with errors of federations that judge each other."""
+
+    factor: float
+
+    @property
+    def pulls(self) -> ndarray:
+        """[n]"""
+        return self.factor * super().pulls
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibratedPart(Part):
+    """Part of calibrated scores; ``factors``: [V] of the errors."""
+
+    factors: ndarray
+
+    def pulls(self, positions: Sequence[int]) -> ndarray:
+        """Return [v, m + n]."""
+        return self.factors[list(positions), None] * super().pulls(positions)
+
+
+def calibrated_part(part: Part) -> CalibratedPart:
+    """Return the part with the errors of calibrated attacks."""
+    entries = {}
+    for (label, attack), of_key in part.entries.items():
+        factor = shared(attack)
+        fields = {**vars(of_key), "error": factor * of_key.error}
+        entries[label, attack] = CalibratedEntry(**fields, factor=factor)
+    factors = np.array([shared(attack) for _, attack in part.position])
+    return CalibratedPart(**{**vars(part), "entries": entries}, factors=factors)
+
+
 class Calibrated(SectionScores):
     """Scores of a section's rows after calibration: each attack in each way, and all together.
 
@@ -95,6 +145,15 @@ class Calibrated(SectionScores):
                         by_key.setdefault((target, key), {})[seed] = c
             pools |= {place: pool_of(by_seed) for place, by_seed in by_key.items()}
         return pools
+
+    def parts(self, kind: CandidateFilter = "all") -> list[Part]:
+        """Return the parts, with errors of federations that judge each other."""
+        if kind not in self._parts:
+            known = set(self._parts)
+            super().parts(kind)
+            for read in self._parts.keys() - known:
+                self._parts[read] = [calibrated_part(part) for part in self._parts[read]]
+        return self._parts[kind]
 
     def _targets(self) -> Iterator[tuple[int, list[int]]]:
         for seed in sorted({seed for seed, _ in self.units}):
@@ -154,8 +213,8 @@ class Found:
     shares: ndarray
     """[m] of the candidates of all targets, in descending order"""
     tenth: float
-    """mean over the tenth with the largest shares in every second federation, in the others: what
-    is chosen and judged on the same federations is too large
+    """mean over the tenth with the largest shares in every second federation, in the others, each
+    half with thresholds of its own: what chooses and what judges share no score
     """
 
 
@@ -163,21 +222,31 @@ def found_by(scores: Calibrated, label: str, attack: str, sign: int) -> Found | 
     """Return how often an attack finds each candidate of a row; None without scores. ``sign``: -1
     where its low scores mean members.
     """
-    passed = []
-    for pool in _pools_of(scores, label).get(attack, []):
-        passed.append(passes(sign * pool.scores, pool.member, pool.outside))
-    if not passed:
+    pools = _pools_of(scores, label).get(attack, [])
+    if not pools:
         return None
-    shares = np.concatenate([share_of(of_target) for of_target in passed])
-    even = np.concatenate([share_of(of_target[::2]) for of_target in passed])
-    odd = np.concatenate([share_of(of_target[1::2]) for of_target in passed])
+    shares = _shares(pools, sign, slice(None))
+    even, odd = _shares(pools, sign, slice(0, None, 2)), _shares(pools, sign, slice(1, None, 2))
     tenth = (_mean_of_top(even, odd) + _mean_of_top(odd, even)) / 2
     return Found(np.sort(shares[~np.isnan(shares)])[::-1], tenth)
 
 
+def _shares(pools: Sequence[Pool], sign: int, seeds: slice) -> ndarray:
+    """Return [m] how often each candidate of all targets is found, of these federations alone."""
+    shares = []
+    for pool in pools:
+        member, outside = pool.member[seeds], pool.outside[seeds]
+        shares.append(share_of(passes(sign * pool.scores[seeds], member, outside)))
+    return np.concatenate(shares)
+
+
 def _mean_of_top(choosing: ndarray, judging: ndarray) -> float:
-    """Return the mean of ``judging`` [m] over the tenth with the largest ``choosing`` [m]."""
+    """Return the mean of ``judging`` [m] over the tenth with the largest ``choosing`` [m]; NaN
+    where no candidate has both.
+    """
     both = ~np.isnan(choosing + judging)
+    if not both.any():
+        return float("nan")
     order = np.argsort(-choosing[both], kind="stable")
     return float(judging[both][order[: max(1, len(order) // 10)]].mean())
 

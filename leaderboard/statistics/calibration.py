@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy import ndarray
-from scipy.special import logsumexp, ndtri
+from scipy.special import logsumexp, stdtrit
 
 FEWEST = 2
 """other federations with, and as many without a candidate, for a mean"""
@@ -30,6 +30,10 @@ class Moments:
     """[F, m], NaN below ``FEWEST``"""
     variance: ndarray
     """[F, m]; with few federations that over all candidates together"""
+    count: ndarray
+    """[F, m] federations of the mean"""
+    freedom: ndarray
+    """[F, m] degrees of freedom of the variance"""
 
 
 def moments(scores: ndarray, side: ndarray) -> Moments:
@@ -47,10 +51,11 @@ def moments(scores: ndarray, side: ndarray) -> Moments:
     if len(scores) < OF_CANDIDATE:
         deviations = deviations.sum(1, keepdims=True)
         freedom = freedom.sum(1, keepdims=True)
-    variance = np.broadcast_to(deviations / np.maximum(freedom, 1), scores.shape)
+    freedom = np.broadcast_to(np.maximum(freedom, 1), scores.shape)
     # of scores that are all alike: the smallest number in place of 0
-    variance = np.maximum(variance, np.finfo(float).tiny)
-    return Moments(np.where(enough, centre + sums / divisor, np.nan), variance)
+    variance = np.maximum(deviations / freedom, np.finfo(float).tiny)
+    mean = np.where(enough, centre + sums / divisor, np.nan)
+    return Moments(mean, variance, divisor, freedom)
 
 
 def lira(scores: ndarray, member: ndarray, outside: ndarray) -> ndarray:
@@ -128,11 +133,15 @@ def rmia(log_probabilities: ndarray, member: ndarray, outside: ndarray) -> ndarr
 
 
 def passes(scores: ndarray, member: ndarray, outside: ndarray) -> ndarray:
-    """Return [F, m] 1 where a member's score passes its own threshold, 0 where not: the 1 - ``FPR``
-    quantile of a Gaussian over the federations without it. NaN where it is no member.
+    """Return [F, m] 1 where a member's score passes its own threshold, 0 where not. NaN where it is
+    no member.
+
+    The threshold is the 1 - ``FPR`` quantile of one more score without the candidate: Student's t,
+    since mean and variance are themselves of few federations.
     """
-    deviations = lira_offline(scores, member, outside)
-    passed = np.where(deviations > ndtri(1 - FPR), 1.0, 0.0)
+    without = moments(scores, outside)
+    deviations = (scores - without.mean) / np.sqrt(without.variance * (1 + 1 / without.count))
+    passed = np.where(deviations > stdtrit(without.freedom, 1 - FPR), 1.0, 0.0)
     return np.where(member & ~np.isnan(deviations), passed, np.nan)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -10,7 +11,7 @@ import numpy as np
 from fedbench.core.contract.board import Block, Content, Note, Value, Words, value
 from fedbench.core.metrics import t_interval
 from fedbench.core.words import DOCS
-from fedbench.leaderboard.statistics.audits import Calibrated, found_by
+from fedbench.leaderboard.statistics.audits import Calibrated, found_by, shared
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import FEWEST_FEDERATIONS, BoardSection
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
@@ -91,7 +92,10 @@ def _difference(general: LeakStatistics, strongest: LeakStatistics, row: Defense
     seeds = sorted(set(sides[0]) & set(sides[1]))
     if len(seeds) < 2:
         return None
-    return value(t_interval([sides[0][seed] - sides[1][seed] for seed in seeds]))
+    worst = strongest.worst_cases.of(row.label).worst
+    assert worst is not None, "it has seeds"
+    interval = t_interval([sides[0][seed] - sides[1][seed] for seed in seeds])
+    return value(replace(interval, half_width=shared(worst.attack) * interval.half_width))
 
 
 def _by_seed(statistics: LeakStatistics, label: str) -> dict[int, float]:
@@ -119,7 +123,7 @@ def _found(
     if by_attack is None:
         return None
     share = by_attack.tenth if which == "tenth" else float(by_attack.shares.mean())
-    return Value(mean=100 * share)
+    return None if np.isnan(share) else Value(mean=100 * share)
 
 
 def _epsilon(section: BoardSection, row: DefenseRow) -> Content:
