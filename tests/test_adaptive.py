@@ -12,6 +12,7 @@ import pytest
 import torch
 from contests import Contest, judged
 from running import changed, invoke
+from torch.testing import assert_close
 from worlds import attack, auc
 
 from fedbench.core import Audit, Observations, Probe, UserError
@@ -127,7 +128,7 @@ def test_a_constant_on_the_last_parameters_is_found_and_taken_out(size):
     shifted[-size:] += 0.3
     clean = update.clone()
     clean[-size:] -= update[-size:].mean()
-    torch.testing.assert_close(without_suffix_shift(shifted), clean, atol=1e-6, rtol=0)
+    assert_close(without_suffix_shift(shifted), clean, atol=1e-6, rtol=0)
 
 
 def test_the_cosine_is_that_of_a_gradient_and_the_update_without_the_constant():
@@ -145,7 +146,7 @@ def test_the_cosine_is_that_of_a_gradient_and_the_update_without_the_constant():
         clean = without_suffix_shift(update)
         cosines.append(-torch.cosine_similarity(gradient, clean, dim=0))
     measured = UnshiftedCosine().measure(Probe(model, update, x, y, model(x)))
-    torch.testing.assert_close(measured, torch.stack(cosines), atol=1e-5, rtol=1e-4)
+    assert_close(measured, torch.stack(cosines), atol=1e-5, rtol=1e-4)
 
 
 # --- rows of a suite ------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from worlds import (
     SMALL,
     TARGET,
@@ -25,7 +26,7 @@ from worlds import (
     world,
 )
 
-from fedbench.core import Attack, SkipCell
+from fedbench.core import SkipCell
 from fedbench.plugins.attacks.taught import folds
 
 # the target's uploads, round by round
@@ -37,7 +38,7 @@ PARAMS = {
 }
 
 
-def made(name: str, **params) -> Attack:
+def made(name, **params):
     return attack(name, **PARAMS.get(name, {}), **params)
 
 
@@ -60,7 +61,7 @@ def test_a_learner_is_at_chance_without_a_leak_and_better_with_one(leak):
 def test_a_round_without_the_target_does_not_count(name):
     one, other = taught(made(name, normalise="class"), SMALL), without_round(SMALL, 1)
     absent = one.score(with_absence(SMALL, TARGET, 1).observations, SMALL.audit())
-    np.testing.assert_allclose(absent, one.score(other.observations, SMALL.audit()), rtol=1e-9)
+    assert_allclose(absent, one.score(other.observations, SMALL.audit()), rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["blackbox-loss", "grad-diff", "logistic-regression"])
@@ -72,9 +73,9 @@ def test_a_single_round_attack_scores_every_round_and_the_last_with_the_target_c
         and not np.array_equal(*every)
         and np.isnan(rounds[1]).all()
     )
-    np.testing.assert_array_equal(rounds[0], every[0])
-    np.testing.assert_array_equal(one.score(shown(leaky), audit), every[1])
-    np.testing.assert_array_equal(one.score(shown(gone), audit), every[0])
+    assert_array_equal(rounds[0], every[0])
+    assert_array_equal(one.score(shown(leaky), audit), every[1])
+    assert_array_equal(one.score(shown(gone), audit), every[0])
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_no_candidate_is_scored_by_a_model_that_learnt_from_it(name, leaky):
     member = np.where(fold == 0, ~shadow.member, shadow.member)
     turned.fit([replace(shadow, member=member)], replace(leaky.audit(), target_client=-1))
     a, b = (one.score(shown(leaky), leaky.audit()) for one in (taught(made(name), leaky), turned))
-    np.testing.assert_array_equal(a[fold == 0], b[fold == 0])
+    assert_array_equal(a[fold == 0], b[fold == 0])
     assert (a[fold == 1] != b[fold == 1]).mean() > 0.9
 
 
@@ -117,7 +118,7 @@ def test_folds_depend_on_the_id_and_the_key_alone():
     fold = folds(ids, 7)
     assert set(fold) == {0, 1} and abs(fold.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(fold))
     order = np.random.default_rng(0).permutation(len(fold))
-    np.testing.assert_array_equal(folds(ids[order].astype(np.int32), 7), fold[order])
+    assert_array_equal(folds(ids[order].astype(np.int32), 7), fold[order])
     assert (folds(ids, 8) != fold).mean() > 0.4
 
 

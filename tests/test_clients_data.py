@@ -4,8 +4,6 @@ through which model.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -13,13 +11,13 @@ from jobs import judge, use
 from running import suite
 from worlds import chance_band
 
-from fedbench.core import IFL, MEMBER, OFL, Attack, ShadowModels, UserError
+from fedbench.core import IFL, MEMBER, OFL, Attack, UserError
 from fedbench.core.cli.run import build_plan
 from fedbench.core.metrics import auc
 from fedbench.core.population.audit import EVERYBODY, client, group, pool_of
 from fedbench.core.population.groups import deform
 from fedbench.core.run.job import SignalRequest
-from fedbench.core.run.scene import Scene, build, client_data, make_scene, set_scene
+from fedbench.core.run.scene import build, client_data, make_scene, set_scene
 from fedbench.core.run.scoring import ask
 from fedbench.core.run.shadow_models import train_shadow_models
 from fedbench.core.run.train import Run, kinds_of, train
@@ -33,7 +31,7 @@ RELEASED = {"test": 0.3, "validation_on": "nonmembers", "weights": "equal"}
 BOTH = pytest.mark.parametrize("parts", [PARTS, RELEASED], ids=["own", "nonmembers"])
 
 
-def setting(parts: dict[str, Any], audit: dict[str, Any] | None = None, **more: Any) -> Setting:
+def setting(parts, audit=None, **more):
     federation = {
         "clients": 4,
         "rounds": 2,
@@ -73,7 +71,7 @@ def test_a_client_gets_its_own_samples_and_trains_on_no_validation_or_test_part(
 GROUPS = [{"name": "a", "fraction": 0.5, "rotation": [0, 5]}, {"name": "b", "rotation": [80, 90]}]
 IMAGES = Digits(test=100, holdout=300, label_noise=0.2).load(0)
 MANY = {"members": 30, "nonmembers": 30}
-ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], int | str]] = {
+ASKED = {
     # audit, the setting's other fields, outside candidates of the first target or why it is refused
     "an equal share": ({"nonmembers": 40}, {}, 10),
     "more than there are": ({"nonmembers": 40, "outside": 5000}, {}, 105),
@@ -97,7 +95,7 @@ ASKED: dict[str, tuple[dict[str, Any], dict[str, Any], int | str]] = {
 }
 
 
-def scene_with(parts: dict[str, Any], audit: dict[str, Any], more: dict[str, Any]) -> Scene:
+def scene_with(parts, audit, more):
     given = setting(
         parts,
         audit,
@@ -165,7 +163,7 @@ def test_every_part_is_deformed_as_its_own_client_is():
     assert np.array_equal(scene.data.test_x, deform(raw.test_x, np.arange(100) % 4, scene.groups))
 
 
-def loss_aucs(parts: dict[str, Any], members: tuple[int, ...]) -> list[tuple[float, float]]:
+def loss_aucs(parts, members):
     """Each target's AUC of a loss attack on its first upload, with four standard deviations of one
     without a leak.
     """
@@ -210,7 +208,7 @@ def test_under_label_skew_a_hold_out_is_told_apart_by_its_labels_and_the_own_tes
         assert min(found for found, _ in of_holdout) > 0.7
 
 
-LESSONS: list = []
+LESSONS = []
 
 
 class Pupil(Attack):
@@ -250,7 +248,7 @@ def test_a_colluders_lessons_are_its_own_samples_against_its_own_test_part(attac
 
 # -- groups and several global models --------------------------------------------------------------
 
-GROUPED: dict[str, Any] = {
+GROUPED = {
     "name": "digits",
     "dataset": {"name": "digits", "params": {"test": 300, "holdout": 500}},
     "model": {"name": "mlp", "params": {"hidden": [24]}},
@@ -280,7 +278,7 @@ class Keeps(Attack):
     view, needs_shadow_models, threshold = "external", True, 0.0
 
     def __init__(self):
-        self.seen: list[ShadowModels] = []
+        self.seen = []
 
     def score(self, observations, audit):
         self.seen.append(observations.shadow_models)

@@ -14,31 +14,32 @@ from parties import CPU, facts_of, generator, member_context
 from pydantic import ValidationError
 from tiny import tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
 
 from fedbench.core import MemberData, ServerContext, UserError
 
 EVERYONE = (0, 1, 2, 3)
 
 
-def draws(seed: int, *shape: int) -> torch.Tensor:
+def draws(seed, *shape):
     return torch.randn(*shape, generator=generator(seed))
 
 
-def labels(seed: int, n: int) -> torch.Tensor:
+def labels(seed, n):
     return torch.randint(0, 3, (n,), generator=generator(seed))
 
 
-def member(data: MemberData, key: int = 1, threshold: float | None = None):
+def member(data, key=1, threshold=None):
     return member_context(tiny_module(), data, facts_of(51), key=key, privacy_threshold=threshold)
 
 
-def module_with(params: torch.Tensor) -> torch.nn.Module:
+def module_with(params):
     module = tiny_module()
     torch.nn.utils.vector_to_parameters(params.clone(), module.parameters())
     return module
 
 
-def models_of(*seeds: int) -> torch.Tensor:
+def models_of(*seeds):
     return torch.stack(
         [
             torch.cat([p.detach().reshape(-1) for p in tiny_module(seed=s).parameters()])
@@ -47,7 +48,7 @@ def models_of(*seeds: int) -> torch.Tensor:
     )
 
 
-def slow_losses(models: torch.Tensor, data: MemberData) -> np.ndarray:
+def slow_losses(models, data):
     """[models, samples] in float64."""
     with torch.no_grad():
         logits = [module_with(m).double()(data.x.double()) for m in models]
@@ -85,7 +86,7 @@ def test_a_batch_is_drawn_by_key_from_the_own_samples_the_same_for_all_models(ba
     assert len(set(picked)) == (2 if batch == 3 else 1)
 
 
-def descended(params: torch.Tensor, data: MemberData, steps: int, rate: float) -> torch.Tensor:
+def descended(params, data, steps, rate):
     """[P] after full-batch gradient steps."""
     module = module_with(params)
     for _ in range(steps):
@@ -97,7 +98,7 @@ def descended(params: torch.Tensor, data: MemberData, steps: int, rate: float) -
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
 
-def full_batch(defense, n_models: int = 2, **changes):
+def full_batch(defense, n_models=2, **changes):
     """Plain gradient descent, so that a reference needs no shuffle."""
     recipe = {
         "batch_size": 200,
@@ -110,7 +111,7 @@ def full_batch(defense, n_models: int = 2, **changes):
     return tiny_setup(defense, EVERYONE, n_models, **{**recipe, **changes})
 
 
-def two_groups() -> list[MemberData]:
+def two_groups():
     """Even clients label by the largest of three coordinates, odd ones by the smallest: no one
     model serves both.
     """
@@ -143,14 +144,14 @@ def test_a_whole_training_is_the_papers_algorithm(weights):
                     float(w) * local[k] for w, k in zip(share / share.sum(), mine, strict=True)
                 )
     assert set(picked) == {0, 1}
-    torch.testing.assert_close(federation.models, torch.stack(models), rtol=1e-4, atol=1e-5)
+    assert_close(federation.models, torch.stack(models), rtol=1e-4, atol=1e-5)
 
 
 def test_local_training_shares_nothing():
     federation, _ = train_all(full_batch(made("local-only"), 4, rounds=3))
     assert federation.assignment == {k: k for k in EVERYONE}
     for k, start in enumerate(models_of(*EVERYONE)):
-        torch.testing.assert_close(
+        assert_close(
             federation.models[k], descended(start, two_groups()[k], 6, 0.3), rtol=1e-4, atol=1e-5
         )
 
@@ -220,7 +221,7 @@ def test_the_server_trains_by_the_federations_recipe_and_leaves_the_clients_trai
     )
     assert torch.equal(examined.models, plain.models) and len(shadows) >= 3
     for found, expected in shadows:
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+        assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 # -- ifca-mir: the red team ------------------------------------------------------------------------
@@ -231,11 +232,11 @@ class Shadows:
     set.
     """
 
-    def __init__(self, n: int, memorises=lambda call: True) -> None:
+    def __init__(self, n, memorises=lambda call: True):
         # the first coordinate is the sample's number
         x = torch.cat([torch.arange(n).float()[:, None], draws(5, n, 3)], dim=1)
         self.root, self.n, self.memorises = MemberData(x, labels(6, n)), n, memorises
-        self.calls: list[tuple[torch.Tensor, torch.Tensor, int, int]] = []
+        self.calls = []
 
     def train(self, params, x, y, epochs, batch_size):
         seen = torch.zeros(self.n)
@@ -247,9 +248,7 @@ class Shadows:
         i = x[:, 0].long()
         return draws(8, self.n, 3)[i] * 0.5 + 4 * params[i, None] * torch.eye(3)[self.root.y[i]]
 
-    def examine(
-        self, defense, t: int = 5, j: int = 0, key: int = 3, memory=None, sizes=(999, 999), **facts
-    ) -> torch.Tensor:
+    def examine(self, defense, t=5, j=0, key=3, memory=None, sizes=(999, 999), **facts):
         """One aggregation of two rows of ones, after which the model may be examined."""
         ctx = ServerContext(
             key=key,
@@ -268,7 +267,7 @@ class Shadows:
         return defense.aggregate(torch.ones(2, self.n), torch.tensor([0.25, 0.75]), ctx)
 
 
-def risk(memorises=lambda call: True, key: int = 3) -> float:
+def risk(memorises=lambda call: True, key=3):
     defense = made("ifca-mir", shadows=3)
     Shadows(300, memorises).examine(defense, key=key)
     return defense.history[5, 0]
@@ -324,7 +323,7 @@ def regressed(params, x, y, epochs, batch_size):
     return w
 
 
-def best_accuracy(inside: torch.Tensor, outside: torch.Tensor) -> float:
+def best_accuracy(inside, outside):
     """Balanced accuracy of the best threshold of a loss."""
     cuts = torch.cat([inside, outside])
     return float(

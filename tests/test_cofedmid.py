@@ -28,6 +28,7 @@ from parties import generator
 from pydantic import ValidationError
 from tiny import tiny_clients, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
+from torch.testing import assert_close
 
 from fedbench.core import Batch, MemberData, UserError
 from fedbench.core.federation.guard import remarks_of
@@ -36,7 +37,7 @@ from fedbench.plugins.defenses.cofedmid import recycling
 # -- the plan of classes ---------------------------------------------------------------------------
 
 
-def sizes(rounds: int, classes: int = 10, **params) -> list[int]:
+def sizes(rounds, classes=10, **params):
     """Classes of a member in each round."""
     return (
         begun({"rounds": rounds, "n_classes": classes}, **ONLY_PARTITION, **params)
@@ -148,7 +149,7 @@ def test_a_member_trains_on_assigned_classes_and_from_round_ten_on_the_drawn_los
 @pytest.mark.parametrize(("intervals", "equal"), [("fixed_bounds", False), ("requantile", True)])
 def test_interval_bounds_cut_equal_intervals_at_first_and_are_kept_unless_asked(intervals, equal):
     defense, data = started(own_data(), m_max=2, m_min=2, intervals=intervals, val_min=10)
-    memory: dict = {}
+    memory = {}
     for t, weights in ((10, 0), (11, 5)):
         defense.select(in_coalition(data, t=t, memory=memory, weights=weights))
     first, second = (r.proportions for r in memory["recycler"].rounds)
@@ -244,7 +245,7 @@ def test_the_bandit_is_paid_the_fall_of_the_validation_loss_with_the_step_of_aue
     ],
 )
 def test_the_loss_is_cross_entropy_plus_the_penalty_of_recycled_samples(recycled_ones, params):
-    def penalty(z: torch.Tensor, label: int) -> torch.Tensor:
+    def penalty(z, label):
         p = z.softmax(0)
         soft = torch.stack(
             [p[label] if j == label else (1 - p[label]) / (CLASSES - 1) for j in range(CLASSES)]
@@ -269,10 +270,8 @@ def test_the_loss_is_cross_entropy_plus_the_penalty_of_recycled_samples(recycled
         else [penalty(logits[i], int(y[i])) for i in recycled_ones or ()]
     )
     wanted = cross_entropy(logits, y) + sum(of_recycled) / 6
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(
-        *(torch.autograd.grad(value, logits)[0] for value in (found, wanted))
-    )
+    assert_close(found, wanted)
+    assert_close(*(torch.autograd.grad(value, logits)[0] for value in (found, wanted)))
 
 
 # -- noise -----------------------------------------------------------------------------------------
@@ -305,7 +304,7 @@ def test_noise_on_the_tail_is_projected_so_that_it_cancels_under_the_weights(
             slow = raw[k] - weights[k] / sum(w * w for w in weights) * sum(
                 w * raw[j] for j, w in enumerate(weights)
             )
-            torch.testing.assert_close(row, slow.expand(tail), rtol=1e-6, atol=1e-9)
+            assert_close(row, slow.expand(tail), rtol=1e-6, atol=1e-9)
 
 
 def test_the_noise_of_absent_members_is_left_out():
@@ -319,7 +318,7 @@ NOISE = {"sigma": 0.1, "ratio": 0.8}
 THREE = (0, 1, 2)
 
 
-def uneven() -> list[MemberData]:
+def uneven():
     """Clients of 40 samples that train on 36, 30, 24 and 18 of them."""
     return [
         MemberData(d.x, d.y, held_out=torch.arange(40) < 6 * k + 4)

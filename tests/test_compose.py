@@ -5,7 +5,6 @@ alone.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -91,7 +90,7 @@ class EveryPhase(Defense):
         }
 
 
-def bits(defense: Defense, **changes: Any) -> list[torch.Tensor]:
+def bits(defense, **changes):
     """Everything the loop shows of a training: uploads and global models of every round, and what
     the last ones answer.
     """
@@ -100,18 +99,18 @@ def bits(defense: Defense, **changes: Any) -> list[torch.Tensor]:
     return [t for r in results for t in (r.uploads.updates, r.models)] + said
 
 
-def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+def same(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def facts(defense: Defense, members: tuple[int, ...] = (0, 1)) -> dict:
+def facts(defense, members=(0, 1)):
     """What the defense says of a training."""
     return train_all(tiny_setup(defense, members, n_models=defense.n_models))[0].facts()
 
 
 # -- a list of defenses ----------------------------------------------------------------------------
 
-ALONE: dict[str, Any] = {"nothing": Defense, "every phase": EveryPhase, "a loss of its own": DPSGD}
+ALONE = {"nothing": Defense, "every phase": EveryPhase, "a loss of its own": DPSGD}
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -135,7 +134,7 @@ def test_the_defense_of_every_phase_has_every_phase_of_the_table_and_lists_need_
         Composite([])
 
 
-def affine(scale: float, shift: float) -> Defense:
+def affine(scale, shift):
     """x -> scale x + shift in every chained phase; three times the scale in ``coordinate``."""
 
     class Affine(Defense):
@@ -168,7 +167,7 @@ def test_phases_are_chained_in_the_order_of_the_list():
 class Counter(Defense):
     """Counts in a memory of each kind, and keeps what it draws."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step):
         super().__init__()
         self.step, self.drawn = step, []
 
@@ -208,9 +207,9 @@ def test_every_part_has_its_own_memory_generator_and_facts():
     assert alone["rounds"] == 3 and facts(Composite([EveryPhase(), Defense()])) == alone
 
 
-def trained_on(*parts: Defense) -> list[tuple[int, int | None]]:
+def trained_on(*parts):
     """(sample, flag) of all that reached the training of a list."""
-    seen: list[tuple[int, int | None]] = []
+    seen = []
 
     class Sees(Defense):
         def transform(self, batch, ctx):
@@ -222,14 +221,12 @@ def trained_on(*parts: Defense) -> list[tuple[int, int | None]]:
     return sorted(seen)
 
 
-def chooses(
-    index: list[int] | None, flag: torch.Tensor | None = None, batches: int | None = None
-) -> Defense:
+def chooses(index, flag=None, batches=None):
     answer = None if index is None else Selection(torch.tensor(index), flag, batches)
     return type("Chooses", (Defense,), {"select": lambda self, ctx: answer})()
 
 
-def holds_out(*positions: int) -> Defense:
+def holds_out(*positions):
     held = torch.isin(torch.arange(12), torch.tensor(positions))
     return type(
         "HoldsOut", (Defense,), {"prepare": lambda self, data, ctx: replace(data, held_out=held)}
@@ -306,7 +303,6 @@ def test_parts_that_cannot_go_together_are_refused(parts, message):
 # -- several coalitions ----------------------------------------------------------------------------
 
 CLIENTS = 6
-Groups = tuple[tuple[int, ...], ...]
 
 
 class Everywhere(EveryPhase):
@@ -326,7 +322,7 @@ class Still(Defense):
         return torch.zeros_like(updates[0])
 
 
-def coalitions_of(groups: Groups, make: Any = Defense, **changes: Any):
+def coalitions_of(groups, make=Defense, **changes):
     """A federation of six clients of unequal sizes with these coalitions."""
     data = [
         replace(d, x=d.x[: 12 - k], y=d.y[: 12 - k]) for k, d in enumerate(tiny_clients(CLIENTS))
@@ -335,7 +331,7 @@ def coalitions_of(groups: Groups, make: Any = Defense, **changes: Any):
     return tiny_setup(allied(groups, make), members, clients=data, **changes)
 
 
-MAKES: list[Any] = [
+MAKES = [
     Everywhere,
     lambda: Composite([Everywhere(), GradNoise(sigma=0.1)]),
     lambda: Composite([CoFedMID(m_max=2, m_min=0.3, val_min=1, allow_absent=True), Still()]),
@@ -355,7 +351,7 @@ def test_every_coalition_uploads_what_it_would_alone(make, where, seed, share):
         sorted(g for n in range(3) if (g := tuple(k for k, w in enumerate(where) if w == n)))
     )
 
-    def uploads(groups: Groups) -> list[dict[int, torch.Tensor]]:
+    def uploads(groups):
         results = train_all(
             coalitions_of(groups, make, seed=seed, participation=share, n_models=make().n_models)
         )[1]

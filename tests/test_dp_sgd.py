@@ -12,7 +12,6 @@ import torch
 from defense_cases import installed, made, member, two_layers
 from dp_accounting import (
     ComposedDpEvent,
-    DpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
     NonPrivateDpEvent,
@@ -36,13 +35,13 @@ from fedbench.plugins.defenses.dp_sgd import random_views
 # -- the step --------------------------------------------------------------------------------------
 
 
-def images(n: int, classes: int = 4) -> Batch:
+def images(n, classes=4):
     g = generator(0)
     x = torch.randn(n, 1, 2, 3, generator=g, dtype=torch.float64)
     return Batch(x, torch.randint(0, classes, (n,), generator=g), torch.arange(n))
 
 
-def context(n: int = 40):
+def context(n=40):
     """A member of ``n`` samples, of which every batch is expected to hold 8, in 10 rounds of 2
     epochs.
     """
@@ -50,7 +49,7 @@ def context(n: int = 40):
     return member(two_layers().double(), data, facts={"local_epochs": 2})
 
 
-def gradient(ctx, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def gradient(ctx, x, y):
     return torch.cat(
         [
             g.flatten()
@@ -61,7 +60,7 @@ def gradient(ctx, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     )
 
 
-def clipped(row: torch.Tensor, bound: float) -> torch.Tensor:
+def clipped(row, bound):
     return row * min(1.0, bound / float(row.norm()))
 
 
@@ -246,7 +245,7 @@ class Twice(Defense):
         ctx.train()
 
 
-def claims(*defenses: Defense, **changes) -> dict:
+def claims(*defenses, **changes):
     return dict(train_all(tiny_setup(Composite(list(defenses)), **changes))[0].facts())
 
 
@@ -402,7 +401,7 @@ class NoisyPick(Defense):
     """Looks at private data by mechanisms with noise."""
 
     private = ("transform",)
-    looks: DpEvent | None = None
+    looks = None
 
     def transform(self, batch, ctx):
         return batch
@@ -411,7 +410,7 @@ class NoisyPick(Defense):
         return self.looks if unit == "example" else None
 
 
-def looking(event: DpEvent | None) -> Defense:
+def looking(event):
     defense = NoisyPick()
     defense.looks = event
     return defense

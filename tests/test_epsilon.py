@@ -61,11 +61,16 @@ def coins(m, rng, mu=0.0):
     return Coins(mu * heads + rng.normal(size=m), heads)
 
 
+def at_most_a_twentieth(count, of):
+    """Whether the count is no surprise for events of five percent."""
+    return binom.sf(count - 1, of, 0.05) > 0.001
+
+
 def test_null_scores_show_nothing_in_all_but_a_twentieth_of_audits():
     rng = np.random.default_rng(7)
     guesses = [guesses_of(coins(200, rng), 60) for _ in range(400)]
     shown = sum(approximate_dp(of_audit, 1e-5) > 0 for of_audit in guesses)
-    assert binom.sf(shown - 1, 400, 0.05) > 0.001
+    assert at_most_a_twentieth(shown, 400)
 
 
 def test_what_is_chosen_on_the_first_coins_shows_nothing_of_null_scores_on_the_others():
@@ -75,7 +80,7 @@ def test_what_is_chosen_on_the_first_coins_shows_nothing_of_null_scores_on_the_o
         bound = chosen_bound(*halves, 1e-5)
         assert bound.epsilon <= bound.limit
         shown += bound.epsilon > 0
-    assert binom.sf(shown - 1, 400, 0.05) > 0.001
+    assert at_most_a_twentieth(shown, 400)
 
 
 def test_the_attack_and_the_sign_that_leak_are_chosen():
@@ -93,7 +98,7 @@ def test_decisions_at_chance_show_nothing_in_all_but_a_twentieth_of_audits(bound
     rng = np.random.default_rng(7)
     decisions = rng.binomial(20, 0.5, size=(400, 2))
     shown = sum(bound(Decisions(hits, 20, alarms, 20)) > 0 for hits, alarms in decisions.tolist())
-    assert binom.sf(shown - 1, 400, 0.05) > 0.001
+    assert at_most_a_twentieth(shown, 400)
 
 
 def test_a_gaussian_mechanism_is_bounded_below_its_epsilon_and_shown_to_leak():
@@ -102,7 +107,7 @@ def test_a_gaussian_mechanism_is_bounded_below_its_epsilon_and_shown_to_leak():
     for _ in range(100):
         bounds.append(approximate_dp(guesses_of(coins(2000, rng, mu), 100), 1e-5))
         above += bounds[-1] > truth
-    assert binom.sf(above - 1, 100, 0.05) > 0.001
+    assert at_most_a_twentieth(above, 100)
     assert np.median(bounds) > truth / 5
 
 
@@ -116,7 +121,7 @@ def test_decisions_about_a_gaussian_mechanism_show_its_mu_and_no_more(threshold)
         decisions = Decisions(counts[0], 500, counts[1], 500)
         bounds.append((gaussian_dp(decisions), clopper_pearson(decisions, 1e-5)))
     curve, any_mechanism = np.transpose(bounds)
-    assert binom.sf((curve > mu).sum() - 1, 200, 0.05) > 0.001 and np.median(curve) > 0.7 * mu
+    assert at_most_a_twentieth((curve > mu).sum(), 200) and np.median(curve) > 0.7 * mu
     assert (any_mechanism < epsilon(1 / mu, 1, 1e-5)).all()
 
 

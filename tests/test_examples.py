@@ -49,17 +49,6 @@ def defense_of(code):
     return found
 
 
-def test_a_defense_made_of_gradients_trains_as_the_standard_way_does():
-    class Same(Defense):
-        """The gradient that the engine would have taken."""
-
-        def local_step(self, batch, ctx):
-            return ctx.gradient(self.loss(ctx.model(batch.x), batch, ctx))
-
-    plain, same = (train_all(tiny_setup(d))[0].models for d in (Defense(), Same()))
-    torch.testing.assert_close(plain, same)
-
-
 # --- documents ------------------------------------------------------------------------------------
 
 

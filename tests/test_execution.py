@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ from fedbench.core.store.results import Results
 
 
 @pytest.fixture
-def folder(finished, tmp_path) -> Path:
+def folder(finished, tmp_path):
     """A copy of the finished results, to be changed."""
     return shutil.copytree(finished, tmp_path / "r")
 
@@ -95,7 +94,7 @@ def test_kill_minus_nine_then_the_same_command_gives_the_same_records(tmp_path, 
 
 @pytest.mark.slow
 def test_the_same_command_redoes_nothing_and_rerun_says_what_to_redo(finished, folder):
-    def run(*more: str) -> str:
+    def run(*more):
         return invoke(
             finished.parent / "tiny.yaml",
             "--results",
@@ -143,7 +142,7 @@ def test_own_attacks_share_a_fork_answer_as_alone_and_a_crash_costs_one_cell(fin
 
 
 def test_a_cache_serves_the_same_code_and_type_of_cpu_alone(jobs):
-    def with_code(name: str):
+    def with_code(name):
         return replace(
             job,
             signals={**job.signals, name: job.signals[name].model_copy(update={"digest": "other"})},
@@ -332,7 +331,7 @@ MISTAKES = {
 
 
 @pytest.fixture(scope="module")
-def refused(tmp_path_factory) -> list[str]:
+def refused(tmp_path_factory):
     """Every message on a suite with a setting for each mistake of ``REFUSED``, and with the
     components of ``MISTAKES``.
     """
@@ -376,7 +375,7 @@ def test_a_suite_that_cannot_be_run_is_refused_before_training_with_every_mistak
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_results_of_other_settings_stay_on_the_board_until_the_suite_drops_them(folder, tmp_path):
-    def manifest() -> list[str]:
+    def manifest():
         return sorted({stem.partition("--")[0] for stem in Results.open(folder).marker()["cells"]})
 
     path = suite(

@@ -4,13 +4,11 @@ default.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
-from running import invoke, suite
-from tiny import tiny_clients, tiny_setup, train_all
+from running import changed, invoke
+from tiny import tiny_setup
 
 from fedbench.core import MEMBER, Defense
 from fedbench.core.federation.loop import Training
@@ -19,15 +17,6 @@ from fedbench.core.run.observations import redrawn
 from fedbench.core.signals.builtin import Loss
 from fedbench.core.signals.measure import PRE_DEFENSE, Recorder
 from fedbench.core.store.reading import load_records
-
-QUIET = {
-    "clients": 4,
-    "rounds": 8,
-    "local_epochs": 1,
-    "batch_size": 1000,
-    "optimizer": {"lr": 1e-12},
-}
-
 
 # -- F1: misaligned non-members --------------------------------------------------------------------
 
@@ -56,23 +45,12 @@ def test_misaligned_nonmembers_make_a_leak_out_of_nothing(tmp_path):
     """Nothing is learned, yet the time average separates members once non-members change from round
     to round.
     """
-    path = suite(
-        tmp_path,
-        settings=[
-            {
-                "name": "null",
-                "dataset": {
-                    "name": "digits",
-                    "params": {"test": 50, "holdout": 400, "label_noise": 0.3},
-                },
-                "federation": QUIET,
-                "audit": {"every": 1, "nonmembers": 1240, "align_nonmembers": False},
-            }
-        ],
-        attacks=["loss-series"],
-        coalitions=["none"],
-    )
-    invoke(path, "--results", tmp_path / "r")
+    null = {
+        "dataset": {"name": "digits", "params": {"test": 50, "holdout": 400}},
+        "federation": {"clients": 4, "rounds": 8, "batch_size": 1000, "optimizer": {"lr": 1e-12}},
+        "audit": {"every": 1, "nonmembers": 1240, "align_nonmembers": False},
+    }
+    invoke(changed(tmp_path, null, coalitions=["none"]), "--results", tmp_path / "r")
     (loaded,) = load_records(tmp_path / "r")
     judged = [loaded.candidates(t) for t in range(4)]
     # too few non-members for TF01: at twice its rate the threshold is their second largest too
@@ -102,26 +80,3 @@ def test_pre_defense_signals_are_of_the_model_before_its_protection():
     uploaded, before = arrays["loss"][0], arrays[f"loss{PRE_DEFENSE}"][0]
     assert np.array_equal(uploaded[1:], before[1:])  # undefended clients
     assert before[0].mean() < uploaded[0].mean()  # trained, against what it received
-
-
-# -- F6: FedAvg weights in another order -----------------------------------------------------------
-
-
-def test_shuffled_weights_are_the_same_weights_on_other_clients():
-    clients = [
-        replace(c, x=c.x[:n], y=c.y[:n]) for c, n in zip(tiny_clients(), (3, 6, 9, 12), strict=True)
-    ]
-
-    class Watch(Defense):
-        def aggregate(self, updates, weights, ctx):
-            seen.append(tuple(weights.tolist()))
-            return weights @ updates
-
-    for order, distinct in (("shuffled", True), ("own", False)):
-        seen: list[tuple[float, ...]] = []
-        changes = {"weight_order": order} if distinct else {}
-        train_all(tiny_setup(Watch(), members=(), clients=clients, rounds=6, **changes))
-        assert (
-            all(sorted(w) == pytest.approx([0.1, 0.2, 0.3, 0.4]) for w in seen)
-            and (len(set(seen)) > 1) == distinct
-        )

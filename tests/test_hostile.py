@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from running import HANG_S, changed
@@ -26,7 +25,7 @@ class Package:
     command.
     """
 
-    def __init__(self, source: Path, folder: Path) -> None:
+    def __init__(self, source, folder):
         self.facts = tomllib.loads((source / "package.toml").read_text())
         self.site, self.folder = folder / "site", folder
         shutil.copytree(
@@ -48,13 +47,13 @@ class Package:
             "results": str(folder / "results"),
         }
 
-    def said(self, text: str) -> str:
+    def said(self, text):
         """With the paths of this test filled in."""
         for name, path in self.words.items():
             text = text.replace(f"{{{name}}}", path)
         return text
 
-    def call(self, call: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    def call(self, call):
         """One command of the package's list."""
         if change := call.get("change"):
             path = self.site / change["file"]

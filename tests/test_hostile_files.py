@@ -8,7 +8,6 @@ import gzip
 import os
 import tarfile
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,7 +49,7 @@ def test_postscript_called_an_image_starts_no_interpreter_and_images_are_read(
     }
 
 
-def packed(path: Path, *parts: bytes) -> Path:
+def packed(path, *parts):
     """A gzip file of these parts."""
     with gzip.open(path, "wb", compresslevel=1) as f:
         for part in parts:
@@ -58,7 +57,7 @@ def packed(path: Path, *parts: bytes) -> Path:
     return path
 
 
-def header(kind: bytes, size: int, name: str) -> bytes:
+def header(kind, size, name):
     """One header of a tar archive."""
     info = tarfile.TarInfo(name)
     info.type, info.size = kind, size

@@ -9,6 +9,7 @@ from math import exp, log
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_allclose, assert_array_equal
 from tiny import tiny_setup, train_all
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -26,12 +27,12 @@ from worlds import (
 
 from fedbench.core import Observations, Probe, SkipCell
 from fedbench.core.signals.measure import COALITION, Recorder
-from fedbench.plugins.attacks.prolin import Prolin, ridge_solution
+from fedbench.plugins.attacks.prolin import Prolin
 from fedbench.plugins.attacks.received import ProjectionResidual, ReceivedMetrics
 from fedbench.plugins.attacks.series import FEATURES
 
 
-def bayes(prior: list[float], loss: list[float], seen: list[int]) -> list[float]:
+def bayes(prior, loss, seen):
     """P(client k is the source | the parameters ``seen`` of all clients), by enumeration over a
     grid of parameters with a ``prior``: those of the source are drawn from prior * exp(-loss).
     """
@@ -61,7 +62,7 @@ def test_source_inference_is_the_bayes_posterior_and_says_member_where_the_targe
         assert found[i] == pytest.approx(log(p[TARGET] / max(others)), abs=1e-6)
         assert (found[i] > 0) == (p[TARGET] > max(others))
     absent = with_absence(w, 3, 1)
-    np.testing.assert_array_equal(
+    assert_array_equal(
         absent.score(attack("source-inference")),
         with_signals(w, loss=w.observations["loss"][:, :3]).score(attack("source-inference")),
     )
@@ -70,7 +71,7 @@ def test_source_inference_is_the_bayes_posterior_and_says_member_where_the_targe
 # --- ProjRes --------------------------------------------------------------------------------------
 
 
-def stepped(batch: int, steps: int = 1) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+def stepped(batch, steps=1):
     """A network after steps of SGD on ``batch`` samples, its update, and those samples before as
     many others.
     """
@@ -89,14 +90,14 @@ def stepped(batch: int, steps: int = 1) -> tuple[nn.Module, torch.Tensor, torch.
     return model, nn.utils.parameters_to_vector(model.parameters()).detach() - start, x
 
 
-def probe(model: nn.Module, update: torch.Tensor, x: torch.Tensor) -> Probe:
+def probe(model, update, x):
     y = torch.arange(len(x)) % 3
     copy = deepcopy(model)
     with torch.no_grad():
         return Probe(copy, update, x, y, copy(x))
 
 
-def slow_residual(model, update, x, layer: int) -> list[float]:
+def slow_residual(model, update, x, layer):
     """|h - P h| / |h| by least squares, sample by sample; ``layer``: position in the network."""
     state = nn.utils.parameters_to_vector(model.parameters()).detach() - update
     before = [0, 0, 8 * 48 + 48, 0, 8 * 48 + 48 + 48 * 20 + 20][layer]
@@ -116,7 +117,7 @@ def test_embeddings_of_one_step_lie_in_the_rows_of_its_update_and_others_do_not(
     with torch.no_grad():
         found = ProjectionResidual().measure(probe(model, update, x))
     assert found[:10].max() < 1e-3 and found[10:].min() > 0.05
-    np.testing.assert_allclose(found[10:], slow_residual(model, update, x, 2)[10:], rtol=1e-3)
+    assert_allclose(found[10:], slow_residual(model, update, x, 2)[10:], rtol=1e-3)
 
 
 def test_a_span_of_full_rank_holds_everything_and_a_cut_one_less():
@@ -165,7 +166,7 @@ def test_dsm_mia_finds_a_leak_and_does_not_ask_who_the_other_clients_are():
     assert auc(score, w.member) > 0.5 + chance_band(w.member)
     loss = w.observations["loss"].copy()
     loss[:, [0, 1, 3]] = loss[:, [3, 0, 1]]
-    np.testing.assert_array_equal(with_signals(w, loss=loss).score(one), score)
+    assert_array_equal(with_signals(w, loss=loss).score(one), score)
 
 
 def test_dsm_mia_puts_the_targets_loss_before_those_of_the_others_in_order():
@@ -175,13 +176,13 @@ def test_dsm_mia_puts_the_targets_loss_before_those_of_the_others_in_order():
     for i, t in [(0, 0), (7, 1), (11, 5)]:
         others = [loss[t, k, i] for k in (0, 1, 3, 5)]
         others.append(np.mean(others) if t in (1, 2) else loss[t, 4, i])
-        np.testing.assert_allclose(found[i, t, 5:], [loss[t, TARGET, i], *sorted(others)], 1e-6)
+        assert_allclose(found[i, t, 5:], [loss[t, TARGET, i], *sorted(others)], 1e-6)
 
 
 # --- PROLIN ---------------------------------------------------------------------------------------
 
 
-def sums(shares: np.ndarray, parts: np.ndarray) -> Observations:
+def sums(shares, parts):
     """The mean of members' outputs ``parts`` [K, n] by ``shares`` [R, K], unit gradients."""
     signals = {
         "grad-dot": (shares @ parts)[:, None].astype(np.float32),
@@ -197,7 +198,7 @@ def sums(shares: np.ndarray, parts: np.ndarray) -> Observations:
     )
 
 
-def cohorts(rounds: int, clients: int, size: int) -> np.ndarray:
+def cohorts(rounds, clients, size):
     """Equal shares of changing cohorts."""
     rng = np.random.default_rng(1)
     shares = np.zeros((rounds, clients))
@@ -211,19 +212,11 @@ def test_prolin_takes_a_members_part_out_of_sums_of_changing_cohorts_alone():
     parts = np.random.default_rng(0).normal(size=(5, 60))
     changing = cohorts(40, 5, 3)
     found = Prolin(ridge=1e-6).score(sums(changing, parts), w.audit())
-    np.testing.assert_allclose(found, parts[TARGET], atol=1e-4)
+    assert_allclose(found, parts[TARGET], atol=1e-4)
     same = Prolin().score(sums(np.full((4, 5), 0.2), parts), w.audit())
-    np.testing.assert_allclose(same, 4 * parts.sum(axis=0) / (4 * 5 + 5), rtol=1e-4)
+    assert_allclose(same, 4 * parts.sum(axis=0) / (4 * 5 + 5), rtol=1e-4)
     with pytest.raises(SkipCell, match="took part in no audited round"):
         Prolin().score(sums(changing * (np.arange(5) != TARGET), parts), w.audit())
-
-
-def test_the_ridge_solution_is_least_squares_with_a_row_for_each_penalty():
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(7, 4)), rng.normal(size=(7, 3))
-    rows, wanted = np.vstack([a, np.sqrt(2.5) * np.eye(4)]), np.vstack([b, np.zeros((4, 3))])
-    slow = np.linalg.lstsq(rows, wanted, rcond=None)[0]
-    np.testing.assert_allclose(ridge_solution(a, b, 2.5), slow, rtol=1e-9)
 
 
 def test_the_shares_of_a_coalitions_mean_are_those_of_its_products_with_gradients():
@@ -247,4 +240,4 @@ def test_the_shares_of_a_coalitions_mean_are_those_of_its_products_with_gradient
     assert shares[:, 3].max() == 0 and 0 < (shares > 0).sum() < 9
     seen = shares.any(axis=1)
     mean = np.einsum("rk,rkn->rn", shares, np.nan_to_num(products[:, :4]))
-    np.testing.assert_allclose(mean[seen], products[seen, 4], rtol=1e-3, atol=1e-6)
+    assert_allclose(mean[seen], products[seen, 4], rtol=1e-3, atol=1e-6)

@@ -20,7 +20,7 @@ class Reference(nn.Module):
     would, from ``generator``.
     """
 
-    def __init__(self, inputs: int, generator: torch.Generator) -> None:
+    def __init__(self, inputs, generator):
         super().__init__()
         self.lstm, self.head = nn.LSTM(inputs, STATE, batch_first=True), nn.Linear(2 * STATE, 2)
         for layer, width in ((self.lstm, STATE), (self.head, 2 * STATE)):
@@ -29,17 +29,17 @@ class Reference(nn.Module):
         self.double()
         self.mean, self.std = torch.zeros(inputs), torch.ones(inputs)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         h, _ = self.lstm((x - self.mean) / self.std)
         weight = (h @ h[:, -1:].mT).softmax(1)
         return self.head(torch.cat([h[:, -1], (weight * h).sum(1)], dim=1))
 
 
-def seeded(seed: int = 0) -> torch.Generator:
+def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def series(n: int, steps: int, inputs: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+def series(n, steps, inputs, seed=1):
     rng = np.random.default_rng(seed)
     y = rng.random(n) < 0.4
     return rng.normal(size=(n, steps, inputs)) + 0.5 * y[:, None, None], y
@@ -62,9 +62,7 @@ def test_seqmias_net_learns_what_separate_modules_learn(standardise):
     assert torch.equal(generators[0].get_state(), generators[1].get_state())
 
 
-def learnt(
-    x: np.ndarray, y: np.ndarray, epochs: int, standardise: bool, generator: torch.Generator
-) -> Reference:
+def learnt(x, y, epochs, standardise, generator):
     reference, samples, labels = (
         Reference(x.shape[2], generator),
         torch.from_numpy(x),

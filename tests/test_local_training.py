@@ -115,7 +115,7 @@ def test_restart_undoes_the_rounds_training_but_not_its_shuffling(optimizer):
         trained(d, batch_size=12, module=m, **optimizer)
         for d, m in zip((defended(again), None), modules, strict=True)
     )
-    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-6)
+    assert_close(ours, plain, rtol=1e-4, atol=1e-6)
     assert all(received) and len(received) == 8
 
 
@@ -232,7 +232,7 @@ def test_an_empty_batch_is_a_step_for_local_step_alone(steps):
     assert len(defense.sizes) == 36 and 0 in defense.sizes
     assert 0 not in defense.shown and len(defense.shown) == sum(size > 0 for size in defense.sizes)
     if steps:
-        torch.testing.assert_close(uploads[0, 0], torch.full_like(uploads[0, 0], -0.1 * 36))
+        assert_close(uploads[0, 0], torch.full_like(uploads[0, 0], -0.1 * 36))
     else:
         assert uploads[0, 0].any()
 
@@ -366,8 +366,8 @@ def test_only_training_is_in_bfloat16_and_has_its_channels_last():
     assert rounded.dtype == torch.float32 and torch.equal(
         rounded, rounded.to(torch.bfloat16).float()
     )
-    torch.testing.assert_close(rounded, judged, rtol=2e-2, atol=2e-2)
-    torch.testing.assert_close(last.train()(x), judged, rtol=1e-5, atol=1e-6)
+    assert_close(rounded, judged, rtol=2e-2, atol=2e-2)
+    assert_close(last.train()(x), judged, rtol=1e-5, atol=1e-6)
     assert seen == [False, False, False, True]
     assert in_training_form(plain, "tf32", "contiguous") is plain
 

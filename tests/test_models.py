@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
@@ -31,6 +30,7 @@ from running import changed, invoke, records
 from scipy.stats import truncnorm
 from torch import nn
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d, dropout, group_norm, linear, relu
+from torch.testing import assert_close
 from torchvision import models
 
 from fedbench.core import Data, Model, UserError
@@ -76,15 +76,13 @@ MODELS = {
 }
 
 
-def built(
-    name: str, shape: tuple[int, ...], classes: int = CLASSES, seed: int = 0, **params
-) -> nn.Module:
+def built(name, shape, classes=CLASSES, seed=0, **params):
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed)
         return Registry.discover().get("model", name).load()(**params).build(shape, classes)
 
 
-def shaken(module: nn.Module) -> nn.Module:
+def shaken(module):
     """In float64, with norms and biases that do something."""
     module.double()
     with torch.no_grad():
@@ -95,17 +93,13 @@ def shaken(module: nn.Module) -> nn.Module:
 
 # -- layers and initial weights --------------------------------------------------------------------
 
-Parameters = Iterator[torch.Tensor]
 
-
-def resnet(
-    x: torch.Tensor, p: Parameters, stages: int, blocks: int, norm: str = "group", groups: int = 32
-) -> torch.Tensor:
+def resnet(x, p, stages, blocks, norm="group", groups=32):
     """conv - norm - ReLU; per block conv - norm - ReLU - conv - norm, plus the input or its conv1x1
     - norm, ReLU. BatchNorm with the batch's statistics.
     """
 
-    def conv(x: torch.Tensor, stride: int, pad: int) -> torch.Tensor:
+    def conv(x, stride, pad):
         x = conv2d(x, next(p), None, stride, pad)
         return (
             group_norm(x, groups, next(p), next(p))
@@ -122,7 +116,7 @@ def resnet(
     return linear(avg_pool2d(x, x.shape[2:]).flatten(1), next(p), next(p))
 
 
-def wrn(x: torch.Tensor, p: Parameters, groups: int = 16) -> torch.Tensor:
+def wrn(x, p, groups=16):
     norm = lambda x: group_norm(relu(x), min(groups, x.shape[1]), next(p), next(p))  # noqa: E731
     x = conv2d(x, next(p), next(p), 1, 1)
     for stage in range(3):
@@ -158,7 +152,7 @@ def test_layers_and_their_order(name, by_hand, params):
     parameters = iter(module.parameters())
     wanted = by_hand(x, parameters, **params)
     assert next(parameters, None) is None
-    torch.testing.assert_close(module(x), wanted)
+    assert_close(module(x), wanted)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +236,7 @@ def test_a_model_has_its_published_size_starts_by_the_seed_and_keeps_samples_apa
     module.train(name != "resnet20")
     out = module(x)
     assert out.shape == (3, CLASSES)
-    torch.testing.assert_close(out[:1], module(x[:1]))
+    assert_close(out[:1], module(x[:1]))
     assert all(
         bool(g.any()) for g in torch.autograd.grad(out.square().sum(), list(module.parameters()))
     )
@@ -276,9 +270,9 @@ def test_gradient_features_need_no_per_sample_gradients(name):
     ):
         found = gradient_features(module, x, y, updates)
     g = one_backward_a_sample(module, x, y)
-    torch.testing.assert_close(found.dot, updates @ g.T)
-    torch.testing.assert_close(found.sq, (g * g).sum(1))
-    torch.testing.assert_close(gradient_rows(module, x, y), g)
+    assert_close(found.dot, updates @ g.T)
+    assert_close(found.sq, (g * g).sum(1))
+    assert_close(gradient_rows(module, x, y), g)
 
 
 # -- what the contract of `Model` says is checked before training ----------------------------------
@@ -286,7 +280,7 @@ def test_gradient_features_need_no_per_sample_gradients(name):
 T = 5
 
 
-def data_of() -> Data:
+def data_of():
     x = np.random.default_rng(0).normal(size=(8, T, WIDTH)).astype(np.float32)
     parts = {
         f"{s}_{k}": v
@@ -296,7 +290,7 @@ def data_of() -> Data:
     return Data(n_classes=CLASSES, **parts)
 
 
-def builder(make: Callable[[], nn.Module]) -> Model:
+def builder(make):
     class Mine(Model):
         def build(self, input_shape, n_classes):
             return make()
@@ -322,14 +316,14 @@ class SecondAxis(Recurrent):
         return self.head(self.layer(x)[0][:, -1])
 
 
-def gated() -> nn.Module:
+def gated():
     """A branch that mixes samples and starts at zero."""
     model = Steps(lambda net, x: rows(net, x + net.gate * x.mean(0)))
     model.gate = nn.Parameter(torch.zeros(1))
     return model
 
 
-def by_batch() -> nn.Module:
+def by_batch():
     model = Steps(rows)
     model.norm = nn.BatchNorm1d(T, track_running_stats=False)
     return model
@@ -423,12 +417,12 @@ def in_training(change):
     return lambda net, out, x: change(net, out) if net.training else out
 
 
-def low() -> nn.Module:
+def low():
     model = Steps(lambda net, x: rows(net, x.to(net.head.weight)).float())
     return model.bfloat16()
 
 
-def hollow() -> nn.Module:
+def hollow():
     model = Steps(rows)
     nn.init.constant_(model.head.weight, torch.nan)
     return model
@@ -534,7 +528,7 @@ PACKAGE = """
 """
 
 
-def run(folder, model: str, status: int) -> dict[tuple[str, str, int], dict]:
+def run(folder, model, status):
     """The records of a run of a third-party model under none and dp-sgd, before loss-series and
     grad-norm.
     """

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
@@ -25,7 +24,7 @@ from fedbench.core.cli.main import cli
 from fedbench.core.scaffold import KINDS, names_of, package_files
 
 
-def new(*args: object, status: int = 0) -> str:
+def new(*args, status=0):
     """The output of one call in this process."""
     result = CliRunner().invoke(cli, ["new", *map(str, args)], prog_name="fedbench")
     assert isinstance(result.exception, SystemExit | None), result.exception
@@ -33,7 +32,7 @@ def new(*args: object, status: int = 0) -> str:
     return result.stderr if status else result.stdout
 
 
-def everything(folder: Path) -> dict[str, str]:
+def everything(folder):
     """Path -> text of all files below a folder."""
     return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
 
@@ -161,7 +160,7 @@ def test_it_says_what_it_wrote_and_what_to_type_next(tmp_path, monkeypatch):
 # --- what it writes works as written --------------------------------------------------------------
 
 
-def call(*words: object, cwd: Path, site: Path) -> str:
+def call(*words, cwd, site):
     """The output of a Python module as a command, in the package's folder, with the packages of
     ``site``.
     """

@@ -17,10 +17,8 @@ from tiny import tiny_insider, tiny_setup, train_all
 from fedbench.core import EXCLUDED, MEMBER, OFL, ActiveAttack, Attack, Defense, Signal, SkipCell
 from fedbench.core.cli.run import build_plan
 from fedbench.core.metrics import combined_interval, tpr_at_fpr
-from fedbench.core.run.job import Cell, Job
-from fedbench.core.run.scene import Scene, build, set_scene
-from fedbench.core.run.train import Trained, kinds_of, train
-from fedbench.core.run.verdict import Verdict
+from fedbench.core.run.scene import build, set_scene
+from fedbench.core.run.train import kinds_of, train
 from fedbench.core.spec.setting import Adversary
 from fedbench.plugins.defenses.cofedmid.defense import CoFedMID
 
@@ -93,7 +91,7 @@ class Guess(Attack):
 class Oracle(Attack):
     """Is told."""
 
-    members: frozenset[int] = frozenset()
+    members = frozenset()
     needs = frozenset({"loss"})
 
     def score(self, observations, audit):
@@ -136,9 +134,7 @@ def plan(tmp_path_factory):
     }
 
 
-def small(
-    job: Job, *, optimizer: dict | None = None, audit: dict | None = None, **federation
-) -> Job:
+def small(job, *, optimizer=None, audit=None, **federation):
     """The job with a narrow model, one local epoch, and these changes; it can also measure
     parameters.
     """
@@ -150,7 +146,7 @@ def small(
     )
 
 
-def run(job: Job, attacks: list[Attack] | None = None) -> tuple[Scene, Trained]:
+def run(job, attacks=None):
     # so that every client's rows are measured, whatever the other attacks see
     class Server(Attack):
         pass
@@ -166,26 +162,26 @@ def run(job: Job, attacks: list[Attack] | None = None) -> tuple[Scene, Trained]:
     )
 
 
-def attack_of(cell: Cell) -> Attack:
+def attack_of(cell):
     """A fresh one."""
     (attack,) = cell.attack.make()
     return attack
 
 
-def made(job: Job) -> list[Attack]:
+def made(job):
     return [attack_of(c) for c in job.cells]
 
 
-def verdicts(job: Job, scene: Scene, trained: Trained) -> dict[str, Verdict]:
+def verdicts(job, scene, trained):
     """Attack label -> its verdict."""
     return {c.attack.label: judge(job, c, attack_of(c), scene, trained) for c in job.cells}
 
 
-def verdict_of(job: Job, attack: Attack, scene: Scene, trained: Trained) -> Verdict:
+def verdict_of(job, attack, scene, trained):
     return judge(job, replace(job.cells[0], attack=use(type(attack))), attack, scene, trained)
 
 
-def shares_above_the_second(verdict: Verdict) -> list[float]:
+def shares_above_the_second(verdict):
     """Of each target's members, those above all non-members but one: TF01 at twice its rate, which
     1,100 of them can tell.
     """

@@ -5,7 +5,6 @@ fedbench itself.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 from fake_packages import ANNOUNCE
@@ -27,14 +26,14 @@ PACKAGE = {
 }
 
 
-def write(folder: Path, files: dict[str, str]) -> None:
+def write(folder, files):
     """Texts by path."""
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
 
 
-def described(site: Path, recorded: list[str] | None, **more: str) -> None:
+def described(site, recorded, **more):
     """The .dist-info, with a RECORD of these files."""
     files = {
         "METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1.0\n",
@@ -50,14 +49,14 @@ def described(site: Path, recorded: list[str] | None, **more: str) -> None:
     write(site / INFO, files)
 
 
-def wheel(site: Path) -> Path:
+def wheel(site):
     """Installed from a wheel; the folder of its code."""
     write(site, {**PACKAGE, "many_files/__pycache__/defense.cpython-311.pyc": "x"})
     described(site, [*PACKAGE, "many_files/__pycache__/defense.cpython-311.pyc", "../bin/many"])
     return site
 
 
-def editable(site: Path) -> Path:
+def editable(site):
     """A tree that is put on the path."""
     tree = site.parent / "project"
     write(tree / "src", PACKAGE)
@@ -67,7 +66,7 @@ def editable(site: Path) -> Path:
     return tree / "src"
 
 
-def bare(site: Path) -> Path:
+def bare(site):
     """No RECORD: what ``top_level.txt`` names."""
     write(site, PACKAGE)
     described(site, None, **{"top_level.txt": "many_files\nmany_files_helper\n"})
@@ -75,7 +74,7 @@ def bare(site: Path) -> Path:
 
 
 @pytest.fixture(params=(wheel, editable, bare), ids=lambda layout: layout.__name__)
-def code(request, site, monkeypatch) -> Path:
+def code(request, site, monkeypatch):
     """The folder of the package's code, in every way to install it."""
     folder = request.param(site)
     # what Python does with a .pth
@@ -83,7 +82,7 @@ def code(request, site, monkeypatch) -> Path:
     return folder
 
 
-def now() -> str:
+def now():
     """The digest of the component."""
     return digest.source_digest(MODULE, NAME)
 

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,7 +40,7 @@ class FakeRay:
 
     exceptions = SimpleNamespace(RayError=Gone)
 
-    def __init__(self, *script) -> None:
+    def __init__(self, *script):
         self.script, self.options, self.requests = list(script), [], []
 
     def remote(self, function):
@@ -85,7 +84,7 @@ def job(done, tmp_path):
     return replace(done[0], results=str(tmp_path / "here"))
 
 
-def work(job, ray) -> list[str]:
+def work(job, ray):
     """The notes that were made on the way."""
     told = []
     RayRuns(ray, [job], lambda kind, values: told.append((kind, values))).work(4)
@@ -131,9 +130,7 @@ def test_where_every_node_refuses_nothing_is_recorded(job, tmp_path):
 # -- what came is checked --------------------------------------------------------------------------
 
 
-def changed(
-    files: dict[str, bytes], suffix: str, change: Callable[[bytes], bytes]
-) -> dict[str, bytes]:
+def changed(files, suffix, change):
     """With another content of the files of this kind."""
     return {
         name: change(content) if name.endswith(suffix) else content
@@ -141,19 +138,19 @@ def changed(
     }
 
 
-def flipped(content: bytes) -> bytes:
+def flipped(content):
     run = json.loads(content)
     run["run"]["identity"]["seed"] += 1
     return json.dumps(run).encode()
 
 
-def of_another_suite(content: bytes) -> bytes:
+def of_another_suite(content):
     run = json.loads(content)  # a name for people, which no key proves
     run["run"]["suite"] = "other"
     return sealed(run)
 
 
-def with_one_cell(content: bytes) -> bytes:
+def with_one_cell(content):
     run = json.loads(content)
     del run["cells"][1]
     return sealed(run)
@@ -190,7 +187,7 @@ def test_a_damaged_record_is_a_loss(job, done):
 # -- the node's side, without Ray ------------------------------------------------------------------
 
 
-def on_node(folder: Path, job, **needs) -> tuple[int, str]:
+def on_node(folder, job, **needs):
     """(exit status, standard error) of a run on this machine as a node with a cache of its own."""
     request = json.dumps(
         {"needs": needs_of(job) | needs, "job": job_json(replace(job, results=""))}

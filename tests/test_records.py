@@ -9,9 +9,7 @@ import os
 import shutil
 import socket
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,19 +22,19 @@ from fedbench.core import UserError
 from fedbench.core.store.files import bytes_of, read_npz
 from fedbench.core.store.integrity import keys_of, sealed
 from fedbench.core.store.json_file import _once, parse_bytes
-from fedbench.core.store.reading import LoadedRecord, load_records, read_run
+from fedbench.core.store.reading import load_records, read_run
 from fedbench.core.store.results import Results
 from fedbench.leaderboard.board import MarkdownBoard
 
 
 @pytest.fixture(scope="module")
-def folder(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(finished, tmp_path_factory):
     """A results folder with a record of every outcome; every test leaves it as it was."""
     return with_all_outcomes(Path(shutil.copytree(finished, tmp_path_factory.mktemp("all") / "r")))
 
 
 @pytest.fixture
-def record(folder: Path) -> Iterator[Path]:
+def record(folder):
     """The file of the undefended run, with loss-series as its first cell, to be spoilt by one
     test.
     """
@@ -49,19 +47,19 @@ def record(folder: Path) -> Iterator[Path]:
         p.write_bytes(content)
 
 
-def scores_of(record: Path) -> Path:
+def scores_of(record):
     """The file with the arrays of a run."""
     return record.with_name(json.loads(record.read_text())["arrays"])
 
 
-def change(record: Path, path: str, value: Any) -> None:
+def change(record, path, value):
     """Change what a record says at a path, and make its digest again."""
     content = json.loads(record.read_text())
     put(content, in_run(path), value)
     record.write_bytes(sealed(content))
 
 
-def refusal(path: Path) -> str:
+def refusal(path):
     """The one message that reading ends in, without file and remedy."""
     with pytest.raises(UserError) as caught:
         read_run(path)
@@ -171,7 +169,7 @@ def test_a_header_that_numpy_does_not_write_is_refused(record, header):
         read_run(record)
 
 
-def assert_scores_are(arrays: dict[str, np.ndarray], loaded: LoadedRecord) -> None:
+def assert_scores_are(arrays, loaded):
     """What is read of a cell are these arrays."""
     read = {"test_correct": loaded.test_correct()}
     for target in (t.target for t in loaded.record.targets):
@@ -196,7 +194,7 @@ def test_what_is_damaged_is_refused_or_says_what_it_said(folder, seed):
     assert {how: n for how, n in endings(folder, damages(seed)).items() if how[1] not in HELD} == {}
 
 
-def noted_by(content: bytes) -> bytes:
+def noted_by(content):
     """The file of a run, one cell of which has another note."""
     run = json.loads(content)
     run["cells"][0]["notes"] = ["x"]
@@ -222,7 +220,7 @@ def test_a_board_follows_its_records(finished, tmp_path):
     """The same board from the same records, another from other ones."""
     folder = Path(shutil.copytree(finished, tmp_path / "r"))
 
-    def board() -> bytes:
+    def board():
         return MarkdownBoard().write(folder, plots=False).read_bytes()
 
     first = board()

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from fedbench.core import Attack, Observations
-from fedbench.core.contract.attack import View
+from fedbench.core import Attack
 from fedbench.core.population.audit import EVERYBODY
 from fedbench.core.run.job import SignalRequest, identity
 from fedbench.core.run.needs import compared, needed_rows
 from fedbench.core.run.scoring import ask
-from fedbench.core.run.train import Run, Trained, train
-from fedbench.testing.worlds import AUDIT, job_of, setting_of
+from fedbench.testing.worlds import AUDIT, job_of, setting_of, train_job
 
 CLIENTS = 8
 FEDERATION = {"clients": CLIENTS, "rounds": 2, "local_epochs": 1}
 
 
-def setting(references: Any, **audit: Any):
+def setting(references, **audit):
     return setting_of(federation=FEDERATION, audit=AUDIT | {"references": references} | audit)
 
 
@@ -30,9 +27,9 @@ class Notes(Attack):
 
     needs = frozenset({"loss", "grad-dot"})
 
-    def __init__(self, view: View = "server", colluders: int = 0):
-        self.view, self.colluders = view, colluders  # type: ignore[misc]
-        self.seen: dict[int, Observations] = {}
+    def __init__(self, view="server", colluders=0):
+        self.view, self.colluders = view, colluders
+        self.seen = {}
 
     def fit(self, shadows, audit):
         self.seen |= {lesson.client: lesson.observations for lesson in shadows}
@@ -42,17 +39,12 @@ class Notes(Attack):
         return np.zeros(len(audit.ids))
 
 
-def seen(
-    references: Any, members: tuple[int, ...] = (1, 6), *attacks: Notes, **audit: Any
-) -> Trained:
+def seen(references, members=(1, 6), *attacks, **audit):
     """The training of a run with these attacks, which have then been shown its observations."""
-    job, parts, scene = job_of(setting(references, **audit), members=members)
-    trained = train(
-        job, parts, scene, [SignalRequest.of(a) for a in attacks], lambda t, measured: None
-    )
+    w = train_job(setting(references, **audit), attacks, members=members)
     for attack in attacks:
-        ask(Run(job=job, scene=scene, trained=trained), attack)
-    return trained
+        ask(w.run, attack)
+    return w.trained
 
 
 @pytest.mark.parametrize("aligned", [True, False])

@@ -4,12 +4,11 @@ a failure costs its cells.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from fake_packages import install
+from numpy.testing import assert_array_equal
 from running import invoke, loaded, records, suite
 from tiny import tiny_module, tiny_setup
 from torch import nn
@@ -22,7 +21,7 @@ from fedbench.core.signals.measure import GLOBAL, GRADIENT_SIGNALS, PRE_DEFENSE,
 from fedbench.core.store.run_file import digest_of_arrays
 
 
-def measured(does: Any, **declared: bool) -> type[Signal]:
+def measured(does, **declared):
     """A signal with this ``measure(probe)``."""
     return type("Mine", (Signal,), {"measure": lambda self, probe: does(probe), **declared})
 
@@ -165,9 +164,7 @@ BAD = {
 }
 
 
-def recorded(
-    *, gradients: bool = True, module: nn.Module | None = None, **signals: Signal
-) -> tuple[Recorder, torch.Tensor]:
+def recorded(*, gradients=True, module=None, **signals):
     """(the recorder, the models after both rounds) of a federation that is measured in every round,
     in its own model.
     """
@@ -219,7 +216,7 @@ def test_a_signal_changes_no_other_numbers_and_one_that_fails_names_itself(name,
     mine, theirs = beside.arrays(), alone.arrays()
     assert torch.equal(models, expected) and {f"loss{PRE_DEFENSE}", "grad-dot"} < {*theirs}
     for other, values in theirs.items():
-        np.testing.assert_array_equal(mine[other], values, err_msg=other)
+        assert_array_equal(mine[other], values, err_msg=other)
     if name in BAD:
         assert "mine" not in mine and beside.failed.keys() == {"mine"}
         assert beside.failed["mine"].startswith(f"signal 'mine' (mine 1.0): {message}")
@@ -228,9 +225,7 @@ def test_a_signal_changes_no_other_numbers_and_one_that_fails_names_itself(name,
     if name == "restores":
         assert np.isfinite(mine["mine"]).all() and len(np.unique(mine["mine"])) > 40
     else:
-        np.testing.assert_array_equal(
-            mine["mine"], mine["margin" if name == "in place" else "highest"]
-        )
+        assert_array_equal(mine["mine"], mine["margin" if name == "in place" else "highest"])
 
 
 class Odd(nn.Module):
@@ -238,7 +233,7 @@ class Odd(nn.Module):
     for its gradients.
     """
 
-    def __init__(self, kind: str):
+    def __init__(self, kind):
         super().__init__()
         self.inner, self.scale, self.kind = tiny_module(), nn.Parameter(torch.ones(1)), kind
         if kind == "double":
@@ -458,7 +453,7 @@ def test_other_cells_of_a_run_change_no_score_and_failures_cost_their_own(seals,
 
 
 def test_unknown_signals_and_their_parameters_are_mistakes_of_the_plan(seals, tmp_path):
-    def mistakes(**changes: Any) -> list[str]:
+    def mistakes(**changes):
         with pytest.raises(UserError) as caught:
             build_plan(str(suite(tmp_path, **changes)), (), tmp_path / "r", "cpu")
         return [m.partition("/tiny.yaml")[2].partition(": ")[2] for m in caught.value.messages]

@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_packages import install
@@ -29,11 +28,11 @@ REGISTRY = Registry.discover()
 
 
 @cache
-def validator() -> Draft202012Validator:
+def validator():
     return Draft202012Validator(json.loads(COMMITTED.read_text(encoding="utf-8")))
 
 
-def complaints(data: Any, of: dict[str, Any] | None = None) -> list[str]:
+def complaints(data, of=None):
     """What the schema has against a suite, as an editor sees its text: a date is a text there."""
     errors = (Draft202012Validator(of) if of else validator()).iter_errors(
         json.loads(json.dumps(data, default=str))
@@ -41,18 +40,18 @@ def complaints(data: Any, of: dict[str, Any] | None = None) -> list[str]:
     return [f"{'.'.join(map(str, e.absolute_path))}: {e.message[:200]}" for e in errors]
 
 
-def loads(folder: Path, text: str, registry: Registry = REGISTRY) -> bool:
+def loads(folder, text, registry=REGISTRY):
     """Whether `fedbench validate --no-data` accepts it."""
     return refusal(text, folder, registry) is None
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("schema")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def imported() -> None:
+def imported():
     """Every component's module, here and not in each fork that describes one."""
     for kind in KINDS:
         for component in REGISTRY.own(kind):
@@ -81,7 +80,7 @@ def test_what_the_loader_accepts_the_schema_accepts(folder):
     """Of mutants of the small suite, the same in every run, many are accepted by both and many
     refused by both.
     """
-    seen: Counter[tuple[bool, bool]] = Counter()
+    seen = Counter()
     for suite in (mutant(i, PLAUSIBLE, sources()[0]) for i in range(40)):
         accepted = loads(folder, written(suite))
         seen[accepted, not complaints(read(folder / "suite.yaml").data)] += 1
@@ -144,10 +143,10 @@ def test_an_installed_package_is_part_of_it(site, tmp_path, call):
     )
     everything, registry = json.loads((tmp_path / "all.json").read_text()), Registry.discover()
 
-    def suite(params: str, name: str = "odd") -> str:
+    def suite(params, name="odd"):
         return GOOD.replace("- none\n", f"- {{name: {name}, params: {params}}}\n")
 
-    def accepted(text: str) -> tuple[bool, bool]:
+    def accepted(text):
         return loads(tmp_path, text, registry), not complaints(
             YAML(typ="safe").load(text), everything
         )
