@@ -72,11 +72,8 @@ def test_a_message_that_cannot_be_read_ends_its_sender(content):
         time.sleep(3600)
 
     messages, child = all_of(work)
-    assert (
-        messages == []
-        and child.ending.startswith("what it sent cannot be read (")
-        and not child.timed_out
-    )
+    assert messages == [] and not child.timed_out
+    assert child.ending.startswith("what it sent cannot be read (")
     assert not psutil.pid_exists(child.pid)
 
 
@@ -157,10 +154,8 @@ def test_plain_values_come_back_and_texts_lose_their_class():
 
 @pytest.mark.parametrize("value", [Own(), {1, 2}, Path("x")], ids=["object", "set", "path"])
 def test_an_object_that_is_no_plain_data_is_refused(value):
-    with pytest.raises(
-        UserError,
-        match="a plugin's code returned a value that is not plain data: TypeError: Object of type",
-    ):
+    said = "a plugin's code returned a value that is not plain data: TypeError: Object of type"
+    with pytest.raises(UserError, match=said):
         ask(lambda: value)
 
 
@@ -211,9 +206,7 @@ def test_printed_lines_are_shown_without_terminal_escapes(capsys):
 
     list(ask_each([0], question))
     shown = capsys.readouterr()
-    assert (
-        shown.out == ""
-        and shown.err == "\\u001b[31mred\\u001b[0m \\u202e end\nbelow \\xff\nPython\n"
-    )
+    assert shown.out == ""
+    assert shown.err == "\\u001b[31mred\\u001b[0m \\u202e end\nbelow \\xff\nPython\n"
     list(ask_each([0], question, quiet=True))
     assert capsys.readouterr().err == ""

@@ -64,10 +64,8 @@ def test_the_threshold_has_the_largest_advantage_and_is_the_highest_such(drawn):
     }
     tau, most = best_threshold(value, member), max(advantage.values())
     assert (value[member] > tau).mean() - (value[~member] > tau).mean() == pytest.approx(most)
-    said = int((value > tau).sum())
-    assert said == min(
-        int((value > t).sum()) for t, a in advantage.items() if a == pytest.approx(most)
-    )
+    best = [t for t, a in advantage.items() if a == pytest.approx(most)]
+    assert (value > tau).sum() == (value > max(best)).sum()
 
 
 def test_the_threshold_lies_between_two_values_and_classes_with_enough_lessons_have_their_own():
@@ -80,24 +78,17 @@ def test_the_threshold_lies_between_two_values_and_classes_with_enough_lessons_h
 
 @pytest.mark.parametrize("name", READS)
 def test_without_a_teacher_the_score_is_the_signal_of_the_last_round(name, leaky):
-    one, (signal, sign), seen = (
-        attack(name, teacher="none", view="client"),
-        READS[name],
-        shown(leaky, "client"),
-    )
-    np.testing.assert_array_equal(
-        one.score(seen, leaky.audit()), sign * seen.of_target(signal)[-1].astype(float)
-    )
+    one, seen = attack(name, teacher="none", view="client"), shown(leaky, "client")
+    signal, sign = READS[name]
+    wanted = sign * seen.of_target(signal)[-1].astype(float)
+    np.testing.assert_array_equal(one.score(seen, leaky.audit()), wanted)
     assert one.threshold is None and one.colluders == 0 and not one.knows_half
 
 
 @pytest.mark.parametrize("classes", [False, True])
 def test_a_candidate_is_called_a_member_above_the_threshold_of_the_other_fold(classes, leaky):
-    one, shadow, fold = (
-        taught(attack("threshold-loss", classes=classes), leaky),
-        colluder(leaky),
-        folds(leaky.ids, 7),
-    )
+    one = taught(attack("threshold-loss", classes=classes), leaky)
+    shadow, fold = colluder(leaky), folds(leaky.ids, 7)
     for r, score in enumerate(one.score_rounds(shown(leaky), leaky.audit())):
         lesson = -shadow.observations.of_target("loss")[r].astype(float)
         asked, taus = -shown(leaky).of_target("loss")[r].astype(float), np.zeros((2, len(fold)))
@@ -109,31 +100,27 @@ def test_a_candidate_is_called_a_member_above_the_threshold_of_the_other_fold(cl
                 if min(shadow.member[at].sum(), (~shadow.member[at]).sum()) >= 5:
                     taus[f, leaky.y == c] = best_threshold(lesson[at], shadow.member[at])
         np.testing.assert_array_equal(score > 0, asked > taus[fold, np.arange(len(fold))])
-        np.testing.assert_allclose(
-            score, asked - np.where(score > 0, taus.min(axis=0), taus.max(axis=0))
-        )
+        nearest = np.where(score > 0, taus.min(axis=0), taus.max(axis=0))
+        np.testing.assert_allclose(score, asked - nearest)
 
 
 def test_taught_by_a_half_the_other_half_is_judged_by_all_of_it(leaky):
-    one, value = (
-        attack("threshold-loss", teacher="half"),
-        -shown(leaky).of_target("loss")[-1].astype(float),
-    )
+    one = attack("threshold-loss", teacher="half")
+    value = -shown(leaky).of_target("loss")[-1].astype(float)
+
+    def of_side(side):
+        """(observations, audit) of these candidates."""
+        audit = replace(leaky.audit(), ids=leaky.ids[side], y=leaky.y[side])
+        return shown(leaky, rows=np.flatnonzero(side)), audit
+
     first = np.arange(len(value)) % 2 == 0
     for half in (first, ~first):
-        lesson, asked = (
-            replace(leaky.audit(), ids=leaky.ids[side], y=leaky.y[side]) for side in (half, ~half)
-        )
-        seen, shown_then = (shown(leaky, rows=np.flatnonzero(side)) for side in (half, ~half))
-        of_half = {
-            "observations": seen,
-            "ids": lesson.ids,
-            "y": lesson.y,
-            "member": leaky.member[half],
-        }
-        one.fit([replace(colluder(leaky, client=TARGET), **of_half)], lesson)
+        observations, lesson = of_side(half)
+        known = {"ids": lesson.ids, "y": lesson.y, "member": leaky.member[half]}
+        teacher = replace(colluder(leaky, client=TARGET), observations=observations, **known)
+        one.fit([teacher], lesson)
         wanted = value[~half] - best_threshold(value[half], leaky.member[half])
-        np.testing.assert_allclose(one.score(shown_then, asked), wanted)
+        np.testing.assert_allclose(one.score(*of_side(~half)), wanted)
 
 
 def test_the_loss_against_soft_labels_is_the_cross_entropy_with_them(leaky):
@@ -141,9 +128,8 @@ def test_the_loss_against_soft_labels_is_the_cross_entropy_with_them(leaky):
     logits = seen.of_target("logits").astype(float)
     log_p = logits - np.log(np.exp(logits).sum(axis=2, keepdims=True))
     soft = (1 - theta) * np.eye(CLASSES)[leaky.y] + theta / CLASSES
-    score = attack("adaptive-membershield", theta=theta, teacher="none").score_rounds(
-        seen, leaky.audit()
-    )
+    one = attack("adaptive-membershield", theta=theta, teacher="none")
+    score = one.score_rounds(seen, leaky.audit())
     np.testing.assert_allclose(score, (soft * log_p).sum(axis=2), rtol=1e-4)
 
 
@@ -151,36 +137,25 @@ def test_the_loss_against_soft_labels_is_the_cross_entropy_with_them(leaky):
 
 
 def test_a_classifier_learns_from_balanced_standardised_lessons_of_the_other_fold(leaky):
-    one, shadow, fold = (
-        taught(attack("logistic-regression"), leaky),
-        colluder(leaky),
-        folds(leaky.ids, 7),
-    )
+    one = taught(attack("logistic-regression"), leaky)
+    shadow, fold = colluder(leaky), folds(leaky.ids, 7)
     draws = [rng.spawn(2) for rng in replace(leaky.audit(), target_client=-1).rng.spawn(3)]
 
     def read(seen):
-        sq = np.sqrt(seen.of_target("upload-grad-sq").astype(float))
-        return np.concatenate(
-            [seen.of_target("logits"), seen.of_target("loss")[..., None], np.log(sq)[..., None]],
-            axis=2,
-        )
+        length = np.log(np.sqrt(seen.of_target("upload-grad-sq").astype(float)))
+        return np.dstack([seen.of_target("logits"), seen.of_target("loss"), length])
 
     learns, asked, wanted = read(shadow.observations), read(shown(leaky)), np.empty((3, len(fold)))
     for r, f in np.ndindex(3, 2):
         x, member = learns[r, fold != f].astype(float), shadow.member[fold != f]
         chosen = balanced(member, draws[r][f].permutation)
-        assert (
-            member[chosen].sum()
-            == len(chosen) / 2
-            == len({*chosen}) / 2
-            == min(member.sum(), (~member).sum())
-        )
+        least = min(member.sum(), (~member).sum())
+        assert member[chosen].sum() == least and len(chosen) == len({*chosen}) == 2 * least
         x, mean, deviation = x[chosen], x[chosen].mean(axis=0), x[chosen].std(axis=0)
         odds = regression((x - mean) / deviation, member[chosen], int(draws[r][f].integers(2**31)))
         wanted[r, fold == f] = odds((asked[r, fold == f] - mean) / deviation)
-    np.testing.assert_allclose(
-        one.score_rounds(shown(leaky), leaky.audit()), wanted, rtol=1e-6, atol=1e-9
-    )
+    score = one.score_rounds(shown(leaky), leaky.audit())
+    np.testing.assert_allclose(score, wanted, rtol=1e-6, atol=1e-9)
     assert attack("knn").needs == {"logits", "loss", "upload-grad-sq"}
     assert attack("knn", features="logits-loss").needs == {"logits", "loss"}
 
@@ -189,23 +164,18 @@ def test_the_penalty_is_the_one_that_is_right_most_often_on_what_it_has_not_seen
     rng = np.random.default_rng(5)
     member = np.arange(120) % 2 == 0
     x = rng.normal(size=(120, 8)) + 0.4 * member[:, None]
+    models = [
+        LogisticRegression(C=c, solver="newton-cholesky", tol=1e-10, max_iter=1000)
+        for c in np.logspace(-4, 2, 10)  # TF-Privacy's grid
+    ]
     right = np.zeros(10, int)
     for learnt, asked in three_parts(member, 11):
-        for i, c in enumerate(np.logspace(-4, 2, 10)):  # TF-Privacy's grid
-            model = LogisticRegression(C=c, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(
-                x[learnt], member[learnt]
-            )
-            right[i] += int((model.predict(x[asked]) == member[asked]).sum())
+        for i, model in enumerate(models):
+            said = model.fit(x[learnt], member[learnt]).predict(x[asked])
+            right[i] += (said == member[asked]).sum()
     assert 0 < right.argmax() < len(right) - 1, "this world tells nothing about the choice"
-    best = LogisticRegression(
-        C=np.logspace(-4, 2, 10)[right.argmax()], solver="newton-cholesky", tol=1e-10
-    ).fit(x, member)
-    np.testing.assert_allclose(
-        regression(x, member, 11)(x),
-        best.decision_function(x),
-        rtol=1e-3,
-        atol=1e-4,
-    )
+    best = models[right.argmax()].fit(x, member).decision_function(x)
+    np.testing.assert_allclose(regression(x, member, 11)(x), best, rtol=1e-3, atol=1e-4)
 
 
 def test_knns_odds_are_those_of_the_distance_weighted_share_and_never_tie():
@@ -217,7 +187,8 @@ def test_knns_odds_are_those_of_the_distance_weighted_share_and_never_tie():
     mixed = (share > 0) & (share < 1)
     np.testing.assert_allclose(1 / (1 + np.exp(-odds[mixed])), share[mixed])
     assert (~mixed).sum() > 10 and len(np.unique(odds)) == 200
-    assert odds[share == 1].min() > odds[mixed].max() and odds[share == 0].max() < odds[mixed].min()
+    assert odds[share == 1].min() > odds[mixed].max()
+    assert odds[share == 0].max() < odds[mixed].min()
     # a sample that lies on its neighbour
     assert np.isfinite(neighbour_log_odds(x, member, 5, x)).all()
     right = [
@@ -249,11 +220,8 @@ def test_scores_of_scikit_learns_classifiers_are_their_log_odds_and_follow_from_
 @pytest.mark.parametrize("standardise", [False, True])
 def test_cs_mia_is_a_net_on_the_series_of_modified_entropies_each_fold_with_its_own(standardise):
     w = world(2.0, 100, 400, seed=2)
-    fold, shadow, one = (
-        folds(w.ids, 7),
-        colluder(w),
-        attack("cs-mia", epochs=2, standardise=standardise),
-    )
+    fold, shadow = folds(w.ids, 7), colluder(w)
+    one = attack("cs-mia", epochs=2, standardise=standardise)
     one.fit([shadow], replace(w.audit(), target_client=-1))
     generator, wanted = replace(w.audit(), target_client=-1).generator, np.empty(len(fold))
     learns, asked = (
@@ -263,9 +231,8 @@ def test_cs_mia_is_a_net_on_the_series_of_modified_entropies_each_fold_with_its_
     for f in (0, 1):
         x = learns[fold != f]
         mean, std = (x.mean(0), x.std(0, correction=0)) if standardise else (0.0, 1.0)
-        net = slow_net(
-            (x - mean) / std, torch.from_numpy(shadow.member[fold != f]), 2, generator, 5e-4
-        )
+        member = torch.from_numpy(shadow.member[fold != f])
+        net = slow_net((x - mean) / std, member, 2, generator, 5e-4)
         wanted[fold == f] = net((asked[fold == f] - mean) / std)
     np.testing.assert_allclose(w.score(one), wanted, rtol=1e-3, atol=1e-4)
 
@@ -296,18 +263,13 @@ def test_the_ensemble_is_the_mean_rank_of_a_regression_and_of_boosted_trees(leak
     """On normal scores of the features and on 32 equal shares of their ranks; sklearn's own models
     in scipy's own ranks.
     """
-    audit, fold, shadow = (
-        replace(leaky.audit(), target_client=-1),
-        folds(leaky.ids, 7),
-        colluder(leaky),
-    )
+    audit = replace(leaky.audit(), target_client=-1)
+    fold, member = folds(leaky.ids, 7), colluder(leaky).member
     one, seed = taught(attack("stacked"), leaky), int(audit.rng.integers(2**31))
     ranks = [rankdata(features(shown(leaky, client=k)), axis=0) for k in (COLLUDER, TARGET)]
     n = len(fold)
-    normal, shares = (
-        [f(r) for r in ranks]
-        for f in (lambda r: ndtri((r - 0.5) / n), lambda r: (2 * r - 2) * 32 // (2 * n - 1))
-    )
+    normal = [ndtri((r - 0.5) / n) for r in ranks]
+    shares = [(2 * r - 2) * 32 // (2 * n - 1) for r in ranks]
     regression = LogisticRegression(C=1e-3, tol=1e-6, max_iter=1000, class_weight="balanced")
     trees = HistGradientBoostingClassifier(
         max_iter=30,
@@ -322,8 +284,8 @@ def test_the_ensemble_is_the_mean_rank_of_a_regression_and_of_boosted_trees(leak
     wanted = np.empty(n)
     for f in (0, 1):
         said = [
-            model.fit(x[0][fold != f], shadow.member[fold != f]).decision_function(x[1][fold == f])
-            for model, x in ((regression, normal), (trees, shares))
+            model.fit(learnt[fold != f], member[fold != f]).decision_function(asked[fold == f])
+            for model, (learnt, asked) in ((regression, normal), (trees, shares))
         ]
         wanted[fold == f] = np.mean([(rankdata(s) - 0.5) / len(s) for s in said], axis=0)
     np.testing.assert_allclose(one.score(shown(leaky), leaky.audit()), wanted, rtol=1e-9)
@@ -333,30 +295,22 @@ def test_its_features_are_every_signal_and_round_and_the_distance_from_the_other
     w = with_absence(leaky, TARGET, 1)  # the round before stands in
     t, confidence = w.observations.rounds, w.observations["logit-confidence"].astype(float)
     mine, others = confidence[[0, 0, 2], TARGET], np.delete(confidence, TARGET, axis=1)
-    for at, series in (
-        (0, mine),
-        (1, (mine - others.mean(1)) / np.sqrt(others.var(1, ddof=1) + 1e-8)),
-    ):
-        wanted = [*series, series.mean(0), np.polyfit(t, series, 1)[0], series.std(0)]
-        np.testing.assert_allclose(
-            features(shown(w))[:, 6 * at : 6 * at + 6],
-            np.stack(wanted, axis=1),
-            rtol=1e-6,
-            atol=1e-9,
-        )
-    series = 2 * len(MEASURED) - 1  # the received model's gradient is the same for all clients
-    assert features(shown(w)).shape[1] == 6 * series and features(shown(w, "client")).shape[
-        1
-    ] == 6 * len(MEASURED)
+    distance = (mine - others.mean(1)) / np.sqrt(others.var(1, ddof=1) + 1e-8)
+    wanted = []
+    for series in (mine, distance):
+        wanted += [*series, series.mean(0), np.polyfit(t, series, 1)[0], series.std(0)]
+    found = features(shown(w))
+    np.testing.assert_allclose(found[:, :12].T, wanted, rtol=1e-6, atol=1e-9)
+    # the received model's gradient is the same for all clients
+    assert found.shape[1] == 6 * (2 * len(MEASURED) - 1)
+    assert features(shown(w, "client")).shape[1] == 6 * len(MEASURED)
     one, others = np.array([[1.0, 4]]), np.array([[[1.0, 1], [np.nan, np.nan]]])
     assert (contrast(one, others) == 0).all()  # a single other client has no deviation
 
 
 def test_colluders_of_the_global_model_teach_its_members_together(leaky):
-    together, alone = (
-        attack("stacked", colluders=2, view="client"),
-        attack("stacked", view="client"),
-    )
+    together = attack("stacked", colluders=2, view="client")
+    alone = attack("stacked", view="client")
     pair = [colluder(leaky, "client", k) for k in (0, 1)]
     together.fit(pair, leaky.audit())
     alone.fit([replace(pair[0], member=pair[0].member | pair[1].member)], leaky.audit())

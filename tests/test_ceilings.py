@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 import pytest
 from boards import Folder
 
-from fedbench.core.api import load
 from fedbench.core.store.results import write_marker
 from fedbench.core.words import DOCS
 from fedbench.leaderboard.document import source_of
@@ -31,18 +30,15 @@ def verdicts(root, **most):
 
 
 def test_the_upper_end_of_the_interval_is_held_against_the_ceiling(results):
-    ends = {row["defense"]: row["worst_high"] for row in records_of(load(results).rows)}
-    assert len(ends) == 3
-    for end in (ends["mixup"], ends["hamp"]):
+    (section,) = source_of(results).sections
+    worst = section.comparison.worst_cases.of
+    ends = {name: worst(name).worst.interval.high for name in ("mixup", "hamp")}
+    for end in ends.values():
         for most in (end - 1e-4, end + 1e-4):
-            expected = {}
-            for name in ("mixup", "hamp"):
-                expected[name, "worst_auc"] = "below" if ends[name] < most else "above"
-            assert verdicts(results, worst_auc=most) == expected
-
-
-def records_of(table):
-    return table if isinstance(table, list) else table.to_dict("records")
+            assert verdicts(results, worst_auc=most) == {
+                (name, "worst_auc"): "below" if high < most else "above"
+                for name, high in ends.items()
+            }
 
 
 def test_what_has_no_upper_end_is_not_known_and_says_why(tmp_path, results):
@@ -84,15 +80,15 @@ def test_without_a_defense_the_undefended_row_is_judged(tmp_path):
     }
 
 
-def test_junit_has_a_case_a_row_and_ceiling_and_one_a_compared_cell(results, tmp_path, call):
+def test_junit_has_a_case_a_row_and_ceiling_and_one_a_compared_cell(results, tmp_path, words_of):
     path, baseline = tmp_path / "gate.xml", tmp_path / "baseline.json"
-    assert call("compare", results, "--max", "worst_auc=1", "--junit", path)[0] == 0
+    words_of("compare", results, "--max", "worst_auc=1", "--junit", path)
     suites = ElementTree.parse(path).getroot()
     assert [s.attrib for s in suites] == [{"name": "ceilings", "tests": "2", "failures": "0"}]
-    assert call("baseline", results, "-o", baseline)[0] == 0
+    words_of("baseline", results, "-o", baseline)
     options = ("--max", "worst_auc=0.5", "--max", "tf01=2", "--junit", path)
-    status, words = call("compare", results, baseline, *options)
-    assert (status, "The ceilings **failed**: 4 of 4" in words) == (1, True)
+    words = words_of("compare", results, baseline, *options, status=1)
+    assert "The ceilings **failed**: 4 of 4" in words
     ceilings, cells = ElementTree.parse(path).getroot()
     assert (ceilings.get("tests"), ceilings.get("failures")) == ("4", "4")
     messages = [failure.get("message") for failure in ceilings.iter("failure")]
@@ -110,11 +106,10 @@ def test_junit_has_a_case_a_row_and_ceiling_and_one_a_compared_cell(results, tmp
         (("--max", "tf01=low"), "'tf01=low' is not NAME=NUMBER, like worst_auc=0.6"),
     ],
 )
-def test_a_mistaken_ceiling_is_explained(results, options, message, call):
-    status, words = call("compare", results, *options)
-    assert (status, message in words) == (2, True)
+def test_a_mistaken_ceiling_is_explained(results, options, message, words_of):
+    assert message in words_of("compare", results, *options, status=2)
 
 
-def test_the_help_names_every_ceiling(call):
-    words = call("compare", "--help")[1]
+def test_the_help_names_every_ceiling(words_of):
+    words = words_of("compare", "--help")
     assert [name for name in NAMES if name not in words] == []

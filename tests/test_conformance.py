@@ -116,6 +116,13 @@ def faulty(module: ModuleType) -> dict[str, type]:
     return {name: named[name] for name in named.keys() & {check.name for check in CHECKS}}
 
 
+def checked(cls: type, name: str) -> Result:
+    """The result of one check of a class."""
+    subject = subject_of(cls)
+    (check,) = (check for check in checks_of(subject) if check.name == name)
+    return run_check(subject, check)
+
+
 FAULTY = [faulty_defenses, faulty_attacks, faulty_others]
 # `announced` is about announcements, which a bare class has none of
 ELSEWHERE = {"announced", "runs_on_cuda"}
@@ -128,17 +135,11 @@ SAID = {
 
 @pytest.mark.parametrize("module", FAULTY, ids=lambda module: module.__name__)
 def test_a_check_finds_the_mistake_that_it_is_for(module):
-    results = {}
     for name, cls in faulty(module).items():
-        subject = subject_of(cls)
-        results[name] = next(
-            run_check(subject, check) for check in checks_of(subject) if check.name == name
-        )
-    assert {n: r for n, r in results.items() if r.outcome != "failed"} == {}
-    said = {n: r.message for n, r in results.items()}
-    assert {
-        n: m for n, m in said.items() if "\n" in m or len(m) <= 40 or SAID.get(n, "") not in m
-    } == {}
+        result = checked(cls, name)
+        assert result.outcome == "failed", name
+        assert SAID.get(name, "") in result.message
+        assert "\n" not in result.message and len(result.message) > 40, name
 
 
 @pytest.mark.parametrize(
@@ -164,13 +165,9 @@ def test_state_outside_the_instance_is_found_by_all_checks_in_their_order(cls, c
     ],
 )
 def test_what_a_member_leaves_on_a_class_or_in_a_global_is_found(cls, place):
-    subject = subject_of(cls)
-    (check,) = (check for check in checks_of(subject) if check.name == "members_kept_apart")
-    result = run_check(subject, check)
-    assert (
-        result.outcome == "failed"
-        and f"data, memory or context in {place}; expected" in result.message
-    )
+    result = checked(cls, "members_kept_apart")
+    assert result.outcome == "failed"
+    assert f"data, memory or context in {place}; expected" in result.message
 
 
 def test_every_check_has_a_mistake_that_it_finds():
@@ -188,17 +185,12 @@ def test_a_report_escapes_the_text_of_plugins():
 
 
 def test_pytest_cases_have_the_ids_of_the_docs_and_raise_one_message():
-    cases = {
-        case.id: case
-        for case in cases_of("perturb", faulty_defenses.Documented, ("grad-noise", {"sigma": 0.5}))
-    }
-    assert "perturb-deterministic_under_seed" in cases and cases[
-        "grad-noise-runs"
-    ].subject.params == {"sigma": 0.5}
-    with pytest.raises(
-        AssertionError,
-        match=r"defense 'Documented': the class Documented has no docstring; expected .*",
-    ):
+    subjects = ("perturb", faulty_defenses.Documented, ("grad-noise", {"sigma": 0.5}))
+    cases = {case.id: case for case in cases_of(*subjects)}
+    assert "perturb-deterministic_under_seed" in cases
+    assert cases["grad-noise-runs"].subject.params == {"sigma": 0.5}
+    said = "defense 'Documented': the class Documented has no docstring; expected "
+    with pytest.raises(AssertionError, match=said):
         cases["Documented-documented"]()
     cases["perturb-documented"]()
     with pytest.raises(pytest.skip.Exception, match="CUDA"):
@@ -319,10 +311,8 @@ def test_a_crash_in_one_check_leaves_the_others_and_printed_text_is_not_in_the_r
         "refuses_with_a_reason",
         "announced",
     }
-    assert (
-        "it was killed by SIGKILL" in found["refuses_with_a_reason"][1]
-        and found["runs_end_to_end"][0] == "passed"
-    )
+    assert "it was killed by SIGKILL" in found["refuses_with_a_reason"][1]
+    assert found["runs_end_to_end"][0] == "passed"
     assert "injected" not in text
 
 

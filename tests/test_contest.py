@@ -51,14 +51,11 @@ def made(seeds, targets, decimals, shared, leaks):
     """(contest, reference) of the same scores, with three attacks: the second finds a third, the
     last the contrary.
     """
-    rng, kind = numpy_rng(0, "definitions", seeds, targets), np.repeat([MEMBER, OFL], [20, 31])
-    scores = rng.normal(size=(1, 1, seeds, targets, 51)) + rng.normal(
-        size=(len(leaks), 3, seeds, targets, 51)
-    )
-    scores += np.multiply.outer(np.multiply.outer(leaks, [1.0, 0.33, -0.7]), kind == MEMBER)[
-        :, :, None, None
-    ]
-    scores = scores.round(decimals)
+    rng, member = numpy_rng(0, "definitions", seeds, targets), np.arange(51) < 20
+    common = rng.normal(size=(1, 1, seeds, targets, 51))
+    own = rng.normal(size=(len(leaks), 3, seeds, targets, 51))
+    of_attack = np.multiply.outer(leaks, [1.0, 0.33, -0.7])[:, :, None, None, None]
+    scores = (common + own + of_attack * member).round(decimals)
     rows = ["none", *"xyz"[: len(leaks) - 1]]
     named = {
         row: {
@@ -67,14 +64,11 @@ def made(seeds, targets, decimals, shared, leaks):
         }
         for row, attacks in zip(rows, scores, strict=True)
     }
-    ids = (
-        (lambda seed, target, n: np.arange(n))
-        if shared
-        else (lambda seed, target, n: np.arange(n) + 1000 * target)
-    )
-    contest = judged(named, kind, ids=ids)
+    apart = 0 if shared else 1000
+    kind = np.where(member, MEMBER, OFL)
+    contest = judged(named, kind, ids=lambda seed, target, n: np.arange(n) + apart * target)
     contest.settle()
-    return contest, Reference(scores, kind == MEMBER, shared)
+    return contest, Reference(scores, member, shared)
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +84,11 @@ def ends(interval):
 def numbers(contest):
     """As ``Reference.numbers``."""
     rows = [row.label for row in contest.rows]
-    worst, tests = (
-        {row: contest.worst(row) for row in rows},
-        contest.pairwise.tests.among(tuple(rows)),
-    )
+    worst = [contest.worst(row) for row in rows]
+    tests = contest.pairwise.tests.among(tuple(rows))
     return {
         "signed": [[ends(contest.signed(row, a)) for a in contest.attacks] for row in rows],
-        "worst": [(*ends(w.interval), w.largest[1]) for w in worst.values()],
+        "worst": [(*ends(w.interval), w.largest[1]) for w in worst],
         "mean": [ends(contest.mean(row)) for row in rows],
         "against": [(*ends(d.interval), d.p) for d in contest.against("none").values()],
         "tests": [tests[pair] for pair in combinations(rows, 2)],
@@ -105,15 +97,9 @@ def numbers(contest):
 
 @pytest.mark.parametrize("quantity", ["signed", "worst", "mean", "against", "tests"])
 def test_every_number_of_a_contest_is_what_its_definition_gives(both, quantity):
-    found, expected = (
-        {
-            (name, *at): x
-            for name, case in both.items()
-            for at, x in np.ndenumerate(of(case)[quantity])
-        }
-        for of in (lambda case: numbers(case[0]), lambda case: case[1].numbers())
-    )
-    assert found == pytest.approx(expected, rel=1e-7, abs=1e-11)
+    for contest, reference in both.values():
+        expected = np.array(reference.numbers()[quantity])
+        assert np.array(numbers(contest)[quantity]) == pytest.approx(expected, rel=1e-7, abs=1e-11)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -121,10 +107,8 @@ def test_attacks_that_count_and_what_is_picked_are_what_their_definitions_give(b
     contest, reference = both[case]
     assert contest.eligible == tuple("abc"[a] for a in reference.eligible())
     for i, row in enumerate(contest.rows):
-        found, (picked, plain, _) = (
-            contest.worst(row.label),
-            reference.side(i, reference.eligible()),
-        )
+        found = contest.worst(row.label)
+        picked, plain, _ = reference.side(i, reference.eligible())
         expected = [
             ("abc"[a], picked[i, a, s])
             for s in range(picked.shape[2])
@@ -132,10 +116,8 @@ def test_attacks_that_count_and_what_is_picked_are_what_their_definitions_give(b
         ]
         names = [a for a, _ in expected]
         assert list(found.picks.values()) == expected
-        assert (found.attack, found.largest[0]) == (
-            max(names, key=names.count),
-            "abc"[np.flatnonzero(plain[i, :, 0])[0]],
-        )
+        assert found.attack == max(names, key=names.count)
+        assert found.largest[0] == "abc"[np.flatnonzero(plain[i, :, 0])[0]]
 
 
 def test_a_range_of_ranks_holds_what_the_tests_leave_open():
@@ -149,22 +131,11 @@ def test_rows_are_tied_by_the_test_of_their_pair_though_their_ranges_overlap():
     """``b`` varies so much that no test distinguishes it, and its place leaves those of ``a`` and
     ``c`` open.
     """
-    wobble, noise = (
-        0.15 * np.array([1, -1, 1, -1, 1, -1]),
-        0.004 * numpy_rng(0, "tied").normal(size=(4, 1, 6)),
-    )
-    contest = world(
-        np.array([0.9, 0.6, 0.65, 0.7])[:, None, None]
-        + noise
-        + np.outer([0, 0, 1, 0], wobble)[:, None],
-        0.004,
-        ["none", "a", "b", "c"],
-    )
-    assert (
-        contest.ranks["a"] == (1, 2)
-        and contest.ranks["b"] == (1, 3)
-        and contest.ranks["c"] == (2, 3)
-    )
+    aucs = np.array([0.9, 0.6, 0.65, 0.7])[:, None, None]
+    aucs = aucs + 0.004 * numpy_rng(0, "tied").normal(size=(4, 1, 6))
+    aucs[2] += 0.15 * np.array([1, -1, 1, -1, 1, -1])
+    contest = world(aucs, 0.004, ["none", "a", "b", "c"])
+    assert contest.ranks == {"a": (1, 2), "b": (1, 3), "c": (2, 3), "none": (4, 4)}
     assert {pair for pair in contest.pairwise.better if "none" not in pair} == {("a", "c")}
     assert {row: contest.pairwise.tied(row) for row in "abc"} == {
         "a": ("b",),
@@ -197,9 +168,8 @@ def test_a_p_value_needs_two_seeds_and_is_the_larger_of_both_kinds_of_error(
 @pytest.mark.parametrize(("seeds", "tests"), [(2, 1), (5, 1), (5, 10)])
 def test_the_smallest_difference_is_shown_with_a_power_of_80_percent(seeds, tests):
     shift = smallest_shown([0.01, 0.07], seeds, tests) / 0.05 * np.sqrt(seeds)
-    assert stats.nct.sf(
-        stats.t.ppf(1 - 0.025 / tests, seeds - 1), seeds - 1, shift
-    ) == pytest.approx(0.8)
+    critical = stats.t.ppf(1 - 0.025 / tests, seeds - 1)
+    assert stats.nct.sf(critical, seeds - 1, shift) == pytest.approx(0.8)
     assert smallest_shown([0.02], 1) is smallest_shown([], 5) is None
 
 
@@ -217,11 +187,8 @@ def test_an_attack_that_is_inverted_under_one_defense_is_a_leak_that_wins_nothin
     assert contest.leaks.of("flip", "attack0").turned
     assert not contest.leaks.of("calm", "attack0").turned
     assert contest.signed("flip", "attack0").mean == pytest.approx(0.65, abs=0.01)
-    assert contest.pairwise.leader("attack0") == "calm" and contest.ranks == {
-        "calm": (1, 1),
-        "flip": (2, 2),
-        "none": (3, 3),
-    }
+    assert contest.pairwise.leader("attack0") == "calm"
+    assert contest.ranks == {"calm": (1, 1), "flip": (2, 2), "none": (3, 3)}
 
 
 def test_the_attack_for_tf01_is_not_chosen_with_the_scores_of_the_judged_seed():
@@ -233,9 +200,7 @@ def test_the_attack_for_tf01_is_not_chosen_with_the_scores_of_the_judged_seed():
             a[0] = {0: rng.normal(size=760) + rng.choice([-2, 2]) * (kind == MEMBER)}
         after = judged(scores, kind)
         before.eligible = after.eligible = before.attacks
-        one, other = (
-            contest.worst_cases.of("none").worst_tf01.picks for contest in (before, after)
-        )
+        one, other = (c.worst_cases.of("none").worst_tf01.picks for c in (before, after))
         assert one[0] == other[0]
         moved += one != other
     assert moved  # the change is large enough to be seen on the other seeds
@@ -276,20 +241,14 @@ def test_rows_whose_picks_are_below_one_half_are_not_told_apart():
     """
     contest = world([[[0.6, 0.4, 0.6, 0.4]], [[0.55, 0.45, 0.55, 0.45]]], 1e-4)
     contest.eligible = contest.attacks
-    assert contest.worst("row0").interval.mean == pytest.approx(0.4) and set(
-        contest.ranks.values()
-    ) == {(1, 2)}
+    assert contest.worst("row0").interval.mean == pytest.approx(0.4)
+    assert set(contest.ranks.values()) == {(1, 2)}
 
 
 def test_the_worst_case_of_noise_is_all_but_one_half_on_average_and_the_plain_maximum_is_not():
     found = [contest.worst("row0") for contest in of_noise(300, 1, 7, 3)]
-    assert (
-        0.5
-        < np.mean([w.interval.mean for w in found])
-        < 0.51
-        < 0.52
-        < np.mean([w.largest[1] for w in found])
-    )
+    assert 0.5 < np.mean([w.interval.mean for w in found]) < 0.51
+    assert np.mean([w.largest[1] for w in found]) > 0.52
 
 
 @pytest.mark.parametrize(
@@ -362,13 +321,11 @@ def test_constant_scores_are_one_half_and_share_their_ranks():
 def test_a_row_whose_cells_all_failed_has_no_numbers_and_changes_none_of_the_others():
     scores = of_rows("failed", {"none": 2, "x": 2}, attacks="ab")
     before = judged(scores, KIND)
-    contest = judged(
-        {**scores, "broken": {a: {s: {0: None} for s in range(3)} for a in "ab"}}, KIND
-    )
+    failed = {seed: {0: None} for seed in range(3)}
+    contest = judged({**scores, "broken": {"a": failed, "b": failed}}, KIND)
     assert contest.worst("broken") is None and contest.mean("broken") is None
-    assert contest.worst("x") == before.worst("x") and contest.against("none") == before.against(
-        "none"
-    )
+    assert contest.worst("x") == before.worst("x")
+    assert contest.against("none") == before.against("none")
     assert contest.ranks == before.ranks
     assert judged({"none": {"a": {0: {0: None}}}}, KIND).eligible == ()
 
@@ -400,9 +357,8 @@ def test_inside_nonmembers_decide_nothing():
 
 def test_targets_may_differ_by_seed():
     own = of_rows("targets", {"none": 2}, 3)["none"]["a"]
-    found = judged(
-        {"none": {"a": {0: {0: own[0][0], 1: own[1][0]}, 1: {2: own[2][0]}}}}, KIND
-    ).signed("none", "a")
+    scores = {"none": {"a": {0: {0: own[0][0], 1: own[1][0]}, 1: {2: own[2][0]}}}}
+    found = judged(scores, KIND).signed("none", "a")
     aucs = [auc(of[0], KIND == MEMBER) for of in own.values()]
     assert (found.n, found.mean) == (3, pytest.approx(np.mean(aucs)))
     assert found.half_width == pytest.approx(t_interval([np.mean(aucs[:2]), aucs[2]]).half_width)
@@ -412,41 +368,26 @@ def test_a_candidate_that_one_row_excludes_is_left_out_of_comparisons_and_counts
     scores = of_rows("excluded", {"none": 1, "x": 1}, 2)
     part = judged(scores, {"none": KIND, "x": np.r_[np.full(6, EXCLUDED), KIND[6:]]}).leaks.parts[0]
     pulls = part.pulls([0, 1])
-    of_none, of_both = (
-        [scores[row]["a"][0][0][at:] for row in rows]
-        for rows, at in ((["none"], 0), (["none", "x"], 6))
-    )
-    for found, covariance, (aucs, expected) in (
-        (
-            part.entries["none", "a"].auc,
-            part.entries["none", "a"].error ** 2,
-            auc_covariance(np.array(of_none), KIND == MEMBER),
-        ),
-        (
-            part.aucs,
-            pulls @ pulls.T,
-            auc_covariance(np.array(of_both), KIND[6:] == MEMBER),
-        ),
-    ):
-        np.testing.assert_allclose(np.ravel(found), aucs)
-        np.testing.assert_allclose(np.ravel(covariance), expected.ravel())
+    none, x = (scores[row]["a"][0][0] for row in ("none", "x"))
+    (auc_of_none,), variance = auc_covariance(none[None], KIND == MEMBER)
+    entry = part.entries["none", "a"]
+    assert (entry.auc, entry.error**2) == pytest.approx((auc_of_none, variance.item()))
+    aucs, covariance = auc_covariance(np.array([none, x])[:, 6:], KIND[6:] == MEMBER)
+    np.testing.assert_allclose(part.aucs, aucs)
+    np.testing.assert_allclose(pulls @ pulls.T, covariance)
 
 
 def test_the_contest_of_one_kind_of_samples_never_sees_the_other_kind():
-    canary, scores = (
-        np.arange(60) % 3 == 0,
-        of_rows("canaries", {"none": 0.0, "half": 0.0}, attacks="ab"),
-    )
+    canary = np.arange(60) % 3 == 0
+    scores = of_rows("canaries", {"none": 0.0, "half": 0.0}, attacks="ab")
     for row, leak in (("none", 6.0), ("half", 3.0)):
         for of in (of for seeds in scores[row].values() for of in seeds.values()):
             of[0] = of[0] + leak * canary * (KIND == MEMBER)
     clean, odd = judged(scores, KIND, canary).by_kind
     assert everything(clean) == everything(judged(scores, np.where(canary, EXCLUDED, KIND), canary))
     assert everything(odd) == everything(judged(scores, np.where(canary, KIND, EXCLUDED), canary))
-    assert (
-        clean.worst_cases.of("none").worst is None
-        and odd.worst_cases.of("none").worst.interval.mean > 0.95
-    )
+    assert clean.worst_cases.of("none").worst is None
+    assert odd.worst_cases.of("none").worst.interval.mean > 0.95
 
 
 # ---------------------------------------------------------------- pairs of defenses
@@ -503,22 +444,13 @@ def section(tmp_path_factory):
 
 
 def test_a_pair_is_compared_as_with_one_row_and_its_reverse_is_the_negative(section):
-    pairs = [
-        ("shield", "mixup"),
-        ("mixup", "shield"),
-        ("shield", "twin"),
-        ("shield", "gone"),
-        ("shield", "shield"),
-    ]
+    pairwise, others = section.comparison.pairwise, ("twin", "gone", "shield")
+    pairs = [("shield", "mixup"), ("mixup", "shield"), *(("shield", row) for row in others)]
     one, other, alike = section.differences(pairs)
-    assert (
-        one.worst == section.comparison.pairwise.against("mixup")["shield"].interval
-        and one.shown
-        and one.worst.mean < -0.2
-    )
-    assert (other.worst.mean, other.accuracy.mean) == pytest.approx(
-        (-one.worst.mean, -one.accuracy.mean)
-    )
+    assert one.worst == pairwise.against("mixup")["shield"].interval
+    assert one.shown and one.worst.mean < -0.2
+    assert other.worst.mean == pytest.approx(-one.worst.mean)
+    assert other.accuracy.mean == pytest.approx(-one.accuracy.mean)
     assert not alike.shown and abs(alike.worst.mean) <= alike.worst.half_width
     (table,) = PairedDifferences(pairs=pairs).draw(section, "pairs")
     assert [(row[1].mean, row[2].text) for row in table.rows] == [
@@ -526,8 +458,6 @@ def test_a_pair_is_compared_as_with_one_row_and_its_reverse_is_the_negative(sect
         (other.worst.mean, "MORE"),
         (alike.worst.mean, "no difference shown"),
     ]
-    alone = {p: section.comparison.pairwise.between([p])[p].p for p in pairs[:3:2]}
-    # adjusted for their number
-    assert section.comparison.pairwise.between(list(alone))[pairs[0]].p == pytest.approx(
-        2 * alone[pairs[0]]
-    )
+    first, _, third, *_ = pairs
+    alone, adjusted = pairwise.between([first]), pairwise.between([first, third])
+    assert adjusted[first].p == pytest.approx(2 * alone[first].p)

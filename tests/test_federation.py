@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from parties import generator
 from tiny import tiny_clients, tiny_federation, tiny_module, tiny_setup, train_all
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
@@ -28,10 +29,18 @@ def mean_of(states: list[dict[str, torch.Tensor]], sizes: list[int]) -> dict[str
         stacked = torch.stack([state[name] for state in states])
         mean[name] = torch.einsum("k,k...->...", shares, stacked.double())
         if not first.is_floating_point():
-            mean[name] = (
-                first if bool((stacked == first).all()) else mean[name].round().to(first.dtype)
-            )
+            mean[name] = mean[name].round().to(first.dtype)
+        if (stacked == first).all():
+            mean[name] = first
     return mean
+
+
+def optimizer_of(rule, module: nn.Module) -> torch.optim.Optimizer:
+    """torch's optimiser of a federation's rule."""
+    fields = {"weight_decay": rule.weight_decay}
+    if rule.name == "adam":
+        return torch.optim.Adam(module.parameters(), betas=rule.betas or (0.9, 0.999), **fields)
+    return torch.optim.SGD(module.parameters(), momentum=rule.momentum, **fields)
 
 
 def slow_fedavg(
@@ -44,24 +53,14 @@ def slow_fedavg(
     for t, cohort in enumerate(sent, 1):
         ends, weights = [], []
         for k in cohort:
-            data, local = setup.clients[k], kept[k][0] if k in kept else make()
+            data = setup.clients[k]
+            if k not in kept or not rule.keep_state:
+                local = make()
+                kept[k] = local, optimizer_of(rule, local)
+            local, optimizer = kept[k]
             local.load_state_dict(module.state_dict())
-            if k in kept:
-                optimizer = kept[k][1]
-            elif rule.name == "adam":
-                optimizer = torch.optim.Adam(
-                    local.parameters(),
-                    betas=rule.betas or (0.9, 0.999),
-                    weight_decay=rule.weight_decay,
-                )
-            else:
-                optimizer = torch.optim.SGD(
-                    local.parameters(), momentum=rule.momentum, weight_decay=rule.weight_decay
-                )
-            if rule.keep_state:
-                kept[k] = local, optimizer
             optimizer.param_groups[0]["lr"] = lr_at(c, t)
-            shuffle = torch.Generator().manual_seed(key_for(setup.seed, "shuffle", t, k) >> 1)
+            shuffle = generator(key_for(setup.seed, "shuffle", t, k) >> 1)
             for _ in range(c.local_epochs):
                 order = data.trainable[torch.randperm(len(data.trainable), generator=shuffle)]
                 for pick in order.split(c.batch_size)[: c.local_batches]:
@@ -239,11 +238,8 @@ def test_a_coalition_is_told_the_real_sizes_and_weights_once_and_no_data():
         train_all(tiny_setup(Toy(), members=(1, 3), clients=uneven(), weights=weights))
     (sized, equal) = seen
     assert (sized.members, sized.present, sized.sizes, sized.round) == ((1, 3), (1, 3), (8, 4), 0)
-    assert (
-        sized.weights == pytest.approx((8 / 28, 4 / 28))
-        and equal.sizes == (8, 4)
-        and equal.weights == (0.25, 0.25)
-    )
+    assert sized.weights == pytest.approx((8 / 28, 4 / 28))
+    assert (equal.sizes, equal.weights) == ((8, 4), (0.25, 0.25))
     assert not {f.name for f in fields(sized)} & {"data", "x", "y", "model", "params", "audit"}
 
 
@@ -256,20 +252,16 @@ def test_prepare_holds_samples_out_of_training_and_can_only_add_to_the_validatio
             return MemberData(data.x, data.y, held_out=torch.arange(12) == 5 if self.more else None)
 
     def trained(held: list[int], defense=None):
-        clients = [
-            replace(d, held_out=torch.isin(torch.arange(12), torch.tensor(held)))
-            for d in tiny_clients()
-        ]
-        return train_all(tiny_setup(defense, members=(0,), clients=clients, rounds=1))[1][
-            0
-        ].uploads.updates[0]
+        held_out = torch.isin(torch.arange(12), torch.tensor(held))
+        clients = [replace(d, held_out=held_out) for d in tiny_clients()]
+        setup = tiny_setup(defense, members=(0,), clients=clients, rounds=1)
+        return train_all(setup)[1][0].uploads.updates[0]
 
-    toy = Toy()
-    assert torch.equal(trained([0, 1, 2], toy), trained([0, 1, 2, 5])) and not torch.equal(
-        trained([0, 1, 2]), trained([])
-    )
+    toy, three = Toy(), trained([0, 1, 2])
+    assert torch.equal(trained([0, 1, 2], toy), trained([0, 1, 2, 5]))
+    assert not torch.equal(three, trained([]))
     toy.more = False
-    assert torch.equal(trained([0, 1, 2], toy), trained([0, 1, 2]))
+    assert torch.equal(trained([0, 1, 2], toy), three)
 
 
 def test_prepare_may_give_soft_labels_and_local_step_the_gradient_of_the_mean():
@@ -298,9 +290,8 @@ def test_select_trains_on_the_selection_with_its_flags():
 
         def transform(self, batch, ctx):
             seen.extend(zip(batch.index.tolist(), batch.flag.tolist(), strict=True))
-            assert torch.equal(batch.x, ctx.data.x[batch.index]) and torch.equal(
-                batch.y, ctx.data.y[batch.index]
-            )
+            assert torch.equal(batch.x, ctx.data.x[batch.index])
+            assert torch.equal(batch.y, ctx.data.y[batch.index])
             return replace(batch, x=torch.zeros_like(batch.x))
 
     seen: list = []
@@ -321,10 +312,8 @@ def test_held_out_samples_cannot_be_selected():
         def select(self, ctx):
             return Selection(torch.tensor([0, 11]))
 
-    with pytest.raises(
-        RuntimeError,
-        match=r"Toy\.select \(client 0, round 1\) selected samples that `prepare` held out",
-    ):
+    said = r"Toy\.select \(client 0, round 1\) selected samples that `prepare` held out"
+    with pytest.raises(RuntimeError, match=said):
         train_all(tiny_setup(Toy(), clients=uneven()))
 
 
@@ -367,9 +356,8 @@ def test_protect_coordinate_and_after_round_act_on_members_rows_in_order():
     uploads, plain = (train_all(s)[1][0].uploads for s in (setup, tiny_setup(members=(), rounds=1)))
     assert order == ["protect1", "protect3", "coordinate", "after1", "after3"]
     assert (uploads.updates[1] == 20).all() and (uploads.updates[3] == 40).all()
-    assert torch.equal(uploads.updates[[0, 2]], plain.updates[[0, 2]]) and torch.equal(
-        uploads.unprotected, plain.updates
-    )
+    assert torch.equal(uploads.updates[[0, 2]], plain.updates[[0, 2]])
+    assert torch.equal(uploads.unprotected, plain.updates)
 
 
 def test_aggregate_replaces_fedavg_and_sees_the_servers_own_samples():
@@ -377,15 +365,11 @@ def test_aggregate_replaces_fedavg_and_sees_the_servers_own_samples():
         root_samples = 5
 
         def aggregate(self, updates, weights, ctx):
-            assert (ctx.participants, ctx.input_shape) == ((0, 1, 2, 3), (4,)) and torch.equal(
-                weights, torch.full((4,), 0.25)
-            )
+            assert (ctx.participants, ctx.input_shape) == ((0, 1, 2, 3), (4,))
+            assert weights.tolist() == [0.25] * 4
             weight, bias = ctx.layers[-2:]
-            assert (weight.name, weight.shape, bias.shape) == (
-                "2.weight",
-                (3, 6),
-                (3,),
-            ) and bias.stop == updates.shape[1]
+            assert (weight.name, weight.shape, bias.shape) == ("2.weight", (3, 6), (3,))
+            assert bias.stop == updates.shape[1]
             assert torch.equal(bias.of(updates), updates[:, -3:])
             module = tiny_module()
             nn.utils.vector_to_parameters(ctx.params, module.parameters())
@@ -394,14 +378,11 @@ def test_aggregate_replaces_fedavg_and_sees_the_servers_own_samples():
             )
             return updates.median(0).values
 
-    root = MemberData(
-        torch.randn(5, 4, generator=torch.Generator().manual_seed(2)), torch.arange(5) % 3
-    )
+    root = MemberData(torch.randn(5, 4, generator=generator(2)), torch.arange(5) % 3)
     federation, (result,) = train_all(tiny_setup(Toy(), members=(), rounds=1, root=root))
-    assert torch.equal(
-        federation.models[0],
-        result.uploads.starts.params[0] + result.uploads.updates.median(0).values,
-    )
+    uploads = result.uploads
+    step = uploads.updates.median(0).values
+    assert torch.equal(federation.models[0], uploads.starts.params[0] + step)
 
 
 def test_assign_keeps_several_global_models_apart():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from boards import board
-from running import invoke, suite
+from running import changed, invoke
 from tiny import tiny_setup, train_all
 from torch.testing import assert_close
 
@@ -31,6 +31,13 @@ from fedbench.plugins.generative.images import DenoisingImages
 
 DATA = {"train": 60, "test": 20, "holdout": 40}
 MODEL = {"hidden": 12, "steps": 20}
+FEDERATION = {
+    "clients": 3,
+    "rounds": 2,
+    "batch_size": 5,
+    "weights": "equal",
+    "optimizer": {"lr": 0.1},
+}
 
 
 def fresh(kind=MLPDenoiser, pretrained=False, **params):
@@ -94,9 +101,8 @@ def test_noising_has_the_mean_and_variance_of_the_forward_process_and_ddim_inver
 
     for steps in (1, 10, 50):
         noise = torch.randn(3, 16, generator=draws)
-        assert_close(
-            diffusion.sampled(oracle, torch.arange(3), noise, steps), image, atol=1e-3, rtol=0
-        )
+        drawn = diffusion.sampled(oracle, torch.arange(3), noise, steps)
+        assert_close(drawn, image, atol=1e-3, rtol=0)
 
 
 def test_the_least_loss_over_classes_is_the_prediction_and_training_draws_differ():
@@ -173,21 +179,14 @@ def test_clients_upload_embeddings_alone_the_same_with_both_backends():
 
 def test_a_run_is_attacked_skips_what_needs_logits_and_has_images_of_its_samples(tmp_path):
     setting = {
-        "name": "digits",
         "dataset": {"name": "denoising", "params": DATA},
         "model": {"name": "denoiser-mlp", "params": MODEL},
-        "federation": {
-            "clients": 3,
-            "rounds": 2,
-            "batch_size": 5,
-            "weights": "equal",
-            "optimizer": {"name": "adam", "lr": 0.001},
-        },
+        "federation": FEDERATION | {"optimizer": {"name": "adam", "lr": 0.001}},
         "audit": {"every": 2, "nonmembers": 90, "outside": 40},
     }
-    path = suite(
+    path = changed(
         tmp_path,
-        settings=[setting],
+        setting,
         attacks=["fedmia-ii", "threshold-entropy"],
         defenses=["none", "mixup"],
         analyses=["generated-images"],
@@ -195,19 +194,13 @@ def test_a_run_is_attacked_skips_what_needs_logits_and_has_images_of_its_samples
     )
     output = invoke(path, "--results", tmp_path / "r", status=0)
     assert "delta" in output.split() and "delta-acc" not in output
-    records = {
-        (r.record.defense.label, r.record.attack.label): r for r in load_records(tmp_path / "r")
-    }
-    outcomes = {cell: r.record.outcome for cell, r in records.items()}
-    skipped = [cell for cell, outcome in outcomes.items() if outcome == "skipped"]
-    assert len(outcomes) == 4 and len(skipped) == 3 and outcomes["none", "fedmia-ii"] == "ok"
-    rest = DataSampling, GradNoise, GradSparse, FreeRider
-    assert all(part().tasks == EVERY_TASK for part in rest)
-    for cell in (("none", "threshold-entropy"), ("mixup", "fedmia-ii")):
-        assert "serves classification, and the data's task is denoising" in (
-            records[cell].record.reason
-        )
-    cell = records["none", "fedmia-ii"]
+    cell, *skipped = sorted(load_records(tmp_path / "r"), key=lambda r: r.record.outcome)
+    assert (cell.record.defense.label, cell.record.attack.label) == ("none", "fedmia-ii")
+    assert [r.record.outcome for r in (cell, *skipped)] == ["ok", *["skipped"] * 3]
+    for loaded in skipped:
+        assert "serves classification, and the data's task is denoising" in loaded.record.reason
+    for part in (DataSampling, GradNoise, GradSparse, FreeRider):
+        assert part().tasks == EVERY_TASK
     assert cell.record.utility.name == "denoising loss" and not cell.record.complaints
     findings = cell.record.analyses["generated-images"]
     assert 0 <= findings.numbers["accuracy"].value <= 1
@@ -225,25 +218,24 @@ def test_a_run_is_attacked_skips_what_needs_logits_and_has_images_of_its_samples
 
 def test_what_the_task_lacks_is_named_when_planned(tmp_path):
     denoising = {"dataset": {"name": "denoising", "params": DATA}, "model": "mlp"}
-    base = {"name": "s", "federation": {"clients": 2, "rounds": 1, "batch_size": 5}}
-    base["federation"]["optimizer"] = {"lr": 0.1}
     all_of_it = {"name": "denoising", "params": {"train": 1500, "test": 97, "holdout": 200}}
     for change, words in (
         (denoising, r"MLP does not serve the task denoising: it has no parameter `embedding`"),
         ({"dataset": "digits", "model": "denoiser-mlp"}, "use it with the data set 'denoising'"),
         ({"dataset": all_of_it, "model": "denoiser-mlp"}, "leave none for the public part"),
     ):
-        path = suite(tmp_path, settings=[base | change], coalitions=["none"])
+        path = changed(tmp_path, {"federation": FEDERATION, **change}, coalitions=["none"])
         with pytest.raises(UserError, match=words):
             invoke(path, "--results", tmp_path / "r", "--dry-run")
     data, task = DenoisingImages(**DATA).load(0), Denoising()
     assert task.missing_in_data(data) == ""
     flat = {f"{split}_x": getattr(data, f"{split}_x").reshape(-1, 64) for split in data.splits}
-    assert "expected images [channels, height, width]" in task.missing_in_data(
-        replace(data, **flat)
-    )
-    assert "no public part" in task.missing_in_data(replace(data, public_y=data.public_y[:0]))
-    assert "a class 12" in task.missing_in_data(replace(data, test_y=data.test_y + 3))
+    for change, words in (
+        (flat, "expected images [channels, height, width]"),
+        ({"public_y": data.public_y[:0]}, "no public part"),
+        ({"test_y": data.test_y + 3}, "a class 12"),
+    ):
+        assert words in task.missing_in_data(replace(data, **change))
 
 
 def test_the_splits_and_the_public_part_are_disjoint_and_differ_by_seed():

@@ -13,7 +13,7 @@ import torch
 from fake_packages import install
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import called, changed, records
+from running import changed, invoke, records
 from tiny import tiny_clients, tiny_insider, tiny_module, tiny_setup, train_all
 from torch import nn
 
@@ -42,11 +42,8 @@ def test_a_malicious_client_crafts_its_rows_and_knows_no_more_than_its_level(lev
         knowledge.memory["rounds"] = knowledge.memory.get("rounds", 0) + 1
         return torch.ones(2, 51) if level == "none" else -knowledge.own
 
-    results = train_all(
-        tiny_setup(
-            members=(0,), insider=tiny_insider(crafting(craft, level), malicious=2, start_round=2)
-        )
-    )[1]
+    insider = tiny_insider(crafting(craft, level), malicious=2, start_round=2)
+    results = train_all(tiny_setup(members=(0,), insider=insider))[1]
     honest = train_all(tiny_setup(members=(0,)))[1]
     assert torch.equal(results[0].uploads.updates, honest[0].uploads.updates)  # before start_round
     k = seen[0]
@@ -75,15 +72,10 @@ def test_what_an_adversary_writes_to_is_its_own_and_its_tools_keep_their_model()
     def craft(round, knowledge):
         rows = knowledge.own.double()
         for _ in range(2):
-            steps.append(
-                torch.cat(
-                    [
-                        knowledge.step(knowledge.x, knowledge.y),
-                        knowledge.logits(knowledge.x).flatten(),
-                    ]
-                )
-            )
-            knowledge.start.zero_(), knowledge.own.zero_()
+            logits = knowledge.logits(knowledge.x).flatten()
+            steps.append(torch.cat([knowledge.step(knowledge.x, knowledge.y), logits]))
+            knowledge.start.zero_()
+            knowledge.own.zero_()
         mine = torch.ones(4, 51)
         knowledge.rule(mine)
         assert bool((mine == 1).all())
@@ -99,9 +91,8 @@ def test_what_an_adversary_writes_to_is_its_own_and_its_tools_keep_their_model()
         train_all(tiny_setup(Rule(), members=(), insider=insider))[0].models
         for insider in (None, tiny_insider(crafting(craft, "rule")))
     )
-    assert torch.equal(attacked, plain) and all(
-        torch.equal(a, b) for a, b in zip(steps[::2], steps[1::2], strict=True)
-    )
+    assert torch.equal(attacked, plain)
+    assert torch.equal(torch.stack(steps[::2]), torch.stack(steps[1::2]))
 
 
 # -- the adversary's tools -------------------------------------------------------------------------
@@ -115,10 +106,7 @@ def chained() -> nn.Module:
 @pytest.mark.parametrize("module", [tiny_module, chained])
 def test_a_bench_trains_as_a_client_does(module):
     setup = tiny_setup(rounds=1, module=module())
-    bench, data = (
-        Bench(setup, setup.flat.state.clone(), 1),
-        setup.clients[2],
-    )
+    bench, data = Bench(setup, setup.flat.state.clone(), 1), setup.clients[2]
     (result,) = train_all(tiny_setup(rounds=1))[1]
     shuffle = torch.Generator().manual_seed(key_for(0, "shuffle", 1, 2) >> 1)
     torch.testing.assert_close(
@@ -126,9 +114,8 @@ def test_a_bench_trains_as_a_client_does(module):
     )
     # in their order: of five, and of one
     first, both = bench.train(data.x[:5], data.y[:5]), bench.train(data.x[:6], data.y[:6])
-    assert torch.equal(first, bench.step(data.x[:5], data.y[:5])) and not torch.allclose(
-        both, first
-    )
+    assert torch.equal(first, bench.step(data.x[:5], data.y[:5]))
+    assert not torch.allclose(both, first)
 
 
 @settings(max_examples=10)
@@ -181,18 +168,13 @@ def test_malicious_rows_that_are_not_finite_are_rejected_and_the_federation_goes
     federation, results = train_all(tiny_setup(Assumes(), keep_unprotected=True, **adversary))
     assert [r.rejected for r in results] == [(), (2, 3), ()]
     kept = results[1].uploads
-    assert (
-        kept.participants == (0, 1)
-        and len(kept.updates) == len(kept.unprotected) == len(kept.start_of) == 2
-    )
+    assert kept.participants == (0, 1)
+    assert len(kept.updates) == len(kept.unprotected) == len(kept.start_of) == 2
     assert seen == [(1, (0, 1, 2, 3), 2), (2, (0, 1), 0), (3, (0, 1, 2, 3), 2)]
     assert bool(torch.isfinite(federation.models).all())
     torch.testing.assert_close(results[1].steps[0], results[1].uploads.updates.mean(0))
-    assert [r.rejected for r in train_all(tiny_setup(TrimmedMean(b=1), **adversary))[1]] == [
-        (),
-        (2, 3),
-        (),
-    ]
+    trimmed = train_all(tiny_setup(TrimmedMean(b=1), **adversary))[1]
+    assert [r.rejected for r in trimmed] == [(), (2, 3), ()]
 
 
 def test_a_round_whose_only_rows_are_rejected_keeps_the_model():
@@ -328,9 +310,8 @@ CASES: dict[str, tuple[Defense | None, dict[str, Any], type[Diverged], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_divergence_names_its_cause(case):
-    made, changes, kind, text = CASES[case]
+@pytest.mark.parametrize(("made", "changes", "kind", "text"), CASES.values(), ids=CASES)
+def test_a_divergence_names_its_cause(made, changes, kind, text):
     with pytest.raises(Diverged) as caught:
         train_all(tiny_setup(made, **changes))
     assert caught.type is kind and str(caught.value).startswith(text), caught.value
@@ -382,13 +363,10 @@ def test_a_divergence_that_an_adversary_wanted_is_a_result_and_any_other_a_failu
         attacks=["loss-series", "tenfold"],
         defenses=["none", "spoils"],
     )
-    status, output = called(path, "--results", tmp_path / "r", "--only", "defense=none")
-    assert (
-        status == 0
-        and "1 cells diverged as the adversary inside intended: results, no failures" in output
-    ), output
-    status, output = called(path, "--results", tmp_path / "r")
-    assert status == 1 and "cells without a score: 2 diverged." in output, output
+    output = invoke(path, "--results", tmp_path / "r", "--only", "defense=none")
+    assert "1 cells diverged as the adversary inside intended: results, no failures" in output
+    output = invoke(path, "--results", tmp_path / "r", status=1)
+    assert "cells without a score: 2 diverged." in output
     found = {
         (d, a): (r["outcome"], r["by_adversary"], r["reason"])
         for (d, a, _), r in records(tmp_path / "r").items()
@@ -397,8 +375,7 @@ def test_a_divergence_that_an_adversary_wanted_is_a_result_and_any_other_a_failu
     assert found["none", "tenfold"][:2] == ("diverged", True)
     assert "rows of the attack Tenfold (client 3)" in found["none", "tenfold"][2]
     spoilt = "round 1: Spoils.protect made the upload of client 0, 1 not finite; fix it"
-    assert (
-        found["spoils", "loss-series"] == found["spoils", "tenfold"] == ("diverged", False, spoilt)
-    )
+    for attack_name in ("loss-series", "tenfold"):
+        assert found["spoils", attack_name] == ("diverged", False, spoilt)
     board = (tmp_path / "r" / "leaderboard" / "board.md").read_text()
     assert "diverged by the adversary" in board

@@ -68,22 +68,16 @@ def test_the_maximum_is_that_of_the_slow_reference_at_ties_and_for_every_kind_of
     scores, kind = fake(seed, n, rounds, ties, kinds)
     # a round without the target is no look
     shown = np.insert(scores, 1, np.nan, axis=0) if absent else scores
-    found, slow = (
-        maximum(shown, kind, shuffle_rng(seed, 3), 7),
-        slow_maximum(scores, kind, shuffle_rng(seed, 3), 7),
-    )
-    assert [found.auc, *found.null_auc] == pytest.approx(slow[0], abs=1e-12)
-    assert [found.advantage, *found.null_advantage] == pytest.approx(slow[1], abs=1e-12)
+    found = maximum(shown, kind, shuffle_rng(seed, 3), 7)
+    slow_auc, slow_advantage = slow_maximum(scores, kind, shuffle_rng(seed, 3), 7)
+    assert [found.auc, *found.null_auc] == pytest.approx(slow_auc, abs=1e-12)
+    assert [found.advantage, *found.null_advantage] == pytest.approx(slow_advantage, abs=1e-12)
     assert found.looks == rounds
     assert maximum(scores, np.full(n, MEMBER), shuffle_rng(seed, 3)) is None
 
 
 @pytest.mark.parametrize(
-    "of",
-    [
-        lambda scores, kind, rng: maximum(scores, kind, rng),
-        lambda scores, kind, rng: round_report(scores, kind == MEMBER, rng),
-    ],
+    "of", [maximum, lambda scores, kind, rng: round_report(scores, kind == MEMBER, rng)]
 )
 @pytest.mark.parametrize(
     ("value", "said"), [(np.nan, "no round has scores"), (np.inf, "not finite")]
@@ -163,17 +157,11 @@ def test_the_report_of_rounds_equals_its_definition(members, strangers):
     got = round_report(shown, member, np.random.default_rng(5), shuffles=9)
     wanted = list(slow_report(scores, member, np.random.default_rng(5), 9))
     wanted[6] = [1, 2, 3, 4, 5, 7, 8][wanted[6]]
-    found = [
-        got.last_auc,
-        got.last_tf01,
-        got.calibrated_auc,
-        got.calibrated_tf01,
-        got.best_auc,
-        got.best_tf01,
-        got.best_index,
-        got.null_best_auc,
-        got.null_best_tf01,
-    ]
+    names = (
+        "last_auc last_tf01 calibrated_auc calibrated_tf01 best_auc best_tf01 best_index "
+        "null_best_auc null_best_tf01"
+    )
+    found = [getattr(got, name) for name in names.split()]
     assert found == [w if w is None else pytest.approx(w) for w in wanted]
     alone = round_report(scores[:, members - 1 :], member[members - 1 :], np.random.default_rng(0))
     assert alone.calibrated_auc is None and alone.calibrated_tf01 is None
@@ -188,19 +176,12 @@ def test_records_hold_the_maximum_and_its_null_with_the_same_shuffles_for_every_
         for target in loaded.record.targets:
             c = loaded.candidates(target.target)
             again = maximum(c.scores[None], c.kind, shuffle_rng(0, target.target))
-            assert (target.maximum.auc, target.maximum.advantage, target.maximum.rounds) == (
-                again.auc,
-                again.advantage,
-                1,
-            )
-            for stored, computed in zip(
-                loaded.null_maxima(target.target),
-                (again.null_auc, again.null_advantage),
-                strict=True,
-            ):
-                assert len(stored) == SHUFFLES and np.array_equal(
-                    stored, computed.astype(np.float32)
-                )
+            found = target.maximum
+            assert (found.auc, found.advantage, found.rounds) == (again.auc, again.advantage, 1)
+            computed = (again.null_auc, again.null_advantage)
+            for stored, null in zip(loaded.null_maxima(target.target), computed, strict=True):
+                assert len(stored) == SHUFFLES
+                assert np.array_equal(stored, null.astype(np.float32))
 
 
 # --- boards ---------------------------------------------------------------------------------------
@@ -227,16 +208,14 @@ class Looking(Folder):
         arrays, scored, correct = super()._measured(defense, attack, seed, targets, ids_from)
         for t in scored:
             kind, last = arrays[f"t{t.target}_kind"], arrays[f"t{t.target}_scores"]
-            rng = np.random.default_rng([seed, t.target, *attack.encode(), *defense.encode(), 1])
-            by_round = np.stack(
-                [*(last + rng.normal(size=len(last)) for _ in range(ROUNDS - 1)), last]
-            )
+            by_round = last[None]
             if attack in self.single:
+                rng = np.random.default_rng([seed, t.target, *f"{attack} {defense}".encode()])
+                earlier = last + rng.normal(size=(ROUNDS - 1, len(last)))
+                by_round = np.vstack([earlier, last])
                 facts = dataclasses.asdict(round_report(by_round, kind == 0, rng))
                 t.rounds = RoundScores(best_round=10 * (1 + facts.pop("best_index")), **facts)
-            found = maximum(
-                by_round if attack in self.single else last[None], kind, shuffle_rng(seed, t.target)
-            )
+            found = maximum(by_round, kind, shuffle_rng(seed, t.target))
             t.maximum = MaximumScores(auc=found.auc, advantage=found.advantage, rounds=found.looks)
             arrays |= {
                 f"t{t.target}_null_auc": found.null_auc.astype(np.float32),
@@ -263,10 +242,8 @@ def test_a_row_has_the_maximum_over_attacks_beside_the_same_maximum_of_every_shu
     entries, found = list(row.entries.values()), row_maximum(row)
     values = [max(e.maxima[unit].auc for e in entries) for unit in section.units]
     nulls = [np.max([e.null_maxima(unit)[0] for e in entries], axis=0) for unit in section.units]
-    assert (
-        found.auc.found.mean == pytest.approx(np.mean(values))
-        and found.looks == (2 * ROUNDS + 1,) * 2
-    )
+    assert found.auc.found.mean == pytest.approx(np.mean(values))
+    assert found.looks == (2 * ROUNDS + 1,) * 2
     assert found.auc.null_mean == pytest.approx(np.mean(nulls)) and found.auc.found.n == 4
     loud = row_maximum(row_of(section, "none"))
     assert found.auc.within and found.advantage.within and not loud.auc.within
@@ -280,11 +257,8 @@ def test_it_appears_where_two_attacks_score_every_round(tmp_path):
 
 def test_other_shuffles_cannot_be_put_together(tmp_path):
     folder = Looking(tmp_path / "results").fill(seeds=(0,))
-    half = {
-        f"t{t}_null_{of}": np.full(100, 0.5, np.float32)
-        for t in MEMBERS
-        for of in ("auc", "advantage")
-    }
+    names = [f"t{t}_null_{of}" for t in MEMBERS for of in ("auc", "advantage")]
+    half = dict.fromkeys(names, np.full(100, 0.5, np.float32))
     folder.add("membershield", "fedmia-ii", 0, arrays=half)
     text = board(folder)
     assert re.search(r"entropy--s0--.*: its null has other shuffles than that of .*-ii--s0--", text)
@@ -295,7 +269,6 @@ def test_the_null_of_targets_of_a_seed_moves_together_and_that_of_seeds_does_not
     rng = np.random.default_rng(0)
     draws = {(seed, t): rng.normal(size=400) for seed in (0, 1) for t in (0, 1, 2)}
     same, both = null_of_mean({u: d for u, d in draws.items() if u[0] == 0}), null_of_mean(draws)
-    assert same.std() == pytest.approx(1, abs=0.1) and both.std() == pytest.approx(
-        1 / np.sqrt(2), abs=0.1
-    )
+    assert same.std() == pytest.approx(1, abs=0.1)
+    assert both.std() == pytest.approx(1 / np.sqrt(2), abs=0.1)
     assert both.mean() == pytest.approx(np.mean(list(draws.values())))

@@ -109,10 +109,8 @@ def test_what_is_uploaded_is_the_epoch_of_least_validation_loss_with_its_batch_s
 
             def note():
                 losses.append(cross_entropy(ctx.logits(data.x[held]), target[held]).item())
-                buffers = torch.cat(
-                    [b.reshape(-1) for b in ctx.model.buffers() if b.is_floating_point()]
-                )
-                states.append((ctx.params - ctx.start, buffers))
+                buffers = [b.reshape(-1) for b in ctx.model.buffers() if b.is_floating_point()]
+                states.append((ctx.params - ctx.start, torch.cat(buffers)))
 
             note()
             for _ in ctx.epochs():
@@ -129,13 +127,11 @@ def test_what_is_uploaded_is_the_epoch_of_least_validation_loss_with_its_batch_s
     epochs, best = by_hand(losses[1:], params["patience"], losses[0] if guarded else math.inf)
     kept = states[epochs if params.get("keep") == "last" else best + 1]
     assert torch.equal(update, kept[0]) and torch.equal(buffers, kept[1])
-    assert facts["mean epochs trained a round"] == epochs and facts[
-        "share of rounds stopped early"
-    ] == (epochs < 8)
+    assert facts["mean epochs trained a round"] == epochs
+    assert facts["share of rounds stopped early"] == (epochs < 8)
     received = guarded and best == -1 and "keep" not in params
-    assert (
-        facts.get("share of rounds that kept the global model", 0) == received == (not update.any())
-    )
+    assert facts.get("share of rounds that kept the global model", 0) == received
+    assert received == (not update.any())
 
 
 def test_who_stopped_for_good_uploads_the_received_model_and_the_rounds_before_are_untouched():
@@ -147,20 +143,16 @@ def test_who_stopped_for_good_uploads_the_received_model_and_the_rounds_before_a
 
     (_, everything), (stopped, results) = federation(None), federation(patience)
     last, flat = stopped.facts()["last round trained of each member"], stopped.setup.flat
+    received = [stopped.setup.initial[0], *(r.models[0] for r in results[:-1])]
     for k in (0, 1):
         data = stopped.clients[k]
-        state = results[0].state[0]
-        models = [stopped.setup.initial[0], *(r.models[0] for r in results[:-1])]
-        of_received = [flat.logits(replace(state, params=m), data.x[data.held_out]) for m in models]
-        spent, _ = by_hand(
-            [cross_entropy(z, data.y[data.held_out]).item() for z in of_received],
-            patience,
-            math.inf,
-        )
+        x, y = data.x[data.held_out], data.y[data.held_out]
+        states = [replace(results[0].state[0], params=params) for params in received]
+        losses = [cross_entropy(flat.logits(state, x), y).item() for state in states]
+        spent, _ = by_hand(losses, patience, math.inf)
         assert last[k] == spent - 1 < rounds
-        assert [bool(r.uploads.updates[k].any()) for r in results] == [
-            t <= last[k] for t in range(1, rounds + 1)
-        ]
+        sent = [bool(r.uploads.updates[k].any()) for r in results]
+        assert sent == [t <= last[k] for t in range(1, rounds + 1)]
     assert all(torch.equal(results[t].models, everything[t].models) for t in range(min(last)))
 
 
@@ -172,11 +164,8 @@ def test_a_validation_part_of_the_setting_is_kept_and_one_too_small_to_judge_by_
         return made(name).prepare(data, member(tiny_module(), data, classes=3))
 
     assert prepared(10).held_out.tolist() == [i < 10 for i in range(40)]
-    with pytest.raises(
-        UserError,
-        match=rf"{name}: client 0 has 4 validation samples of its 40.*: raise {name}'s "
-        r"`validation`",
-    ):
+    said = f"{name}: client 0 has 4 validation samples of its 40.*: raise {name}'s `validation`"
+    with pytest.raises(UserError, match=said):
         prepared(0)
 
 
@@ -206,9 +195,8 @@ def test_the_students_loss_is_its_definition_and_reaches_the_student_alone(diver
     p, q = (taught / temperature).softmax(1), (logits / temperature).softmax(1)
     p, q = (q, p) if divergence == "student-teacher" else (p, q)
     kl = sum(p[i, c] * (p[i, c] / q[i, c]).log() for i in range(8) for c in range(3)) / 8
-    torch.testing.assert_close(
-        loss, 0.7 * cross_entropy(logits, batch.y) + 0.3 * temperature**2 * kl
-    )
+    expected = 0.7 * cross_entropy(logits, batch.y) + 0.3 * temperature**2 * kl
+    torch.testing.assert_close(loss, expected)
     loss.backward()
     assert all(t.grad is None for t in ctx.memory["teacher"].values())
 
@@ -249,9 +237,10 @@ def test_the_loss_is_cross_entropy_plus_lambda_mean_log_h_and_trains_the_model_a
     loss = defense.loss(logits, batch, replace(ctx, epoch=epoch))
     network, _ = ctx.memory["network"]
     h = torch.sigmoid(network(logits.softmax(1), batch.y))
-    torch.testing.assert_close(
-        loss, cross_entropy(logits, batch.y) + (3 * h.log().mean() if acts else 0)
-    )
+    expected = cross_entropy(logits, batch.y)
+    if acts:
+        expected = expected + 3 * h.log().mean()
+    torch.testing.assert_close(loss, expected)
     assert not any(p.requires_grad for p in network.parameters())
 
 
@@ -271,22 +260,24 @@ def test_the_network_takes_its_steps_up_the_likelihood_of_own_samples_and_refere
     defense.loss(ctx.model(batch.x), batch, ctx)
     data, optimizer = ctx.data, torch.optim.Adam(fresh.parameters(), 0.5)
     fresh.requires_grad_(True)
+
+    def places(rows):
+        """Which samples these are."""
+        return [int((data.x == row).all(1).nonzero()) for row in rows]
+
     assert len(asked) == 2 * 3
     for inside, outside in zip(asked[::2], asked[1::2], strict=True):
-        which = [
-            [int((data.x == row).all(1).nonzero()) for row in rows] for rows in (inside, outside)
-        ]
-        assert (
-            all(len(set(w)) == 8 for w in which)
-            and not data.held_out[which[0]].any()
-            and data.held_out[which[1]].all()
+        trained, references = places(inside), places(outside)
+        assert len({*trained}) == len({*references}) == 8
+        assert not data.held_out[trained].any() and data.held_out[references].all()
+        own, others = (
+            fresh(ctx.model(data.x[at]).softmax(1).detach(), data.y[at])
+            for at in (trained, references)
         )
-        own, others = (fresh(ctx.model(data.x[w]).softmax(1).detach(), data.y[w]) for w in which)
         optimizer.zero_grad()
         (-(own.sigmoid().log().mean() + (1 - others.sigmoid()).log().mean())).backward()
         optimizer.step()
-    for found, wanted in zip(
-        ctx.memory["network"][0].parameters(), fresh.parameters(), strict=True
-    ):
+    network, _ = ctx.memory["network"]
+    for found, wanted in zip(network.parameters(), fresh.parameters(), strict=True):
         # of steps of one half
         torch.testing.assert_close(found, wanted.detach(), rtol=1e-3, atol=1e-3)

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ruamel.yaml import YAML
-from running import invoke
+from running import invoke, suite
 
 from fedbench.core import MEMBER, OFL, ActiveAttack
 from fedbench.core.metrics import auc
@@ -79,39 +78,28 @@ def ran(folder, members_from, seeds):
         "nonmembers": 500,
         "members_from": members_from,
     }
-    spec = {
-        "schema": 1,
-        "name": "nulls",
-        "seeds": list(range(seeds)),
-        "coalitions": ["none"],
-        "defenses": ["none"],
-        "floors": [],
-        "attacks": [listed(a) for a in ATTACKS],
-        "settings": [
-            {
-                "name": "clients",
-                **common,
-                "audit": clients,
-                "attacks": [a for a in ATTACKS if a not in (*active, *ON_MEAN)],
-            },
-            {
-                "name": "coalition",
-                **common,
-                "audit": pair,
-                "attacks": ON_MEAN,
-                "coalitions": ["pair"],
-            },
-            {
-                "name": "honest",
-                **common,
-                "audit": together,
-                "attacks": active,
-                "adversary": {"clients": 1, "knowledge": "rule", "mask_set": 20},
-            },
-        ],
-    }
-    YAML().dump(spec, folder / "nulls.yaml")
-    invoke(folder / "nulls.yaml", "--results", folder / "results", "--workers", 2)
+    settings = [
+        {
+            "name": "clients",
+            "audit": clients,
+            "attacks": [a for a in ATTACKS if a not in (*active, *ON_MEAN)],
+        },
+        {"name": "coalition", "audit": pair, "attacks": ON_MEAN, "coalitions": ["pair"]},
+        {
+            "name": "honest",
+            "audit": together,
+            "attacks": active,
+            "adversary": {"clients": 1, "knowledge": "rule", "mask_set": 20},
+        },
+    ]
+    path = suite(
+        folder,
+        seeds=list(range(seeds)),
+        coalitions=["none"],
+        attacks=[listed(a) for a in ATTACKS],
+        settings=[common | setting for setting in settings],
+    )
+    invoke(path, "--results", folder / "results", "--workers", 2)
     return load_records(folder / "results")
 
 

@@ -13,7 +13,6 @@ import pytest
 from bundles import arrays_of, exported, files_of, levels, zipped
 from running import invoke
 
-from fedbench.core.cli.main import main
 from fedbench.core.store.arrays import RunArrays
 from fedbench.core.store.integrity import key_of
 from fedbench.core.store.reading import load_records
@@ -27,27 +26,43 @@ def bundle(finished, tmp_path_factory):
     return exported(finished, tmp_path_factory.mktemp("observed"), "--observations")
 
 
+def observations_in(path):
+    """Name in the bundle -> content."""
+    files = files_of(path)
+    return {name: files[name] for name in sorted(files) if name.startswith("cache/")}
+
+
+@pytest.fixture
+def refused(tmp_path, words_of):
+    """Imports a bundle of this content, which must be refused with these words."""
+
+    def check(files, said):
+        (tmp_path / "bad.zip").write_bytes(zipped(files))
+        assert said in words_of("import", tmp_path / "bad.zip", "-o", tmp_path / "in", status=2)
+        assert not (tmp_path / "in").exists()
+
+    return check
+
+
 @pytest.mark.slow
-def test_another_attack_judges_a_bundle_as_a_run_does(finished, bundle, tmp_path, call):
+def test_another_attack_judges_a_bundle_as_a_run_does(finished, bundle, tmp_path, words_of):
     whole = shutil.copytree(finished, tmp_path / "whole")
     added = ["--set", 'attacks=["loss-series","fedmia-ii","avg-cosine"]']
     invoke(finished.parent / "tiny.yaml", "--results", whole, *added)
-    status, words = call("judge", bundle, "--attack", "avg-cosine", "-o", tmp_path / "in")
-    assert (status, "2 runs with 2 cells to compute" in words) == (0, True), words
-    found = {r.record.key: r for r in load_records(tmp_path / "in")}
+    judged = tmp_path / "in"
+    words = words_of("judge", bundle, "--attack", "avg-cosine", "-o", judged)
+    assert "2 runs with 2 cells to compute" in words
+    found = {r.record.key: r for r in load_records(judged)}
     verdicts = {r.record.key: compare(found[r.record.key], r).verdict for r in load_records(whole)}
     assert verdicts == dict.fromkeys(found, "bit for bit") and len(found) == 6
-    assert set(levels(tmp_path / "in").values()) == {"claimed"}
-    assert not list((tmp_path / "in").glob("records/*"))
-    again = call("judge", tmp_path / "in", "--attack", "avg-cosine")
-    assert (again[0], "0 runs with 0 cells to compute" in again[1]) == (0, True), again
-    assert "6 cells in the sample" in call("reproduce", tmp_path / "in", "--dry-run")[1]
-    assert call("export", tmp_path / "in", "--observations", "-o", tmp_path / "on.zip")[0] == 0
-    kept, before = (
-        {n: c for n, c in files_of(b).items() if n.startswith("cache/")}
-        for b in (tmp_path / "on.zip", bundle)
-    )
-    assert kept == before and len(kept) == 2
+    assert set(levels(judged).values()) == {"claimed"}
+    assert not list(judged.glob("records/*"))
+    again = words_of("judge", judged, "--attack", "avg-cosine")
+    assert "0 runs with 0 cells to compute" in again
+    assert "6 cells in the sample" in words_of("reproduce", judged, "--dry-run")
+    words_of("export", judged, "--observations", "-o", tmp_path / "on.zip")
+    kept = observations_in(tmp_path / "on.zip")
+    assert kept == observations_in(bundle) and len(kept) == 2
 
 
 @pytest.mark.slow
@@ -62,29 +77,25 @@ def test_another_attack_judges_a_bundle_as_a_run_does(finished, bundle, tmp_path
         ("no-such", "no-such"),
     ],
 )
-def test_what_needs_a_training_is_not_judged(bundle, tmp_path, call, attack, said):
-    status, words = call("judge", bundle, "--attack", attack, "-o", tmp_path / "in")
-    assert (status, said in words) == (2, True), words
+def test_what_needs_a_training_is_not_judged(bundle, tmp_path, words_of, attack, said):
+    command = ("judge", bundle, "--attack", attack, "-o", tmp_path / "in")
+    assert said in words_of(*command, status=2)
 
 
 @pytest.mark.slow
-def test_a_bundle_without_observations_is_not_judged(finished, tmp_path, call):
-    status, words = call(
-        "judge", exported(finished, tmp_path), "--attack", "avg-cosine", "-o", tmp_path / "in"
-    )
-    assert (status, "2 of 2 runs are not judged" in words) == (2, True), words
+def test_a_bundle_without_observations_is_not_judged(finished, tmp_path, words_of):
+    bare = exported(finished, tmp_path)
+    command = ("judge", bare, "--attack", "avg-cosine", "-o", tmp_path / "in")
+    assert "2 of 2 runs are not judged" in words_of(*command, status=2)
 
 
 def test_the_size_of_observations_is_said_and_limited_before_anything_is_written(
-    finished, tmp_path, call, monkeypatch
+    finished, tmp_path, words_of, monkeypatch
 ):
     monkeypatch.setattr("fedbench.leaderboard.submissions.transfer.MAX_BUNDLE_BYTES", 1000)
-    status, words = call("export", finished, "-o", tmp_path / "new" / "b.zip", "--observations")
-    assert (
-        status,
-        "observations of 2 of 2 runs: 0." in words,
-        "split it with --only" in words,
-    ) == (2, True, True), words
+    command = ("export", finished, "-o", tmp_path / "new" / "b.zip", "--observations")
+    words = words_of(*command, status=2)
+    assert "observations of 2 of 2 runs: 0." in words and "split it with --only" in words
     assert not (tmp_path / "new").exists()
 
 
@@ -130,22 +141,15 @@ DEFECTS = {
 }
 
 
-@pytest.mark.parametrize("defect", DEFECTS)
-def test_changed_observations_are_refused(bundle, tmp_path, capsys, defect):
-    files = files_of(bundle)
-    name = next(n for n in sorted(files) if n.startswith("cache/"))
-    change, said = DEFECTS[defect]
+@pytest.mark.parametrize(("change", "said"), DEFECTS.values(), ids=DEFECTS)
+def test_changed_observations_are_refused(bundle, refused, change, said):
+    name, content = next(iter(observations_in(bundle).items()))
     out = io.BytesIO()
-    np.savez(out, **change(arrays_of(files[name])))
-    (tmp_path / "bad.zip").write_bytes(zipped(files | {name: out.getvalue()}))
-    assert main(["import", str(tmp_path / "bad.zip"), "-o", str(tmp_path / "in")]) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "in").exists()
+    np.savez(out, **change(arrays_of(content)))
+    refused(files_of(bundle) | {name: out.getvalue()}, said)
 
 
-def test_observations_of_no_record_are_refused(bundle, tmp_path, call):
-    files = files_of(bundle)
-    name = next(n for n in sorted(files) if n.startswith("cache/"))
-    (tmp_path / "bad.zip").write_bytes(zipped(files | {f"cache/{'0' * 32}.npz": files[name]}))
-    status, words = call("import", tmp_path / "bad.zip", "-o", tmp_path / "in")
-    assert (status, "observations of a run without a record" in words) == (2, True), words
+def test_observations_of_no_record_are_refused(bundle, refused):
+    content, _ = observations_in(bundle).values()
+    files = files_of(bundle) | {f"cache/{'0' * 32}.npz": content}
+    refused(files, "observations of a run without a record")

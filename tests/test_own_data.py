@@ -16,12 +16,12 @@ from fedbench.plugins.datasets.handwriting import WritersFemnist
 
 SITES = ["lab-b", "lab-a", "lab-c"]
 N = 60
+COLUMNS = {"target": "verdict", "client": "site", "ignore": ["id"]}
 
 
 @pytest.fixture
 def rows(home):
     """60 rows: an id, a feature that tells rows apart, another, a class in words and a site."""
-    home.mkdir(parents=True, exist_ok=True)
     return {
         "id": [f"p{i}" for i in range(N)],
         "age": [i + 0.5 for i in range(N)],
@@ -37,8 +37,18 @@ def csv_of(columns, separator=","):
 
 
 def load(file, **params):
-    values = {"file": file, "target": "verdict", "client": "site", "ignore": ["id"]} | params
-    return check_data(Table(**values).load(0), "table")
+    return check_data(Table(file=file, **{**COLUMNS, **params}).load(0), "table")
+
+
+@pytest.fixture
+def table(rows, home):
+    """Loads the rows, with other columns, from a file."""
+
+    def loaded(columns=None, **params):
+        (home / "a.csv").write_text(csv_of({**rows, **(columns or {})}))
+        return load("a.csv", **params)
+
+    return loaded
 
 
 def test_a_table_is_the_same_data_in_every_file(rows, home):
@@ -55,9 +65,8 @@ def test_a_table_is_the_same_data_in_every_file(rows, home):
     assert x.std(axis=0) == pytest.approx([1, 1], abs=1e-6)
 
 
-def test_a_row_keeps_its_values_its_class_and_its_client(rows, home):
-    (home / "a.csv").write_text(csv_of(rows))
-    data = load("a.csv", standardise="no", train=20)
+def test_a_row_keeps_its_values_its_class_and_its_client(table):
+    data = table(standardise="no", train=20)
     assert len(data.train_y) == 20 and data.n_classes == 2
     for part in ("train", "holdout"):
         x, y = getattr(data, f"{part}_x"), getattr(data, f"{part}_y")
@@ -68,7 +77,7 @@ def test_a_row_keeps_its_values_its_class_and_its_client(rows, home):
         assert names == [SITES[i % 3] for i in index]
 
 
-def test_a_parquet_file_is_read_or_its_package_named(rows, home, monkeypatch):
+def test_a_parquet_file_is_read_or_its_package_named(rows, table, home):
     try:
         import pyarrow
         from pyarrow import parquet
@@ -77,9 +86,8 @@ def test_a_parquet_file_is_read_or_its_package_named(rows, home, monkeypatch):
         with pytest.raises(UserError, match=r"pip install 'fedbench-privacy\[parquet\]'"):
             load("a.parquet")
         return
-    (home / "a.csv").write_text(csv_of(rows))
     parquet.write_table(pyarrow.table(rows), home / "a.parquet")
-    assert load("a.parquet").digest() == load("a.csv").digest()
+    assert load("a.parquet").digest() == table().digest()
 
 
 @pytest.mark.parametrize("params", [{}, {"target": "list"}, {"client": "list"}])
@@ -93,19 +101,15 @@ def test_lists_of_unequal_lengths_in_a_parquet_file_are_refused(rows, home, para
     assert load("a.parquet", ignore=["id", "list"]).input_shape == (2,)
 
 
-def test_large_ids_of_clients_stay_apart_and_numbers_are_in_their_order(rows, home):
-    rows["site"] = [18358040372023708012 + i % 3 for i in range(N)]
-    (home / "a.csv").write_text(csv_of(rows))
-    assert set(load("a.csv").train_client) == {0, 1, 2}
-    rows["verdict"] = [(10, 9)[i % 2] for i in range(N)]
-    (home / "b.csv").write_text(csv_of(rows))
-    data = load("b.csv", standardise="no")
+def test_large_ids_of_clients_stay_apart_and_numbers_are_in_their_order(table):
+    sites = [18358040372023708012 + i % 3 for i in range(N)]
+    assert set(table({"site": sites}).train_client) == {0, 1, 2}
+    data = table({"verdict": [(10, 9)[i % 2] for i in range(N)]}, standardise="no")
     assert data.train_y.tolist() == [1 - int(age) % 2 for age in data.train_x[:, 0]]
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((4, 5), np.float32), ((1, 4, 4), np.uint8)])
 def test_samples_of_an_npz_file_are_taken_as_they_are(home, shape, dtype):
-    home.mkdir(parents=True, exist_ok=True)
     x, y = np.arange(N * np.prod(shape)).reshape(N, *shape) % 251, np.arange(N) % 3
     np.savez(home / "a.npz", x=x.astype(dtype), y=y)
     data = check_data(Table(file="a.npz", target="y").load(0), "table")
@@ -117,36 +121,37 @@ def test_samples_of_an_npz_file_are_taken_as_they_are(home, shape, dtype):
     assert found == [*data.train_y, *data.test_y, *data.holdout_y] and not labels
 
 
-def put(name, values):
-    return lambda rows: rows | {name: values(rows[name])}
+def first(name, value):
+    """A change of the first row."""
+    return lambda rows: {name: [value, *rows[name][1:]]}
 
 
-def with_first(value):
-    return lambda values: [value, *values[1:]]
+def same(rows):
+    return {}
 
 
 ODD = {
-    "no target": (put("id", list), {"target": "verdikt"}, "'verdikt'; did you mean 'verdict'"),
-    "no value of the class": (put("verdict", with_first("NaN")), {}, r"target 'verdict', row 1"),
-    "one class": (put("verdict", lambda v: ["sick"] * N), {}, "two classes or more"),
-    "ids for classes": (put("id", list), {"target": "id", "ignore": []}, "60 values in 60 rows"),
-    "a fraction for a class": (put("age", list), {"target": "age"}, r"row 1 \('0.5'; 60 such"),
-    "no value of the client": (put("site", with_first("")), {}, r"client 'site', row 1 .*drop"),
-    "text for a feature": (put("id", list), {"ignore": []}, r"'id', row 1 \('p0'; 60 such.*encode"),
-    "no value of a feature": (put("age", with_first("")), {}, r"column 'age', row 1 .*no value"),
-    "an infinite feature": (put("age", with_first("inf")), {}, "row 1 .*not a finite number"),
-    "an open quote": (put("age", with_first('"1')), {}, r"line 61: 2 values for 5 columns; quote"),
-    "a comma": (put("id", with_first("p,0")), {}, r"line 2: 6 values for 5 columns; quote values"),
-    "no features": (put("id", list), {"ignore": ["id", "age", "smokes"]}, "no column is left"),
+    "no target": (same, {"target": "verdikt"}, "'verdikt'; did you mean 'verdict'"),
+    "no value of the class": (first("verdict", "NaN"), {}, r"target 'verdict', row 1"),
+    "one class": (lambda rows: {"verdict": ["sick"] * N}, {}, "two classes or more"),
+    "ids for classes": (same, {"target": "id", "ignore": []}, "60 values in 60 rows"),
+    "a fraction for a class": (same, {"target": "age"}, r"row 1 \('0.5'; 60 such"),
+    "no value of the client": (first("site", ""), {}, r"client 'site', row 1 .*drop"),
+    "text for a feature": (same, {"ignore": []}, r"'id', row 1 \('p0'; 60 such.*encode"),
+    "no value of a feature": (first("age", ""), {}, r"column 'age', row 1 .*no value"),
+    "an infinite feature": (first("age", "inf"), {}, "row 1 .*not a finite number"),
+    "an open quote": (first("age", '"1'), {}, r"line 61: 2 values for 5 columns; quote"),
+    "a comma": (first("id", "p,0"), {}, r"line 2: 6 values for 5 columns; quote values"),
+    "no features": (same, {"ignore": ["id", "age", "smokes"]}, "no column is left"),
 }
 
 
-@pytest.mark.parametrize("case", ODD)
-def test_an_odd_column_is_refused_with_its_place_and_the_remedy(case, rows, home):
-    change, params, message = ODD[case]
-    (home / "a.csv").write_text(csv_of(change(rows)))
+@pytest.mark.parametrize(("change", "params", "message"), ODD.values(), ids=ODD)
+def test_an_odd_column_is_refused_with_its_place_and_the_remedy(
+    change, params, message, rows, table
+):
     with pytest.raises(UserError, match=message):
-        load("a.csv", **params)
+        table(change(rows), **params)
 
 
 @pytest.mark.parametrize(
@@ -166,24 +171,16 @@ def test_an_odd_file_is_refused(name, content, message, tmp_path):
 
 
 @pytest.mark.slow
-def test_clients_of_a_table_are_those_of_the_federation(rows, home, tmp_path):
-    (home / "a.csv").write_text(csv_of(rows))
+def test_clients_of_a_table_are_those_of_the_federation(table, home, tmp_path):
+    client = table().train_client
+    params = {"file": str(home / "a.csv"), **COLUMNS}
     change = {
-        "dataset": {
-            "name": "table",
-            "params": {
-                "file": str(home / "a.csv"),
-                "target": "verdict",
-                "client": "site",
-                "ignore": ["id"],
-            },
-        },
+        "dataset": {"name": "table", "params": params},
         "partition": "given",
         "federation": {"clients": 3, "rounds": 1, "batch_size": 5, "optimizer": {"lr": 0.1}},
         "audit": {"nonmembers": 10, "outside": 10},
     }
     invoke(changed(tmp_path, change), "--results", tmp_path / "r", "--workers", "1")
-    client = load("a.csv").train_client
     (loaded,) = load_records(tmp_path / "r")
     for k in range(3):
         c = loaded.candidates(k)
@@ -204,7 +201,7 @@ def test_images_of_a_folder_keep_their_clients(home):
             Image.new("L", (4, 4), first + i).save(file)
             greys[first + i] = i // 2 % 4
             lines.append(f"{tree}/{'ab'[i % 2]}/{i}.png,site {greys[first + i]}")
-    lines[24] = lines[24].replace("site 3", "site 0")  # train alone has no fourth site ...
+    # train alone has no fourth site
     lines[1:25] = [line.replace("site 3", "site 0") for line in lines[1:25]]
     (home / "mine" / "clients.csv").write_text("\n".join(lines))
     folder = ImageFolder(path="mine", clients="clients.csv", holdout=12)
@@ -230,13 +227,10 @@ def leaf(users, n, white=1.0):
 
 
 def test_femnist_keeps_its_writers(home):
-    for part, name, users in (
-        ("train", "0", (7, 3)),
-        ("train", "1", (5,)),
-        ("test", "0", (3, 5, 7)),
-    ):
-        (home / "femnist" / part).mkdir(parents=True, exist_ok=True)
-        (home / "femnist" / part / f"{name}.json").write_text(leaf(users, 62))
+    for part in ("train", "test"):
+        (home / "femnist" / part).mkdir(parents=True)
+    for name, users in (("train/0", (7, 3)), ("train/1", (5,)), ("test/0", (3, 5, 7))):
+        (home / "femnist" / f"{name}.json").write_text(leaf(users, 62))
     data = check_data(WritersFemnist(holdout=100).load(0), "femnist-writers")
     for part in ("train", "holdout"):
         x = getattr(data, f"{part}_x")

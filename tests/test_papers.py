@@ -54,6 +54,11 @@ def pair(sections):
     return next(m for m in match(ENTRY, sections) if m.coalition == "pair")
 
 
+def run_of(found):
+    """(quantity, defense, attack) -> the pair, of what was run."""
+    return {(p.quantity, p.defense, p.attack): p for p in found.pairs if p.ours is not None}
+
+
 def ends(found):
     return found.mean, found.half_width
 
@@ -63,16 +68,9 @@ def ours(pair):
 
 
 def test_every_published_cell_stands_beside_ours_run_or_not(sections, pair):
-    row, done = (
-        row_of(sections[0], "cofedmid"),
-        {(p.quantity, p.defense, p.attack): p for p in pair.pairs if p.ours is not None},
-    )
-    assert len(pair.pairs) == 72 and {plain(d) for _, d, _ in done} == {
-        "none",
-        "gradsparse",
-        "cofedmid",
-        *map(plain, GRID),
-    }
+    row, done = row_of(sections[0], "cofedmid"), run_of(pair)
+    defenses = {"none", "gradsparse", "cofedmid", *map(plain, GRID)}
+    assert len(pair.pairs) == 72 and {plain(d) for _, d, _ in done} == defenses
     mine = done["auc", "cofedmid", "fedmia_ii"]
     assert (ours(mine), mine.paper) == (ends(row.entries["fedmia-ii"].interval("auc")), 0.57)
     assert mine.difference == pytest.approx(mine.ours.value - 0.57)
@@ -86,13 +84,10 @@ def test_the_summary_counts_cells_and_correlates(pair):
     found = agreement(aucs)
     assert len(mine) == 10 and (found.done, found.asked) == (8, 56)  # a published cell counts once
     assert found.rank_correlation == pytest.approx(stats.spearmanr(mine, paper).statistic)
-    assert (
-        found.mean_difference == pytest.approx(np.abs(mine - paper).mean())
-        and agreement(aucs[:2]).mean_difference is None
-    )
-    assert (
-        f"AUC: 8 of 56 published cells run; rank correlation {found.rank_correlation:.2f}" in text
-    )
+    assert found.mean_difference == pytest.approx(np.abs(mine - paper).mean())
+    assert agreement(aucs[:2]).mean_difference is None
+    said = f"AUC: 8 of 56 published cells run; rank correlation {found.rank_correlation:.2f}"
+    assert said in text
 
 
 @pytest.mark.parametrize(
@@ -111,36 +106,27 @@ def test_an_entry_that_fits_no_paper_is_refused_and_costs_no_board(
     with pytest.raises(UserError, match=message):
         match({**ENTRY, **change}, sections)
     text = board(folder, published=[{**ENTRY, **change}, ENTRY, {**ENTRY, "setting": "away"}])
-    assert (
-        message.split(";")[0] in text.replace("\\", "")
-        and "- not run: cofedmid Table 1, away" in text
-    )
-    assert (
-        "AUC: 8 of 56 published cells run; rank correlation 0." in text
-        and "Not the paper's setting" not in text
-    )
+    assert message.split(";")[0] in text.replace("\\", "")
+    assert "- not run: cofedmid Table 1, away" in text
+    assert "AUC: 8 of 56 published cells run; rank correlation 0." in text
+    assert "Not the paper's setting" not in text
 
 
 def test_no_rank_correlation_where_data_or_model_are_not_the_papers(tmp_path):
     clause = (
         "the paper's data set is cifar100, ours digits; the paper's model is resnet18, ours mlp:"
     )
-    ours = {"dataset": "digits", "model": "mlp"}
-    described = {kind: {"name": name, "params": {}} for kind, name in ours.items()}
-    folder = Folder(tmp_path / "r", {"none": 1.0, "mixup": 0.8, "cofedmid": 0.1}).fill(
-        (0,), described=described
-    )
-    beside = board(
-        folder, published=[{**ENTRY, "differs": "30 rounds in place of 100 <b>"}]
-    ).partition("## Published numbers")[2]
-    assert (
-        f"Not the paper's setting: {clause} the order" in beside
-        and "What differs: 30 rounds" in beside
-    )
-    assert (
-        "AUC: 6 of 56 published cells run; mean absolute difference 0." in beside
-        and "<b>" not in beside
-    )
+    described = {
+        "dataset": {"name": "digits", "params": {}},
+        "model": {"name": "mlp", "params": {}},
+    }
+    leak = {"none": 1.0, "mixup": 0.8, "cofedmid": 0.1}
+    folder = Folder(tmp_path / "r", leak).fill((0,), described=described)
+    entry = {**ENTRY, "differs": "30 rounds in place of 100 <b>"}
+    beside = board(folder, published=[entry]).partition("## Published numbers")[2]
+    assert f"Not the paper's setting: {clause} the order" in beside
+    assert "What differs: 30 rounds" in beside and "<b>" not in beside
+    assert "AUC: 6 of 56 published cells run; mean absolute difference 0." in beside
 
 
 def test_tf01_of_a_client_and_a_class_is_counted_over_all_seeds(tmp_path):
@@ -177,17 +163,13 @@ def test_a_papers_runtime_is_compared_with_ours_over_plain_training(
 ):
     folder = Folder(tmp_path / "r", dict.fromkeys(["none", "cofedmid", *floors], 0.5)).fill()
     where = {"table": "Table 11", "dataset": "cifar10", "model": "resnet18"}
-    (found,) = match(
-        {"source": "cofedmid", "setting": "iid", "where": where, "case": {"pair": "half"}},
-        sections_of(folder),
-    )
+    entry = {"source": "cofedmid", "setting": "iid", "where": where, "case": {"pair": "half"}}
+    (found,) = match(entry, sections_of(folder))
     (mine,) = [p for p in found.of("runtime") if p.ours is not None]
     assert (mine.defense, mine.paper, mine.ours.value) == ("cofedmid", 1.69, factor)
     assert "The paper's is over undefended training." in render(match_blocks(found))
-    assert (
-        judge(sections_of(folder), "below: {measure: runtime, row: cofedmid, value: 1.2}").verdict
-        == verdict
-    )
+    holds = "below: {measure: runtime, row: cofedmid, value: 1.2}"
+    assert judge(sections_of(folder), holds).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -246,18 +228,17 @@ def test_decisions_stand_beside_printed_ones_and_accuracy_is_that_under_the_atta
     where = {"table": tables, "dataset": "texas100", "partition": "iid"}
     entry = {"source": "fedpoisonmia", "setting": "iid", "where": where}
     (found,) = match(entry, sections)
-    done = {(p.quantity, p.defense, p.attack): p for p in found.pairs if p.ours is not None}
+    done = run_of(found)
     decisions = row_of(sections[0], "atm").entries["fedpoisonmia"].decisions.values()
     for name, printed in (("accuracy", 0.803), ("precision", 0.719), ("recall", 1.0)):
         mine = done[f"attack_{name}", "atm", "fedpoisonmia"]
         best, last = ([getattr(d, f"{r}_{name}") for d, _ in decisions] for r in ("best", "last"))
         assert (mine.ours.value, mine.ours.last) == pytest.approx((np.mean(best), np.mean(last)))
         assert mine.paper == printed
-    under = {
-        attack: done["test_acc", "median", attack].ours.value
-        for attack in ("passive", "fedpoisonmia")
-    }
-    assert under["fedpoisonmia"] == pytest.approx(under["passive"] - 0.2, abs=0.05)
+    passive, under_attack = (
+        done["test_acc", "median", attack].ours.value for attack in ("passive", "fedpoisonmia")
+    )
+    assert under_attack == pytest.approx(passive - 0.2, abs=0.05)
     assert "ours best_round precision" in render(match_blocks(found))
     with pytest.raises(UserError, match="no rows where"):
         match({**entry, "where": {**where, "table": [*tables, "Table 99"]}}, sections)

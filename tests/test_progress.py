@@ -129,9 +129,8 @@ def logged(plan, seconds: int, told) -> list[str]:
     second.
     """
     written, now = io.StringIO(), 0
-    with Display(
-        Console(file=written, force_terminal=False, width=80), plan.jobs, now=lambda: float(now)
-    ) as display:
+    console = Console(file=written, force_terminal=False, width=80)
+    with Display(console, plan.jobs, now=lambda: float(now)) as display:
         watcher = display.watcher()
         for now in range(seconds):
             told(watcher, now)
@@ -146,13 +145,8 @@ def test_a_failure_is_a_line_as_it_happens_with_the_reason_and_the_place(plan):
     def told(watcher, at):
         if at == 1:
             watcher.started(none)
-            watcher.cell(
-                none,
-                first.key,
-                "failed",
-                "ValueError: out [red]of\x1b[2J\nideas " + "x" * 900,
-                False,
-            )
+            reason = "ValueError: out [red]of\x1b[2J\nideas " + "x" * 900
+            watcher.cell(none, first.key, "failed", reason, False)
             watcher.cell(none, second.key, "skipped", "no such view", False)
             watcher.cell(none, third.key, "diverged", "loss is not finite", True)
         if at == 2:
@@ -165,19 +159,14 @@ def test_a_failure_is_a_line_as_it_happens_with_the_reason_and_the_place(plan):
         "failed: digits/none none seed 0, loss-series: ValueError: out [red]of\\u001b[2J ideas xxx"
     )
     assert one.endswith(f"{'x' * 900}; see records/{none.stem}.json")  # a log is not clipped
-    assert (
-        two
-        == f"skipped: digits/none none seed 0, fedmia-i: no such view; see records/{none.stem}.json"
-    )
+    place = f"see records/{none.stem}.json"
+    assert two == f"skipped: digits/none none seed 0, fedmia-i: no such view; {place}"
     assert three.startswith(
         "diverged as the adversary intended: digits/none none seed 0, fedmia-ii: loss is not "
         "finite;"
     )
-    label = mixup.cells[0].attack.label
-    assert (
-        four == f"failed: digits/pair mixup seed 0, {label}: cause 1 of all; see "
-        f"records/{mixup.stem}.json"
-    )
+    name = f"digits/pair mixup seed 0, {mixup.cells[0].attack.label}"
+    assert four == f"failed: {name}: cause 1 of all; see records/{mixup.stem}.json"
     assert last.startswith(
         "[6/18 cells, 4 failed, 1 skipped, 1 diverged as the adversary intended]"
     )
@@ -199,9 +188,6 @@ def test_failures_are_a_row_a_cause_and_outcomes_are_counted_apart(plan, tmp_pat
     failures_of([job], ended, set()).show(tmp_path)
     title, _, first, second, counts = capsys.readouterr().out.splitlines()
     assert title == "cells without a score"
-    assert (
-        first.split()[:2] == ["2", "failed"]
-        and first.endswith(f"{why}3")
-        and second.split()[:2] == ["1", "timeout"]
-    )
+    assert first.split()[:2] == ["2", "failed"] and first.endswith(f"{why}3")
+    assert second.split()[:2] == ["1", "timeout"]
     assert counts.startswith("cells without a score: 2 failed, 1 timed out. Fix the cause")

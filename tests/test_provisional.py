@@ -36,6 +36,11 @@ def folder_of(path, seeds=SEEDS) -> Results:
     return Results(root)
 
 
+@pytest.fixture
+def store(tmp_path) -> Results:
+    return folder_of(tmp_path / "r")
+
+
 def run_of(seed: int) -> SimpleNamespace:
     return SimpleNamespace(seed=seed, run_key=f"run of {seed}")
 
@@ -68,8 +73,7 @@ def wait_for_board(watcher, output, n: int) -> None:
     wait_for(printed)
 
 
-def test_a_seed_is_on_the_board_when_all_its_runs_have_ended_in_any_order(tmp_path):
-    store = folder_of(tmp_path / "r")
+def test_a_seed_is_on_the_board_when_all_its_runs_have_ended_in_any_order(store):
     with running(store) as (watcher, output):
         end_runs(watcher, 1, 0)
         assert store.provisional() is None
@@ -85,8 +89,7 @@ def test_a_seed_is_on_the_board_when_all_its_runs_have_ended_in_any_order(tmp_pa
     assert re.findall(r"\d of \d", before) == ["1 of 3", "2 of 3"]
 
 
-def test_a_provisional_page_is_that_of_the_finished_seeds_with_a_mark(tmp_path):
-    store = folder_of(tmp_path / "r")
+def test_a_provisional_page_is_that_of_the_finished_seeds_with_a_mark(store, tmp_path):
     with running(store) as (watcher, output):
         end_runs(watcher, 0, 0)
         wait_for_board(watcher, output, 1)
@@ -97,8 +100,7 @@ def test_a_provisional_page_is_that_of_the_finished_seeds_with_a_mark(tmp_path):
     assert f"{title}\n\n{rest}" == alone.read_text()
 
 
-def test_the_final_page_has_no_mark_and_an_interrupted_run_keeps_it(tmp_path):
-    store = folder_of(tmp_path / "r")
+def test_the_final_page_has_no_mark_and_an_interrupted_run_keeps_it(store):
     with pytest.raises(KeyboardInterrupt), running(store) as (watcher, _):
         end_runs(watcher, 0, 0)
         raise KeyboardInterrupt
@@ -109,9 +111,8 @@ def test_the_final_page_has_no_mark_and_an_interrupted_run_keeps_it(tmp_path):
     assert "Provisional" not in MarkdownBoard().write(store.root, plots=False).read_text()
 
 
-def test_quiet_keeps_the_mark_and_makes_no_board(tmp_path, monkeypatch):
+def test_quiet_keeps_the_mark_and_makes_no_board(store, monkeypatch):
     monkeypatch.setattr(provisional, "quiet", lambda: True)
-    store = folder_of(tmp_path / "r")
     with running(store) as (watcher, output):
         end_runs(watcher, 0, 0)
         assert store.provisional().seeds == [0]
@@ -119,8 +120,7 @@ def test_quiet_keeps_the_mark_and_makes_no_board(tmp_path, monkeypatch):
     assert not (store.root / "leaderboard").exists()
 
 
-def test_a_board_that_fails_is_a_note_and_the_run_goes_on(tmp_path):
-    store = folder_of(tmp_path / "r")
+def test_a_board_that_fails_is_a_note_and_the_run_goes_on(store):
     next(store.records.glob("*--s0--*.json")).write_text("{")
     with running(store) as (watcher, output):
         end_runs(watcher, 0, 0)

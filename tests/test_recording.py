@@ -23,6 +23,7 @@ from fedbench.core.recording.rounds import write_tensors
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "own-federation"
 ONE = {"w": torch.ones(2)}
+X = np.zeros((2, 3))
 _NUMPY = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "U8": "u1", "BOOL": "?"}
 
 
@@ -132,21 +133,21 @@ def test_the_description_names_what_is_in_the_folder(tmp_path):
             upload("b", ONE)
     with pytest.raises(UserError, match="no hold-out"):
         fields()
-    save_holdout(tmp_path, np.zeros((2, 3)), [0, 1])
+    save_holdout(tmp_path, X, [0, 1])
     with pytest.raises(UserError, match="no samples of a client"):
         fields()
     for name in "ba":
         save_samples(tmp_path, name, torch.zeros(2, 3), torch.tensor([0, 2]))
     first = fields()
     assert (first["clients"], first["rounds"], first["holdout"]) == (["a", "b"], 2, "common")
-    save_holdout(tmp_path, np.zeros((2, 3)), [0, 1], client="a")
+    save_holdout(tmp_path, X, [0, 1], client="a")
     (tmp_path / "rounds" / "001" / "round.json").unlink()  # cut off
     assert fields() == first | {"rounds": [2], "holdout": "both"}
     with np.load(tmp_path / "data" / "a.npz") as samples:
         assert samples["x"].dtype == np.float32 and samples["y"].tolist() == [0, 2]
     for x, y, problem in (
-        (np.zeros((2, 3)), [0], "do not fit"),
-        (np.zeros((2, 3)), [0.0, 1.0], "labels are float64"),
+        (X, [0], "do not fit"),
+        (X, [0.0, 1.0], "labels are float64"),
         (np.array(["a", "b"]), [0, 1], "samples are <U1"),
     ):
         with pytest.raises(UserError, match=problem):

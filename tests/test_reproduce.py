@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from bundles import (
     levels,
     packed,
     pick,
+    records_in,
     rekeyed,
     rescored,
     scores_of,
@@ -25,7 +25,6 @@ from fake_packages import install
 from running import suite
 
 from fedbench.core import Number
-from fedbench.core.cli.main import main
 from fedbench.core.store.reading import Candidates, load_records, read_run
 from fedbench.core.store.record import RecordedFindings, RoundRow
 from fedbench.core.store.scores import DecisionScores, RoundScores
@@ -50,14 +49,25 @@ def bundle(finished, tmp_path_factory):
 
 
 @pytest.fixture
-def claims(bundle, tmp_path):
-    assert main(["import", str(bundle), "-o", str(tmp_path / "claims")]) == 0
+def claims(bundle, tmp_path, words_of):
+    words_of("import", bundle, "-o", tmp_path / "claims")
     return tmp_path / "claims"
+
+
+@pytest.fixture
+def first(claims):
+    """The record of one cell."""
+    return load_records(claims)[0]
 
 
 def changed(loaded, **fields):
     """The same record with other fields."""
     return type(loaded)(loaded.record.model_copy(update=fields), loaded.path, loaded.arrays)
+
+
+def rescored_slightly(loaded, **fields):
+    """The record with other fields, and of scores that are not equal."""
+    return changed(loaded, digests={**loaded.record.digests, "scores": "0" * 64}, **fields)
 
 
 # --- the sample -----------------------------------------------------------------------------------
@@ -70,12 +80,8 @@ def test_the_sample_has_runs_of_every_row_and_is_drawn_evenly(claims):
     # that something failed is no result
     assert sampled([changed(records[0], outcome="failed")], Draw(share=1, seed=0)) == []
     many = [changed(records[0], run_key=f"{i:064x}", seed=i) for i in range(10)]
-    assert [len(sampled(many, Draw(share=share, seed=0))) for share in (0.01, 0.3, 0.31, 1.0)] == [
-        1,
-        3,
-        4,
-        10,
-    ]
+    sizes = {0.01: 1, 0.3: 3, 0.31: 4, 1.0: 10}
+    assert {share: len(sampled(many, Draw(share=share, seed=0))) for share in sizes} == sizes
     counts = np.zeros(10)
     for seed in range(1000):
         counts[[r.record.seed for r in sampled(many, Draw(share=0.3, seed=seed))]] += 1
@@ -83,17 +89,16 @@ def test_the_sample_has_runs_of_every_row_and_is_drawn_evenly(claims):
 
 
 @pytest.mark.slow
-def test_a_dry_run_shows_the_plan_and_the_draw_is_remembered(claims, call):
-    status, words = call("reproduce", claims, "--dry-run", "--seed", 3)
-    assert status == 0
+def test_a_dry_run_shows_the_plan_and_the_draw_is_remembered(claims, words_of):
+    command = ("reproduce", claims, "--dry-run")
+    words = words_of(*command, "--seed", 3)
     assert "2 cells in the sample (a share of 0.1 with seed 3), 2 runs with 2 cells" in words
     assert set(levels(claims).values()) == {"claimed"}
-    assert "with seed 3)" in call("reproduce", claims, "--dry-run")[1]
+    assert "with seed 3)" in words_of(*command)
     (claims / "reproduced.json").write_text('{"share": 2}')
-    status, words = call("reproduce", claims, "--dry-run")
-    assert (status, "reproduced.json: not the draw of a sample" in words) == (2, True)
-    status, words = call("reproduce", claims, "--dry-run", "--sample", "nan")
-    assert (status, "Invalid value for '--sample'" in words) == (2, True)
+    assert "reproduced.json: not the draw of a sample" in words_of(*command, status=2)
+    words = words_of(*command, "--sample", "nan", status=2)
+    assert "Invalid value for '--sample'" in words
 
 
 # --- the comparison -------------------------------------------------------------------------------
@@ -112,23 +117,21 @@ def test_scores_are_compared_by_their_paired_interval(
 ):
     files = files_of(bundle)
     name = pick(files, "loss-series")
-    scores, member = array_of(files, name, "t0_scores"), array_of(files, name, "t0_kind") == 0
-    change = scores.std() * (
-        shift * member + noise * np.random.default_rng(0).normal(size=len(scores))
-    )
-    for folder, own in {
-        "claimed": files,
-        "again": rescored(files, name, t0_scores=scores + change),
-    }.items():
-        (tmp_path / folder).mkdir()
+    scores = array_of(files, name, "t0_scores")
+    member = array_of(files, name, "t0_kind") == 0
+    change = shift * member + noise * np.random.default_rng(0).normal(size=len(scores))
+    again = rescored(files, name, t0_scores=scores + scores.std() * change)
+    records = []
+    for folder, content in (("claimed", files), ("again", again)):
         for part in (name, scores_of(files, name)):
-            (tmp_path / folder / Path(part).name).write_bytes(own[part])
+            path = tmp_path / folder / part
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content[part])
+        records.append(read_run(tmp_path / folder / name)[0])
     monkeypatch.setattr("fedbench.leaderboard.submissions.comparing.FLOOR", floor)
-    said = compare(
-        *(read_run(tmp_path / folder / Path(name).name)[0] for folder in ("claimed", "again"))
-    )
-    assert said.verdict == verdict
-    assert how in said.how
+    compared = compare(*records)
+    assert compared.verdict == verdict
+    assert how in compared.how
 
 
 FOUND = {value: {"a": RecordedFindings(numbers={"n": Number(value)})} for value in (0.1, 0.9)}
@@ -156,46 +159,49 @@ FORGED = {
 
 
 @pytest.mark.parametrize(("true", "forged", "field"), FORGED.values(), ids=FORGED)
-def test_what_no_scores_decide_is_compared_where_scores_differ(claims, true, forged, field):
-    first, *_ = load_records(claims)
-    nudged = changed(first, digests={**first.record.digests, "scores": "0" * 64}, **forged)
-    compared = compare(nudged, changed(first, **true))
+def test_what_no_scores_decide_is_compared_where_scores_differ(first, true, forged, field):
+    compared = compare(rescored_slightly(first, **forged), changed(first, **true))
     assert compared.verdict == ("not reproduced" if field else "within tolerance")
     assert (field or "tolerance") in compared.how
 
 
-def test_a_cell_within_tolerance_has_a_mark_below_reproduced(claims, monkeypatch):
-    for verdict, mark in {
-        "bit for bit": "reproduced",
-        "within tolerance": "within tolerance",
-    }.items():
-        monkeypatch.setattr(
-            trust, "judged", lambda one, other, verdict=verdict: Compared(verdict, "")
-        )
-        monkeypatch.setattr(
-            trust, "reproductions", lambda root: {r.record.key: r for r in load_records(claims)[:1]}
-        )
-        assert sorted(levels(claims).values()) == ["claimed", mark]
+@pytest.mark.parametrize(
+    ("verdict", "mark"),
+    [("bit for bit", "reproduced"), ("within tolerance", "within tolerance")],
+)
+def test_a_cell_within_tolerance_has_a_mark_below_reproduced(
+    claims, first, monkeypatch, verdict, mark
+):
+    monkeypatch.setattr(trust, "judged", lambda one, other: Compared(verdict, ""))
+    monkeypatch.setattr(trust, "reproductions", lambda root: {first.record.key: first})
+    assert sorted(levels(claims).values()) == ["claimed", mark]
 
 
-@pytest.mark.parametrize("part", ["rounds", "decision", "maximum"])
-def test_forged_single_rounds_and_decisions_are_not_reproduced(claims, part):
-    first, *_ = load_records(claims)
+@pytest.mark.parametrize(
+    ("part", "name", "forged"),
+    [
+        ("rounds", "best_auc", 0.1),
+        ("decision", "calibrated_recall", 0.1),
+        ("maximum", "advantage", 0.9),
+    ],
+)
+def test_forged_single_rounds_and_decisions_are_not_reproduced(first, part, name, forged):
     rounds = dict.fromkeys(RoundScores.model_fields, 0.7) | {"best_round": 2}
     decision = dict.fromkeys(DecisionScores.model_fields, 0.7) | {"best_round": 2}
-    true = {
+    honest = {
         "rounds": RoundScores(**rounds),
         "decision": DecisionScores(**decision),
         "maximum": first.record.targets[0].maximum,
     }
-    name = {"rounds": "best_auc", "decision": "calibrated_recall", "maximum": "advantage"}[part]
-    false = true[part].model_copy(update={name: 0.1 if part != "maximum" else 0.9})
-    honest, forged = (
-        [t.model_copy(update=true | own) for t in first.record.targets]
-        for own in ({}, {part: false})
+    claimed = honest | {part: honest[part].model_copy(update={name: forged})}
+
+    def targets(scores):
+        return [target.model_copy(update=scores) for target in first.record.targets]
+
+    compared = compare(
+        rescored_slightly(first, targets=targets(claimed)), changed(first, targets=targets(honest))
     )
-    nudged = changed(first, digests={**first.record.digests, "scores": "0" * 64}, targets=forged)
-    assert compare(nudged, changed(first, targets=honest)).how.startswith(
+    assert compared.how.startswith(
         f"the scores are within tolerance, but not targets.{part}.{name}"
     )
 
@@ -220,40 +226,27 @@ def test_ties_at_the_top_are_outside_the_tolerance_of_tf01():
     assert compared(scores + 1e-3 * rng.normal(size=3500))
 
 
-def test_outcomes_are_compared_and_a_divergence_may_read_differently(claims):
-    first, *_ = load_records(claims)
+def test_outcomes_are_compared_and_a_divergence_may_read_differently(first):
     one, other = (
         changed(first, outcome="diverged", targets=[], pooled={}, reason=reason)
         for reason in ("round 3", "round 4")
     )
-    failed = changed(first, outcome="failed", reason="no luck")
-    found = {
-        name: compare(a, b)
-        for name, (a, b) in {
-            "same": (one, one),
-            "near": (one, other),
-            "other": (first, failed),
-        }.items()
-    }
-    verdicts = {name: said.verdict for name, said in found.items()}
-    assert verdicts == {
-        "same": "bit for bit",
-        "near": "within tolerance",
-        "other": "not reproduced",
-    }
-    assert found["other"].how == "'ok' claimed, 'failed' here: no luck"
+    assert compare(one, one).verdict == "bit for bit"
+    assert compare(one, other).verdict == "within tolerance"
+    failed = compare(first, changed(first, outcome="failed", reason="no luck"))
+    assert failed.verdict == "not reproduced"
+    assert failed.how == "'ok' claimed, 'failed' here: no luck"
 
 
 # --- the command ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_forged_scores_that_agree_are_claimed_but_not_reproduced(finished, tmp_path, call):
+def test_forged_scores_that_agree_are_claimed_but_not_reproduced(finished, tmp_path, words_of):
     """The scores and numbers of another attack, and a number called skipped that its author does
     not like.
     """
-    assert call("export", finished, "-o", tmp_path / "b.zip")[0] == 0
-    files = files_of(tmp_path / "b.zip")
+    files = files_of(exported(finished, tmp_path))
     name, other, gone = pick(files, "loss-series"), pick(files), pick(files, "loss-series", "none")
     theirs = json.loads(files[other])["cells"][other.cell]
     numbers = [(part, theirs[part]) for part in ("targets", "pooled")]
@@ -269,12 +262,12 @@ def test_forged_scores_that_agree_are_claimed_but_not_reproduced(finished, tmp_p
     files = edited(rescored(files, name, **scores), name, *numbers)
     files = edited(unscored(files, gone), gone, *skipped)
     (tmp_path / "b.zip").write_bytes(packed(files))
-    assert call("reproduce", tmp_path / "b.zip")[0] == 2
-    assert call("import", tmp_path / "b.zip", "-o", tmp_path / "in")[0] == 0
-    status, words = call("reproduce", tmp_path / "in")
-    assert (status, "2 cells bit for bit; 2 cells not reproduced" in words) == (1, True), words
+    words_of("reproduce", tmp_path / "b.zip", status=2)
+    words_of("import", tmp_path / "b.zip", "-o", tmp_path / "in")
+    words = words_of("reproduce", tmp_path / "in", status=1)
+    assert "2 cells bit for bit; 2 cells not reproduced" in words
     assert "'skipped' claimed, 'ok' here" in words
-    assert call("leaderboard", tmp_path / "in", "--no-plots")[0] == 0
+    words_of("leaderboard", tmp_path / "in", "--no-plots")
     board = (tmp_path / "in" / "leaderboard" / "board.md").read_text()
     assert {row["trust"] for row in rows_of(board, "**At a glance**")} == {
         "refuted: 1 of 2 cells not reproduced"
@@ -283,41 +276,28 @@ def test_forged_scores_that_agree_are_claimed_but_not_reproduced(finished, tmp_p
 
 def test_a_refuted_row_has_no_rank_and_the_others_rank_as_if_it_were_not_there(tmp_path):
     leak = {"none": 2.0, "mixup": 1.2, "grad-sparse": 0.4}
-    honest = sections_of(Folder(tmp_path / "honest", leak).fill())[0]
+    (honest,) = sections_of(Folder(tmp_path / "honest", leak).fill())
     Folder(tmp_path / "r" / "imported" / "b", {**leak, "forged": 0.0}).fill()
     Folder(tmp_path / "r" / "reproduced", {"forged": 2.0}, ("fedmia-ii",)).fill()
     source = source_of(tmp_path / "r")
     (section,), refuted = source.sections, "refuted: 3 of 3 cells not reproduced, stale"
-    assert (
-        honest.comparison.pairwise.ranks["grad-sparse"] == (1, 1)
-        and section.comparison.pairwise.ranks == honest.comparison.pairwise.ranks
-    )
-    assert (
-        section.comparison.pairwise.leader("loss-series")
-        == "grad-sparse"
-        == answer(section).defense.label
-    )
-    assert (
-        section.comparison.pairwise.against("none").keys() == {"mixup", "grad-sparse"}
-        and "forged" not in trade_off(section).points
-    )
+    pairwise = section.comparison.pairwise
+    assert pairwise.ranks["grad-sparse"] == (1, 1)
+    assert pairwise.ranks == honest.comparison.pairwise.ranks
+    assert pairwise.leader("loss-series") == answer(section).defense.label == "grad-sparse"
+    assert pairwise.against("none").keys() == {"mixup", "grad-sparse"}
+    assert "forged" not in trade_off(section).points
     table = summary(source.sections, source.trust)
     shown = {row[1]: (row[0], row[table.headers.index("trust")]) for row in table.rows}
-    front = {
-        row["defense"]: row
-        for row in rows_of(render(document(source, plots=False)), "**At a glance**")
-    }
-    page = {row.label: row for row in board_of(source, "b", "").rows}
+    glance = rows_of(render(document(source, plots=False)), "**At a glance**")
+    front = {row["defense"]: row for row in glance}
+    page = {row.label: (row.rank, row.trust) for row in board_of(source, "b", "").rows}
     assert shown["forged"] == ("–", refuted) == (front["forged"]["#"], front["forged"]["trust"])  # noqa: RUF001
-    assert shown["grad-sparse"] == ("1", "claimed, stale") and front["grad-sparse"][
-        "worst case AUC"
-    ].startswith("**")
+    assert shown["grad-sparse"] == ("1", "claimed, stale")
+    assert front["grad-sparse"]["worst case AUC"].startswith("**")
     assert "**" not in front["forged"]["worst case AUC"]
-    assert (page["forged"].rank, page["forged"].trust, page["grad-sparse"].rank) == (
-        None,
-        refuted,
-        (1, 1),
-    )
+    assert page["forged"] == (None, refuted)
+    assert page["grad-sparse"][0] == (1, 1)
 
 
 def test_nothing_is_compared_with_an_undefended_run_that_is_refuted(tmp_path):
@@ -330,29 +310,17 @@ def test_nothing_is_compared_with_an_undefended_run_that_is_refuted(tmp_path):
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_a_reproduced_folder_is_claimed_again_elsewhere_and_measured_here_when_rerun(
-    claims, tmp_path, call
+    claims, tmp_path, words_of
 ):
-    assert "2 cells bit for bit" in call("reproduce", claims)[1]
+    assert "2 cells bit for bit" in words_of("reproduce", claims)
     assert set(levels(claims).values()) == {"reproduced"}
-    assert call("export", claims, "-o", tmp_path / "again.zip")[0] == 0
-    assert call("import", tmp_path / "again.zip", "-o", tmp_path / "elsewhere")[0] == 0
+    words_of("export", claims, "-o", tmp_path / "again.zip")
+    words_of("import", tmp_path / "again.zip", "-o", tmp_path / "elsewhere")
     assert set(levels(tmp_path / "elsewhere").values()) == {"claimed"}
     suite = next(p for p in (claims / "suites").glob("*.yaml") if "given" not in p.name)
-    assert (
-        call(
-            "run",
-            suite,
-            "--results",
-            claims,
-            "--no-plots",
-            "--rerun",
-            "always",
-            "--only",
-            "defense=none",
-        )[0]
-        == 0
-    )
-    assert {d: level for (d, _), level in levels(claims).items()} == {
+    part = ("--rerun", "always", "--only", "defense=none")
+    words_of("run", suite, "--results", claims, "--no-plots", *part)
+    assert {defense: level for (defense, _), level in levels(claims).items()} == {
         "none": "measured here",
         "grad-noise": "reproduced",
     }
@@ -377,65 +345,46 @@ UNREPEATABLE = """
 
 
 def test_verify_trains_runs_a_second_time_and_the_board_marks_rows_that_are_not_repeatable(
-    tmp_path, site, call
+    tmp_path, site, words_of
 ):
     install(site, "unrepeatable", UNREPEATABLE)
     path = suite(tmp_path, attacks=["loss-series", "by-process"])
-    status, words = call("run", path, "--results", tmp_path / "r", "--verify", 1, "--no-plots")
+    command = ("run", path, "--results", tmp_path / "r", "--no-plots", "--verify")
+    words = words_of(*command, 1, status=1)
     mark = "not repeatable: 1 of 2 cells run twice"
-    assert (status, "1 cells bit for bit; 1 cells not repeatable" in words, mark in words) == (
-        1,
-        True,
-        True,
-    ), words
+    assert "1 cells bit for bit; 1 cells not repeatable" in words and mark in words
     source = source_of(tmp_path / "r")
-    (front,), (page,) = (
-        rows_of(render(document(source, plots=False)), "**At a glance**"),
-        board_of(source, "b", "").rows,
-    )
+    (front,) = rows_of(render(document(source, plots=False)), "**At a glance**")
+    (page,) = board_of(source, "b", "").rows
     assert front["trust"] == page.trust == mark
-    status, words = call(
-        "run",
-        path,
-        "--results",
-        tmp_path / "r",
-        "--verify",
-        9,
-        "--no-plots",
-        "--only",
-        "attack=loss-series",
-    )
-    assert (status, "1 cells bit for bit" in words) == (0, True), words
+    assert "1 cells bit for bit" in words_of(*command, 9, "--only", "attack=loss-series")
 
 
 # --- what is installed ----------------------------------------------------------------------------
 
 
 @pytest.fixture
-def of_another(bundle, tmp_path):
+def of_another(bundle, tmp_path, words_of):
     """Imports the claims with another defense or engine."""
 
-    def made(change):
+    def claims(change):
         files = files_of(bundle)
-        for name in [n for n in files if n.startswith("records/") and n.endswith(".json")]:
+        for name in records_in(files):
             files = rekeyed(files, name, lambda identity: change(identity["run"]))
         (tmp_path / "other.zip").write_bytes(packed(files, ("cells", [])))
-        assert main(["import", str(tmp_path / "other.zip"), "-o", str(tmp_path / "other")]) == 0
+        words_of("import", tmp_path / "other.zip", "-o", tmp_path / "other")
         return tmp_path / "other"
 
-    return made
+    return claims
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(of_another, call):
-    status, words = call(
-        "reproduce", of_another(lambda run: run["defense"].update(distribution="their-package 1.2"))
-    )
-    assert (status, "not installed here: their-package 1.2" in words) == (2, True)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(of_another, words_of):
+    claims = of_another(lambda run: run["defense"].update(distribution="their-package 1.2"))
+    words = words_of("reproduce", claims, status=2)
+    assert "not installed here: their-package 1.2" in words
     assert "pip install 'their-package==1.2'" in words
-    assert (
-        pip_command({"$(rm -rf /)": "1", "good": "1.0", "x": "1; ls", "--index-url": "2"})
-        == "pip install 'good==1.0'"
-    )
+    packages = {"$(rm -rf /)": "1", "good": "1.0", "x": "1; ls", "--index-url": "2"}
+    assert pip_command(packages) == "pip install 'good==1.0'"
 
 
 @pytest.mark.slow
@@ -454,7 +403,6 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(of_another
     ],
     ids=["engine", "version", "library"],
 )
-def test_a_cell_of_other_code_is_stale_and_explained(of_another, change, reason, call):
-    status, words = call("reproduce", of_another(change))
-    assert (status, "2 cells stale" in words) == (1, True)
-    assert reason in words
+def test_a_cell_of_other_code_is_stale_and_explained(of_another, change, reason, words_of):
+    words = words_of("reproduce", of_another(change), status=1)
+    assert "2 cells stale" in words and reason in words

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from parties import generator
 from tiny import tiny_setup
 from torch import nn
 
@@ -24,10 +25,6 @@ from fedbench.core.signals.probes import SignalCall, SignalError
 
 CLASSES = 3
 MEAN, STD = (0.3, 0.5), (0.2, 0.4)
-
-
-def seeded(key: int) -> torch.Generator:
-    return torch.Generator().manual_seed(key)
 
 
 def asked(
@@ -61,17 +58,16 @@ class Spied(nn.Module):
 
 
 def pictures(n: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
-    g = seeded(2)
-    return torch.randint(0, 256, (n, 2, 6, 5), generator=g, dtype=torch.uint8), torch.randint(
-        0, 3, (n,), generator=g
-    )
+    g = generator(2)
+    x = torch.randint(0, 256, (n, 2, 6, 5), generator=g, dtype=torch.uint8)
+    return x, torch.randint(0, 3, (n,), generator=g)
 
 
 def net() -> nn.Module:
     module = nn.Sequential(nn.Flatten(), nn.Linear(60, 3))
     with torch.no_grad():
         for p in module.parameters():
-            p.copy_(torch.randn(p.shape, generator=seeded(1)) * 0.5)
+            p.copy_(torch.randn(p.shape, generator=generator(1)) * 0.5)
     return module
 
 
@@ -91,12 +87,10 @@ def test_robustness_is_the_share_of_perturbed_copies_whose_label_stays(kind):
         change = change.abs()
         assert set(copies.unique().tolist()) == {0.0, 1.0}
     assert len(copies) == 100 and torch.allclose(change[:, 0], change[:, 7], atol=1e-6)
-    assert float(change.square().mean()) == pytest.approx(
-        0.2 if kind == "bits" else 0.3**2, rel=0.1
-    )
-    torch.testing.assert_close(
-        found, torch.stack([net()(copy).argmax(1) == y for copy in copies]).float().mean(0)
-    )
+    expected = 0.2 if kind == "bits" else 0.3**2
+    assert float(change.square().mean()) == pytest.approx(expected, rel=0.1)
+    stays = torch.stack([net()(copy).argmax(1) == y for copy in copies])
+    torch.testing.assert_close(found, stays.float().mean(0))
     assert len(found.unique()) > 3
 
 
@@ -104,7 +98,7 @@ def test_a_samples_robustness_depends_on_no_other_sample():
     (x, y), signal = pictures(), Robustness(copies=4, levels=(0.2, 0.8), rates=(0.1, 0.3))
     floats = x.float().flatten(1) / 60 - 2
     floats[::3] = (floats[::3] > 0).float()  # some of 0 and 1, among others
-    found, order = asked(signal, net(), floats, y), torch.randperm(24, generator=seeded(0))
+    found, order = asked(signal, net(), floats, y), torch.randperm(24, generator=generator(0))
     assert torch.equal(found, asked(signal, net(), floats, y, chunk=5))
     assert torch.equal(found[order], asked(signal, net(), floats[order], y[order]))
 
@@ -123,9 +117,8 @@ def test_images_are_shifted_and_mirrored_too():
 
 def test_tokens_cannot_be_perturbed():
     module = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 3))
-    with pytest.raises(
-        SignalError, match="it perturbs floats and byte images; these samples are int64"
-    ):
+    said = "it perturbs floats and byte images; these samples are int64"
+    with pytest.raises(SignalError, match=said):
         asked(Robustness(), module, torch.randint(0, 9, (5, 3)), torch.zeros(5, dtype=torch.int64))
 
 
@@ -137,10 +130,8 @@ def recorded(views=("server", "client"), rounds=2, clients=4, **signals):
     clients take part.
     """
     setup = tiny_setup(rounds=rounds, participation=0.5)
-    x, y = (
-        torch.randn(40, 4, generator=seeded(5)),
-        torch.randint(0, CLASSES, (40,), generator=seeded(6)),
-    )
+    x = torch.randn(40, 4, generator=generator(5))
+    y = torch.randint(0, CLASSES, (40,), generator=generator(6))
     made = {name: signal() for name, signal in signals.items()}
     rows = rows_of(set(views), clients, setup.members, coalitions=1)
     recorder = Recorder(
@@ -162,20 +153,16 @@ def test_a_vector_is_measured_beside_a_number_which_is_what_it_was():
     np.testing.assert_allclose(arrays["loss"], -log_p[:, :, np.arange(40), y], rtol=1e-5, atol=1e-6)
     for r, there in enumerate(present):
         absent = [k for k in range(4) if k not in there]
-        assert (
-            len(absent) == 2
-            and np.isnan(arrays["logits"][r, absent]).all()
-            and np.isfinite(arrays["logits"][r, there]).all()
-        )
+        assert len(absent) == 2 and np.isnan(arrays["logits"][r, absent]).all()
+        assert np.isfinite(arrays["logits"][r, there]).all()
 
 
 def test_rounds_without_a_client_that_is_seen_are_blank():
-    arrays = recorded(views=("coalition",), rounds=6, clients=2, logits=Logits)[0].arrays()[
-        "logits"
-    ]
-    assert arrays.shape == (6, 1, 40, CLASSES)
-    blank = np.isnan(arrays).all((1, 2, 3))
-    assert 0 < blank.sum() < 6 and np.isfinite(arrays[~blank]).all()
+    recorder, *_ = recorded(views=("coalition",), rounds=6, clients=2, logits=Logits)
+    logits = recorder.arrays()["logits"]
+    assert logits.shape == (6, 1, 40, CLASSES)
+    blank = np.isnan(logits).all((1, 2, 3))
+    assert 0 < blank.sum() < 6 and np.isfinite(logits[~blank]).all()
 
 
 @pytest.mark.parametrize("redrawn", [False, True])
@@ -184,30 +171,18 @@ def test_the_servers_view_cuts_its_rows_and_candidates_out(redrawn):
     rng = np.random.default_rng(0)
     # four clients and two global models
     a, n = rng.normal(size=(3, 6, 20, 2)).astype(np.float32), 7
-    pick = (
-        rng.integers(0, 20, (3, 4, n))
-        if redrawn
-        else np.broadcast_to(rng.integers(0, 20, n), (3, 4, n))
-    )
+    pick = np.broadcast_to(rng.integers(0, 20, (3, 4, n) if redrawn else n), (3, 4, n))
     # the last: one row for all clients
     signals = {"v": a, "one": a[..., 0], "shared": a[:, :1, :, 0]}
     rows = [0, 1, 2, 3, global_row(0), global_row(1)]
-    seen = observe(
-        "server",
-        2,
-        rows,
-        np.array([1, 2, 3]),
-        signals,
-        pick if redrawn else pick[0, 0],
-        np.zeros((3, n), int),
-    )
+    rounds, chosen = np.array([1, 2, 3]), pick if redrawn else pick[0, 0]
+    seen = observe("server", 2, rows, rounds, signals, chosen, np.zeros((3, n), int))
     every = np.array([[a[r, k, pick[r, k]] for k in range(4)] for r in range(3)])
+    shared = [a[r, 0, pick[r, 2], 0] for r in range(3)]
     np.testing.assert_array_equal(seen.of_others("v"), every[:, [0, 1, 3]])
     np.testing.assert_array_equal(seen.of_target("v"), every[:, 2])
     np.testing.assert_array_equal(seen.of_target("one"), every[:, 2, :, 0])
-    np.testing.assert_array_equal(
-        seen.of_target("shared"), [a[r, 0, pick[r, 2], 0] for r in range(3)]
-    )
+    np.testing.assert_array_equal(seen.of_target("shared"), shared)
     assert seen.rounds.tolist() == [1, 2, 3]
 
 

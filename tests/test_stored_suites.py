@@ -32,17 +32,8 @@ def original(tmp_path_factory) -> tuple[Path, Path]:
     root = tmp_path_factory.mktemp("stored")
     noisy = {"name": "grad-noise", "grid": {"sigma": [0.01, 0.1]}}
     path = suite(root, defenses=["none", noisy], attacks=["loss-series", "blackbox-loss"])
-    invoke(
-        path,
-        "--results",
-        root / "r",
-        "--set",
-        "seeds=[3]",
-        "--only",
-        "attack=loss-series",
-        "--workers",
-        "1",
-    )
+    part = ("--set", "seeds=[3]", "--only", "attack=loss-series")
+    invoke(path, "--results", root / "r", *part, "--workers", 1)
     return path, root / "r"
 
 
@@ -57,18 +48,11 @@ def test_a_folder_keeps_the_suite_as_given_and_as_resolved_and_what_was_installe
     path, folder, plan = made
     asked = read_suite(folder, plan)
     assert asked.id == plan
-    assert (asked.given, asked.file, asked.suite, asked.device) == (
-        path.read_text(),
-        "tiny.yaml",
-        "tiny",
-        "cpu",
-    )
+    assert asked.given == path.read_text()
+    assert (asked.file, asked.suite, asked.device) == ("tiny.yaml", "tiny", "cpu")
     assert asked.overrides == ("seeds=[3]",) and asked.only == ("attack=loss-series",)
-    assert (
-        "seeds:\n- 3\n" in asked.resolved
-        and "weight_decay" in asked.resolved
-        and "weight_decay" not in asked.given
-    )
+    assert "seeds:\n- 3\n" in asked.resolved and "weight_decay" in asked.resolved
+    assert "weight_decay" not in asked.given
     names = list(asked.packages)
     assert names == sorted(names) and asked.packages["torch"] == importlib.metadata.version("torch")
     assert {d.metadata["Name"] for d in importlib.metadata.distributions()} == set(names)
@@ -85,9 +69,8 @@ def test_the_stored_suite_runs_again_elsewhere_with_the_same_keys_and_the_same_b
 
     def attacks(path, *more):
         said = invoke(path, "--dry-run", "--results", tmp_path / "none", *more)
-        return re.search("^attacks: (.*)$", said, re.MULTILINE)[
-            1
-        ], "note: the part that was run" in said
+        (names,) = re.findall("^attacks: (.*)$", said, re.MULTILINE)
+        return names, "note: the part that was run" in said
 
     copied = tmp_path / "suites" / stored.name
     copied.parent.mkdir()
@@ -142,15 +125,18 @@ def test_killed_at_any_moment_the_marker_names_plans_that_are_there(made, monkey
 # -- why cells are computed anew -------------------------------------------------------------------
 
 
+def planned_cell(path):
+    """The identity of the first cell of a suite."""
+    (job,) = build_plan(str(path), (), path.parent / "r", "cpu").jobs
+    return identity_of_cell(job, job.cells[0])
+
+
 @pytest.fixture(scope="module")
 def now(tmp_path_factory):
     """The identity of a cell of a real plan, with an analysis."""
     folder = tmp_path_factory.mktemp("plan")
-    path = changed(
-        folder, {"thresholds": [0.5, 0.8]}, analyses=["violations"], defenses=["grad-noise"]
-    )
-    (job,) = build_plan(str(path), (), folder / "r", "cpu").jobs
-    return identity_of_cell(job, job.cells[0])
+    more = {"analyses": ["violations"], "defenses": ["grad-noise"]}
+    return planned_cell(changed(folder, {"thresholds": [0.5, 0.8]}, **more))
 
 
 # what an earlier identity said at a path, and what is said of the difference
@@ -173,35 +159,25 @@ CHANGES = [
 ]
 
 
-def test_what_differs_between_two_identities_is_named_with_its_values(now):
-    def said(path, value) -> list[str]:
-        old = copy.deepcopy(now)
-        put(old, path, value)
-        return differences(old, now)
-
-    assert [said(path, value) for path, value, _ in CHANGES] == [
-        [expected] for *_, expected in CHANGES
-    ]
+@pytest.mark.parametrize(("path", "value", "said"), CHANGES)
+def test_what_differs_between_two_identities_is_named_with_its_values(now, path, value, said):
+    old = copy.deepcopy(now)
+    put(old, path, value)
+    assert differences(old, now) == [said]
     assert differences(now, now) == []
 
 
 NOTE = "cells are computed anew, though the folder holds an earlier record of the same names:"
 
 
-def test_a_new_version_of_a_required_package_gives_new_keys(tmp_path, monkeypatch):
-    site = install(
-        tmp_path / "site", "leans", ANNOUNCE.format(name="leans", target="leans:Shield") + DEFENSE
-    )
+def test_a_new_version_of_a_required_package_gives_new_keys(tmp_path, site):
+    install(site, "leans", ANNOUNCE.format(name="leans", target="leans:Shield") + DEFENSE)
     with (site / "leans-1.0.dist-info" / "METADATA").open("a") as metadata:
         metadata.write("Requires-Dist: helper>=1\nRequires-Dist: other; extra == 'more'\n")
-    monkeypatch.syspath_prepend(str(site))
     found = []
     for version in ("1.0", "2.0"):
         described(site, "helper", "helper", version)
-        (job,) = build_plan(
-            str(changed(tmp_path, {}, defenses=["leans"])), (), tmp_path / "r", "cpu"
-        ).jobs
-        found.append(identity_of_cell(job, job.cells[0]))
+        found.append(planned_cell(suite(tmp_path, defenses=["leans"])))
         shutil.rmtree(site / f"helper-{version}.dist-info")
     assert differences(*found) == ["defense.requires.helper 1.0 -> 2.0"]
 

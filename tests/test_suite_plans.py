@@ -9,8 +9,7 @@ from functools import cache
 import pytest
 from fake_packages import install
 from good_suite import edited, write
-from ruamel.yaml import YAML
-from running import changed, invoke, loaded
+from running import changed, invoke, loaded, settings_of, suite
 
 from fedbench.core import UserError
 from fedbench.core.run.declarations import declaration_mistake
@@ -58,7 +57,7 @@ def package(site):
     return install(site, "allied", PACKAGE)
 
 
-def test_records_and_boards_say_which_coalition_each_member_belongs_to(package, tmp_path, call):
+def test_records_and_boards_say_which_coalition_each_member_belongs_to(package, tmp_path, words_of):
     audit = {"audit": {"every": 4, "nonmembers": 80, "targets": [0, 1, 2, 3]}}
     others = {"name": "others", "groups": [[2, 3], [1]]}  # client 0 is in neither
     path = changed(
@@ -72,38 +71,26 @@ def test_records_and_boards_say_which_coalition_each_member_belongs_to(package, 
     read = [r.record.model_dump(mode="json") for r in loaded(tmp_path / "r")]
     found = {(r["coalition"], r["attack"]["name"]): r for r in read}
     record = found["two-pairs", "loss-series"]
-    assert record["members"] == [0, 1, 2, 3] and [t["target"] for t in record["targets"]] == [
-        0,
-        1,
-        2,
-        3,
-    ]
+    targets = [target["target"] for target in record["targets"]]
+    assert record["members"] == targets == [0, 1, 2, 3]
     assert record["described"]["coalitions"] == {"two-pairs": [[0, 1], [2, 3]]}
     assert record["identity"]["run"]["coalitions"] == [[0, 1], [2, 3]]
     first, second = record["facts"]["group 1: plan"], record["facts"]["group 2: plan"]
-    assert (
-        first != second == found["others", "loss-series"]["facts"]["group 2: plan"]
-        and record["facts"]["size"] == 2
-    )
+    assert first != second == found["others", "loss-series"]["facts"]["group 2: plan"]
+    assert record["facts"]["size"] == 2
     remarks = ["2 clients in a <b>group</b>", f"it drew {first:.6f}", f"it drew {second:.6f}"]
     assert record["facts"]["remarks"] == remarks
     assert found["two-pairs", "of-mean"]["outcome"] == "ok"
     skipped = found["others", "of-mean"]
-    assert (
-        skipped["outcome"] == "skipped"
-        and "client 0, which is in none of them" in skipped["reason"]
-    )
-    assert (
-        "coalition two-pairs [[0, 1], [2, 3]], seed 0"
-        in call("show", tmp_path / "r", record["key"][:12])[1]
-    )
-    assert call("leaderboard", tmp_path / "r", "--full", "--no-plots")[0] == 0
+    assert skipped["outcome"] == "skipped"
+    assert "client 0, which is in none of them" in skipped["reason"]
+    shown = words_of("show", tmp_path / "r", record["key"][:12])
+    assert "coalition two-pairs [[0, 1], [2, 3]], seed 0" in shown
+    words_of("leaderboard", tmp_path / "r", "--full", "--no-plots")
     board = (tmp_path / "r" / "leaderboard" / "full.md").read_text()
     assert "two-pairs: \\[\\[0, 1\\], \\[2, 3\\]\\]" in board
-    assert (
-        "together: 2 clients in a &lt;b&gt;group&lt;/b&gt;\n" in board
-        and f"together: it drew {second:.6f}\n" in board
-    )
+    assert "together: 2 clients in a &lt;b&gt;group&lt;/b&gt;\n" in board
+    assert f"together: it drew {second:.6f}\n" in board
 
 
 SOLO = {"name": "cofedmid", "params": {"m_max": 1.0, "val_min": 10, "min_assigned": 1}}
@@ -178,12 +165,11 @@ VALIDATED = {
 
 @pytest.mark.parametrize(("setting", "more", "said", "refused"), VALIDATED.values(), ids=VALIDATED)
 def test_validate_knows_what_depends_on_coalitions_and_data(
-    package, call, tmp_path, setting, more, said, refused
+    package, words_of, tmp_path, setting, more, said, refused
 ):
-    status, text = call(
-        "validate", changed(tmp_path, setting, **{"defenses": ["together"], **more})
-    )
-    assert status == 2 * refused and said in text
+    path = changed(tmp_path, setting, **{"defenses": ["together"], **more})
+    text = words_of("validate", path, status=2 * refused)
+    assert said in text
     if refused:
         assert text.count("error") <= 1 and text.count("setting 'digits': ") <= 1
 
@@ -214,24 +200,15 @@ def planned(tmp_path, registry):
 
     @cache
     def plan(*edits):
-        return make_plan(
-            *load_and_check(write(tmp_path, edited(PAIR, *edits)), registry),
-            registry,
-            tmp_path / "results",
-            "cpu",
-        )
+        checked = load_and_check(write(tmp_path, edited(PAIR, *edits)), registry)
+        return make_plan(*checked, registry, tmp_path / "results", "cpu")
 
     return plan
 
 
-def test_an_analysis_that_tunes_needs_seeds_for_it(tmp_path, registry, planned):
+def test_an_analysis_that_tunes_needs_seeds_for_it(tmp_path, planned):
     with pytest.raises(UserError, match="add for example `tuning_seeds:") as caught:
-        make_plan(
-            *load_and_check(write(tmp_path, edited(PAIR, TUNED)), registry),
-            registry,
-            tmp_path,
-            "cpu",
-        )
+        planned(TUNED)
     assert caught.value.messages[0].startswith(f"{tmp_path}/suite.yaml:21:12: analysis 'tuned': ")
     noted = [
         [n for n in planned(seeds("[100]"), *more).notes if "tuning_seeds" in n]
@@ -244,25 +221,20 @@ def test_every_row_runs_on_the_tuning_seeds_too_under_keys_of_their_own(
     tmp_path, registry, planned
 ):
     plan = planned(seeds("[100, 101]"), TUNED)
-    assert {(j.seed, j.tuning) for j in plan.jobs} == {
-        (0, False),
-        (1, False),
-        (100, True),
-        (101, True),
-    }
-    rows = {
-        seed: sorted((j.coalition, j.defense.label) for j in plan.jobs if j.seed == seed)
-        for seed in (0, 1, 100, 101)
-    }
-    assert len(rows[0]) == 2 and all(of == rows[0] for of in rows.values())
+    tunes = {0: False, 1: False, 100: True, 101: True}
+    assert {(j.seed, j.tuning) for j in plan.jobs} == set(tunes.items())
+    rows = [
+        sorted((j.coalition, j.defense.label) for j in plan.jobs if j.seed == seed)
+        for seed in tunes
+    ]
+    assert len(rows[0]) == 2 and rows == [rows[0]] * 4
 
     def keys(*edits):
         return {j.run_key for j in planned(*edits, TUNED).jobs if j.seed == 100}
 
     first = keys(seeds("[100]"))
-    assert first == keys(seeds("[100]", "[0, 1, 2]")) and not first & keys(
-        seeds("[101]", "[0, 100]")
-    )
+    assert first == keys(seeds("[100]", "[0, 1, 2]"))
+    assert not first & keys(seeds("[101]", "[0, 100]"))
     plain = planned().jobs
     said = {
         (j.tuning, j.described().get("tuning", False), identity(j).get("tuning", False))
@@ -270,13 +242,11 @@ def test_every_row_runs_on_the_tuning_seeds_too_under_keys_of_their_own(
     }
     assert said == {(False, False, False), (True, True, True)}
     assert {j.run_key for j in plain} < {j.run_key for j in planned(seeds("[100]"), TUNED).jobs}
-    loaded, resolved = load_and_check(
-        write(tmp_path, edited(PAIR, seeds("[100]"), TUNED)), registry
-    )
+    path = write(tmp_path, edited(PAIR, seeds("[100]"), TUNED))
+    loaded, resolved = load_and_check(path, registry)
     assert loaded.spec.all_seeds == [0, 1, 100] and loaded.spec.n_cells(0) == 2 * 3
-    assert load_and_check(write(tmp_path, written_out(loaded, resolved)), registry)[
-        0
-    ].spec.tuning_seeds == [100]
+    again, _ = load_and_check(write(tmp_path, written_out(loaded, resolved)), registry)
+    assert again.spec.tuning_seeds == [100]
 
 
 def test_a_setting_names_all_rows_of_a_grid_by_one_label(tmp_path, registry, planned):
@@ -292,45 +262,28 @@ def test_a_setting_names_all_rows_of_a_grid_by_one_label(tmp_path, registry, pla
 
 # -- parts of a suite ------------------------------------------------------------------------------
 
-SPEC = {
-    "schema": 1,
-    "name": "parts",
-    "seeds": [0],
-    "floors": [],
-    "settings": [
-        {
-            "name": "here",
-            "dataset": {"name": "digits", "params": {"test": 1400}},
-            "coalitions": ["pair"],
-        },
-        {
-            "name": "away",
-            "dataset": {"name": "dermnet"},
-            "model": "mlp",
-            "coalitions": ["half"],
-            "defenses": ["none", "kd"],
-            "attacks": ["fta-l"],
-        },
-    ],
-    "defenses": ["none", {"name": "mixup", "label": "mixed"}, "kd"],
-    "attacks": ["loss-series", "fta-l"],
-}
-FEDERATION = {"clients": 6, "rounds": 2, "batch_size": 20, "optimizer": {"lr": 0.1}}
-
 
 @pytest.fixture
 def parts(tmp_path, monkeypatch):
     """A suite of two settings; the data of one is not on this machine."""
     monkeypatch.setenv("FEDBENCH_DATA", str(tmp_path / "nothing"))
-    spec = {
-        **SPEC,
-        "settings": [
-            {**s, "federation": FEDERATION, "audit": {"nonmembers": 60}} for s in SPEC["settings"]
-        ],
-    }
-    with (tmp_path / "parts.yaml").open("w") as file:
-        YAML(typ="safe").dump(spec, file)
-    return tmp_path / "parts.yaml"
+    settings = settings_of(
+        tmp_path,
+        {"name": "here", "coalitions": ["pair"]},
+        {
+            "name": "away",
+            "dataset": {"name": "dermnet"},
+            "coalitions": ["half"],
+            "defenses": ["none", "kd"],
+            "attacks": ["fta-l"],
+        },
+    )
+    return suite(
+        tmp_path,
+        settings=settings,
+        defenses=["none", {"name": "mixup", "label": "mixed"}, "kd"],
+        attacks=["loss-series", "fta-l"],
+    )
 
 
 def test_the_settings_in_which_something_of_a_part_runs(parts, registry):
@@ -341,37 +294,30 @@ def test_the_settings_in_which_something_of_a_part_runs(parts, registry):
             resolved, {kind: set(names.split()) for kind, names in only.items()}
         )
 
-    assert (
-        asked(setting="here")
-        == asked(defense="mixed")
-        == asked(defense="mixup")
-        == asked(attack="loss-series")
-        == {"here"}
-    )
-    assert asked(attack="fta-l", coalition="pair", seed="0") == {"here"} and asked(
-        coalition="half"
-    ) == {"away"}
-    assert asked() is asked(coalition="none") is asked(defense="kd") is None  # some of each setting
-    with pytest.raises(
-        UserError,
-        match="--only defense=mixupp: the suite has no such defense - did you mean 'mixup'",
+    for kind, name in (
+        ("setting", "here"),
+        ("defense", "mixed"),
+        ("defense", "mixup"),
+        ("attack", "loss-series"),
     ):
+        assert asked(**{kind: name}) == {"here"}
+    assert asked(attack="fta-l", coalition="pair", seed="0") == {"here"}
+    assert asked(coalition="half") == {"away"}
+    assert asked() is asked(coalition="none") is asked(defense="kd") is None  # some of each setting
+    said = "--only defense=mixupp: the suite has no such defense - did you mean 'mixup'"
+    with pytest.raises(UserError, match=said):
         asked(defense="mixupp")
     with pytest.raises(UserError, match="no such coalition; it has half, none, pair"):
         asked(coalition="xyz")
 
 
-def test_a_run_of_a_part_needs_the_data_of_that_part_alone(parts, tmp_path, call):
+def test_a_run_of_a_part_needs_the_data_of_that_part_alone(parts, tmp_path, words_of):
     for only in ("setting=away", "defense=kd"):
-        status, said = call("run", parts, "--results", tmp_path / "r", "--only", only)
-        assert (
-            status == 2
-            and "setting 'away'" in said
-            and "dermnet is not in" in said
-            and not (tmp_path / "r").exists()
-        )
+        said = words_of("run", parts, "--results", tmp_path / "r", "--only", only, status=2)
+        assert "setting 'away'" in said and "dermnet is not in" in said
+        assert not (tmp_path / "r").exists()
     absent = "; data not checked: dermnet not on this machine"
-    assert call("validate", parts)[1].endswith(absent)
+    assert words_of("validate", parts).endswith(absent)
     words = ("--only", "coalition=pair,attack=loss-series", "--dry-run")
-    status, said = call("run", parts, "--results", tmp_path / "r", *words)
-    assert status == 0 and "parts: 3 runs, 3 cells" in said and "away" not in said
+    said = words_of("run", parts, "--results", tmp_path / "r", *words)
+    assert "tiny: 3 runs, 3 cells" in said and "away" not in said

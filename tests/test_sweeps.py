@@ -9,7 +9,6 @@ import pytest
 from boards import sections_of
 from claim_boards import NO, NONE, WIGGLE, YES, Cells, judge, pairs, section_of
 from good_suite import GOOD, write
-from scipy import stats
 
 from fedbench.core import UserError
 from fedbench.core.registry.components import Registry
@@ -34,11 +33,8 @@ def slow_correlation(values):
 def test_the_rank_correlation_is_kendalls():
     rng = np.random.default_rng(0)
     for points in range(2, 9):
-        values = rng.normal(size=points)
-        expected = stats.kendalltau(np.arange(points), values).statistic
-        assert rank_correlation(values) == pytest.approx(expected)
-        ties = rng.integers(0, 3, points)
-        assert rank_correlation(ties) == pytest.approx(slow_correlation(list(ties)))
+        for values in (rng.normal(size=points), rng.integers(0, 3, points)):  # the latter: ties
+            assert rank_correlation(values) == pytest.approx(slow_correlation(list(values)))
 
 
 @pytest.mark.parametrize(("points", "seeds"), [(3, 2), (3, 4), (4, 1), (4, 3), (5, 1)])

@@ -36,9 +36,8 @@ def chosen(section, within=1.0):
 
 
 def words(text):
-    return "".join(
-        p if isinstance(p, str) else p.text for p in (text if isinstance(text, tuple) else (text,))
-    )
+    parts = text if isinstance(text, tuple) else (text,)
+    return "".join(part if isinstance(part, str) else part.text for part in parts)
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +63,10 @@ def test_the_choice_never_reads_a_reported_seed(section, tmp_path):
 
 def test_what_is_reported_never_reads_a_tuning_seed(section, tmp_path):
     changed = elsewhere(tmp_path, TUNING)
-    assert (
-        chosen(changed) != chosen(section)
-        and section.seeds == REPORTED
-        and section.tuning.seeds == TUNING
-    )
-    assert {label: changed.summary(label) for label in STRENGTHS} == {
-        label: section.summary(label) for label in STRENGTHS
-    }
+    assert chosen(changed) != chosen(section)
+    assert section.seeds == REPORTED and section.tuning.seeds == TUNING
+    for label in STRENGTHS:
+        assert changed.summary(label) == section.summary(label)
     for made in (ranking_table, attack_tables, paired_table):
         assert made(changed) == made(section)
 
