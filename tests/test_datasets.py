@@ -7,8 +7,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import tarfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from archives import image_file, tar_of, zip_of
 from PIL import Image
 from torch.nn.functional import conv2d, linear, max_pool2d, relu
 
@@ -64,9 +63,7 @@ def pixels(n: int, *shape: int, seed: int = 0) -> np.ndarray:
 
 def encoded(x: np.ndarray, kind: str = "PNG") -> bytes:
     """Of one image [C, H, W]."""
-    out = io.BytesIO()
-    Image.fromarray(x.transpose(1, 2, 0) if len(x) == 3 else x[0]).save(out, kind)
-    return out.getvalue()
+    return image_file(Image.fromarray(x.transpose(1, 2, 0) if len(x) == 3 else x[0]), kind)
 
 
 def decoded(content: bytes) -> np.ndarray:
@@ -354,15 +351,9 @@ def packed(small: Small, home: Path, monkeypatch) -> None:
     """
     archive = home / small.cls.remote.name
     if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive, "w") as z:
-            for name, content in small.files.items():
-                z.writestr(name, content)
+        zip_of(archive, small.files)
     else:
-        with tarfile.open(archive, "w:gz") as tar:
-            for name, content in small.files.items():
-                info = tarfile.TarInfo(f"./{name}")
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
+        tar_of(archive, {f"./{name}": content for name, content in small.files.items()})
     if small.cls.remote.checksum is not None:
         sha = "sha256:" + hashlib.sha256(archive.read_bytes()).hexdigest()
         monkeypatch.setattr(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
-import tarfile
 import threading
-import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
+from archives import image_file, tar_of, zip_of
 from PIL import Image
 
 from fedbench.core import UserError
@@ -192,25 +190,6 @@ def test_offline_means_no_request(server, home, monkeypatch):
 # -- archives --------------------------------------------------------------------------------------
 
 
-def tar_of(path: Path, members: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as tar:
-        link = tarfile.TarInfo("top/link")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(link)  # left out when it is unpacked
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return path
-
-
-def zip_of(path: Path, members: dict[str, bytes]) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as z:
-        for name, content in members.items():
-            z.writestr(name, content)
-    return path
-
-
 def cut(path: Path, share: float) -> Path:
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     return path
@@ -269,12 +248,6 @@ def picture(seed: int, size: tuple[int, int] = (8, 8), mode: str = "RGB") -> Ima
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
 
 
-def encoded(image: Image.Image) -> bytes:
-    out = io.BytesIO()
-    image.save(out, "PNG")
-    return out.getvalue()
-
-
 def test_class_folders_are_sorted_and_ignore_what_is_no_image(home):
     for name in (
         "b/1.png",
@@ -328,7 +301,10 @@ ODD = {
         r"1\.png: grey, but .*0\.png is RGB; set 'channels'",
     ),
     "no image": ([b"II*"], r"0\.png: not a readable image .*; replace or remove it"),
-    "cut": ([encoded(picture(0))[:100]], r"0\.png: not a readable image .*; replace or remove it"),
+    "cut": (
+        [image_file(picture(0))[:100]],
+        r"0\.png: not a readable image .*; replace or remove it",
+    ),
     "pixels": ([picture(0, (21, 20))], "21x20 pixels are too many"),
     "memory": ([picture(0, (20, 20))] * 3, "smaller 'size'"),
 }
@@ -341,7 +317,7 @@ def test_images_that_are_not_alike_or_too_large_are_refused(home, name, monkeypa
     monkeypatch.setattr(arrays, "_MOST_BYTES", 3 * 400 * 2)
     pictures, told = ODD[name]
     for i, image in enumerate(pictures):
-        (home / f"{i}.png").write_bytes(image if isinstance(image, bytes) else encoded(image))
+        (home / f"{i}.png").write_bytes(image if isinstance(image, bytes) else image_file(image))
     with pytest.raises(UserError, match=told):
         decode_images([home / f"{i}.png" for i in range(len(pictures))])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_packages import install
-from running import invoke, records, suite
+from running import fingerprint, invoke, records, suite
 
 from fedbench.core import BoardWritten, CellFinished, RunInfo
 from fedbench.core.cli.events import Events
@@ -160,7 +160,7 @@ def test_a_run_with_listeners_has_the_bits_of_one_without(tmp_path, finished, wr
     path = suite(tmp_path, defenses=["none", "grad-noise"], attacks=["loss-series", "fedmia-ii"])
     output = invoke(path, "--results", tmp_path / "r", "--workers", "2")
     assert output.count("listener 'raises'") == 1
-    assert digests(tmp_path / "r") == digests(finished)
+    assert fingerprint(tmp_path / "r") == fingerprint(finished)
     names = [name for name, _ in written()]
     counts = {name: names.count(name) for name in names}
     assert counts == {
@@ -173,7 +173,3 @@ def test_a_run_with_listeners_has_the_bits_of_one_without(tmp_path, finished, wr
     measured = [e["accuracy"] for name, e in written() if name == "RoundFinished" and e["accuracy"]]
     history = [row["accuracy"] for r in records(tmp_path / "r").values() for row in r["history"]]
     assert sorted({*measured}) == sorted({*history})
-
-
-def digests(results):
-    return {key: record["digests"] for key, record in records(results).items()}
