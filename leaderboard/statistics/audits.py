@@ -106,7 +106,8 @@ class CalibratedPart(Part):
 
     def pulls(self, positions: Sequence[int]) -> ndarray:
         """Return [v, m + n]."""
-        return self.factors[list(positions), None] * super().pulls(positions)
+        pulls: ndarray = self.factors[list(positions), None] * super().pulls(positions)
+        return pulls
 
 
 def calibrated_part(part: Part) -> CalibratedPart:
