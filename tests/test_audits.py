@@ -28,6 +28,9 @@ from fedbench.leaderboard.statistics.audits import (
     found_by,
     pool_of,
 )
+from fedbench.leaderboard.statistics.audits import (
+    Pool as AuditPool,
+)
 from fedbench.leaderboard.statistics.calibration import lira, rmia
 from fedbench.leaderboard.statistics.privacy_claims import privacy_audit
 from fedbench.leaderboard.statistics.scores import SectionScores
@@ -90,6 +93,26 @@ def test_calibration_finds_a_planted_leak_that_the_levels_of_candidates_hide():
     assert found_by(scores, "none", "seqmia", 1) is None
 
 
+def test_canaries_have_a_share_of_their_own():
+    leaking = np.arange(SAMPLES) < 12
+    member = np.stack([coins(seed) for seed in SEEDS])
+    noise = np.random.default_rng(5).normal(size=member.shape)
+    pool = AuditPool(
+        seeds=tuple(SEEDS),
+        ids=np.arange(SAMPLES),
+        scores=noise + 9.0 * (member & leaking),
+        member=member,
+        outside=~member,
+        canary=leaking,
+    )
+    scores = Calibrated(contest(gain=0.0).scores)
+    scores.pools = {(0, ("none", "fedmia-ii")): pool}
+    found = found_by(scores, "none", "fedmia-ii", 1)
+    assert found.canaries > 0.95 and found.shares.mean() < 0.25
+    pool.canary[:] = False
+    assert np.isnan(found_by(scores, "none", "fedmia-ii", 1).canaries)
+
+
 def test_scores_without_a_leak_stay_at_chance_and_show_no_epsilon():
     section = contest(gain=0.0)
     scores = Calibrated(section.scores)
@@ -112,9 +135,10 @@ def null(seed, federations=16):
     return judged({"none": {LOG_PROBABILITY: by_seed}}, lambda f: kinds[f])
 
 
-@pytest.mark.parametrize(
-    "attack", [f"{LOG_PROBABILITY}, {way}" for way in ("LiRA", "offline LiRA", "RMIA")] + [TOGETHER]
-)
+CALIBRATED = [*(f"{LOG_PROBABILITY}, {way}" for way in ("LiRA", "offline LiRA", "RMIA")), TOGETHER]
+
+
+@pytest.mark.parametrize("attack", CALIBRATED)
 def test_errors_cover_the_spread_of_federations_that_judge_each_other(attack):
     """Without the factor of ``shared`` the spread of LiRA's AUC is 1.4 errors."""
     deviations = []
@@ -133,6 +157,13 @@ def test_the_tenth_that_is_chosen_on_other_federations_is_found_no_more_often_wi
     assert np.mean(tenths) == pytest.approx(0.01, abs=0.005)
     few = found_by(Calibrated(null(0, federations=4).scores), "none", LOG_PROBABILITY, 1)
     assert np.isnan(few.tenth)
+
+
+def test_low_ratios_never_mean_members():
+    leaks = null(0).calibrated.leaks
+    signs = {attack: set(leaks.of("none", attack).signs.values()) for attack in CALIBRATED}
+    assert signs == {attack: {1} for attack in CALIBRATED}
+    assert any(excess < 0 for excess in leaks.excesses["none", TOGETHER].values())
 
 
 def test_errors_of_pairs_of_rows_have_the_factor_too():

@@ -14,6 +14,7 @@ from fedbench.leaderboard.statistics.epsilon import (
     chosen_bound,
     clopper_pearson,
     gaussian_dp,
+    gaussian_dp_of_run,
     guesses_of,
 )
 from fedbench.plugins.defenses.dp_accounting import epsilon
@@ -21,17 +22,20 @@ from fedbench.plugins.defenses.dp_accounting import epsilon
 
 # (m, r, v, delta): bounds of jax-privacy 2.0.0's `auditing`
 @pytest.mark.parametrize(
-    "m, r, v, delta, bound",
+    "m, r, v, delta, any_mechanism, gaussian",
     [
-        (100, 100, 80, 0, 0.958392),
-        (200, 200, 120, 0, 0.159070),
-        (1000, 200, 180, 1e-5, 1.796285),
-        (1000, 1000, 640, 1e-5, 0.464961),
-        (5000, 1000, 900, 1e-6, 2.020940),
+        (100, 100, 80, 1e-5, 0.958086, 2.130336),
+        (200, 200, 120, 1e-5, 0.158832, 0.332465),
+        (1000, 200, 180, 1e-5, 1.796285, 2.901243),
+        (1000, 1000, 640, 1e-5, 0.464961, 0.889884),
+        (5000, 1000, 900, 1e-6, 2.020940, 3.395592),
     ],
 )
-def test_the_bounds_are_those_of_another_library(m, r, v, delta, bound):
-    assert approximate_dp(Guesses(m, r, v), delta) == pytest.approx(bound, abs=2e-5)
+def test_the_bounds_are_those_of_another_library(m, r, v, delta, any_mechanism, gaussian):
+    guesses = Guesses(m, r, v)
+    assert approximate_dp(guesses, delta) == pytest.approx(any_mechanism, abs=2e-5)
+    mu = gaussian_dp_of_run(guesses)
+    assert epsilon(1 / mu, 1, delta) == pytest.approx(gaussian, abs=2e-5)
 
 
 def test_a_bound_refutes_what_is_below_it_by_the_plain_sum_of_the_theorem():
@@ -66,10 +70,15 @@ def at_most_a_twentieth(count, of):
     return binom.sf(count - 1, of, 0.05) > 0.001
 
 
-def test_null_scores_show_nothing_in_all_but_a_twentieth_of_audits():
+def of_any_mechanism(guesses):
+    return approximate_dp(guesses, 1e-5)
+
+
+@pytest.mark.parametrize("bound", [of_any_mechanism, gaussian_dp_of_run])
+def test_null_scores_show_nothing_in_all_but_a_twentieth_of_audits(bound):
     rng = np.random.default_rng(7)
     guesses = [guesses_of(coins(200, rng), 60) for _ in range(400)]
-    shown = sum(approximate_dp(of_audit, 1e-5) > 0 for of_audit in guesses)
+    shown = sum(bound(of_audit) > 0 for of_audit in guesses)
     assert at_most_a_twentieth(shown, 400)
 
 
@@ -77,7 +86,7 @@ def test_what_is_chosen_on_the_first_coins_shows_nothing_of_null_scores_on_the_o
     rng, shown = np.random.default_rng(7), 0
     for _ in range(400):
         halves = [{"a": coins(200, rng)} for _ in range(2)]
-        bound = chosen_bound(*halves, 1e-5)
+        bound = chosen_bound(*halves, of_any_mechanism)
         assert bound.epsilon <= bound.limit
         shown += bound.epsilon > 0
     assert at_most_a_twentieth(shown, 400)
@@ -89,7 +98,7 @@ def test_the_attack_and_the_sign_that_leak_are_chosen():
     for _ in range(2):
         leaking = coins(1000, rng, mu=-3.0)
         halves.append({"null": coins(1000, rng), "turned": leaking})
-    bound = chosen_bound(*halves, 1e-5)
+    bound = chosen_bound(*halves, of_any_mechanism)
     assert bound.attack == "turned" and 1.0 < bound.epsilon < bound.limit
 
 
@@ -103,12 +112,14 @@ def test_decisions_at_chance_show_nothing_in_all_but_a_twentieth_of_audits(bound
 
 def test_a_gaussian_mechanism_is_bounded_below_its_epsilon_and_shown_to_leak():
     rng, mu = np.random.default_rng(7), 1.5
-    truth, above, bounds = epsilon(1 / mu, 1, 1e-5), 0, []
-    for _ in range(100):
-        bounds.append(approximate_dp(guesses_of(coins(2000, rng, mu), 100), 1e-5))
-        above += bounds[-1] > truth
-    assert at_most_a_twentieth(above, 100)
+    guesses = [guesses_of(coins(2000, rng, mu), 100) for _ in range(100)]
+    truth = epsilon(1 / mu, 1, 1e-5)
+    bounds = np.array([approximate_dp(of_audit, 1e-5) for of_audit in guesses])
+    assert at_most_a_twentieth((bounds > truth).sum(), 100)
     assert np.median(bounds) > truth / 5
+    curves = np.array([gaussian_dp_of_run(of_audit) for of_audit in guesses])
+    assert at_most_a_twentieth((curves > mu).sum(), 100)
+    assert np.median(curves) > mu / 2
 
 
 @pytest.mark.parametrize("threshold", [-0.5, 0.75, 2.0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy import ndarray
@@ -24,7 +24,13 @@ from fedbench.leaderboard.statistics.calibration import (
     rmia,
     share_of,
 )
-from fedbench.leaderboard.statistics.epsilon import LEVEL, ChosenBound, Coins, chosen_bound
+from fedbench.leaderboard.statistics.epsilon import (
+    LEVEL,
+    ChosenBound,
+    Coins,
+    approximate_dp,
+    chosen_bound,
+)
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.scores import (
     CandidateFilter,
@@ -131,6 +137,11 @@ class Calibrated(SectionScores):
         super().__init__([_with_methods(row) for row in measured.rows], measured.units)
         self._measured = measured
 
+    @property
+    def chooses_signs(self) -> bool:
+        """False: a ratio of likelihoods is higher for members."""
+        return False
+
     @cached_property
     def pools(self) -> dict[tuple[int, Key], Pool]:
         """Target, row and attack -> its scores over seeds. Raises UserError where two records of a
@@ -217,6 +228,8 @@ class Found:
     """mean over the tenth with the largest shares in every second federation, in the others, each
     half with thresholds of its own: what chooses and what judges share no score
     """
+    canaries: float
+    """mean over the mislabelled candidates; NaN without any"""
 
 
 def found_by(scores: Calibrated, label: str, attack: str, sign: int) -> Found | None:
@@ -229,7 +242,10 @@ def found_by(scores: Calibrated, label: str, attack: str, sign: int) -> Found | 
     shares = _shares(pools, sign, slice(None))
     even, odd = _shares(pools, sign, slice(0, None, 2)), _shares(pools, sign, slice(1, None, 2))
     tenth = (_mean_of_top(even, odd) + _mean_of_top(odd, even)) / 2
-    return Found(np.sort(shares[~np.isnan(shares)])[::-1], tenth)
+    judged = ~np.isnan(shares)
+    of_canaries = shares[judged & np.concatenate([pool.canary for pool in pools])]
+    canaries = float(of_canaries.mean()) if len(of_canaries) else float("nan")
+    return Found(np.sort(shares[judged])[::-1], tenth, canaries)
 
 
 def _shares(pools: Sequence[Pool], sign: int, seeds: slice) -> ndarray:
@@ -320,7 +336,7 @@ def epsilon_bound(scores: Calibrated, label: str, delta: float = DELTA) -> Chose
                 by_attack[attack] = Coins(values, heads)
     if not halves[0] or halves[0].keys() != halves[1].keys():
         return None
-    return chosen_bound(*halves, delta)
+    return chosen_bound(*halves, partial(approximate_dp, delta=delta))
 
 
 def _pools_of(scores: Calibrated, label: str) -> dict[str, list[Pool]]:

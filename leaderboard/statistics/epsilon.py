@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 from numpy import ndarray
 from scipy.optimize import brentq
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from fedbench.core.metrics.intervals import exact_interval
@@ -58,6 +58,28 @@ def approximate_dp(guesses: Guesses, delta: float = 0.0) -> float:
         tail = binom.sf(v - 1, r, q)
         near = (binom.sf(v - steps - 1, r, q) - tail) / steps
         return float(tail + 2 * m * delta * near.max(initial=0.0) - LEVEL)
+
+    return _largest(excess)
+
+
+def gaussian_dp_of_run(guesses: Guesses) -> float:
+    """Return the largest mu of a mu-GDP mechanism that the guesses refute. No bound on another.
+
+    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2025): were at
+    least v guesses right more often than in LEVEL of runs, the right and the wrong ones of runs
+    with at least i right ones were r and h parts of m, and f(x) = Phi(Phi^-1(x) - mu), the curve of
+    the mechanism, bounds h by r, from i = v down to 0. More parts than guesses refute mu.
+    """
+    m, guessed, right = guesses.canaries, guesses.guessed, guesses.right
+
+    def excess(mu: float) -> float:
+        r = LEVEL * right / m
+        h = LEVEL * (guessed - right) / m
+        for i in range(right - 1, -1, -1):
+            previous = h
+            h = max(h, float(ndtr(ndtri(r) - mu)))
+            r += i / (guessed - i) * (h - previous)
+        return guessed / m - (r + h)
 
     return _largest(excess)
 
@@ -152,7 +174,9 @@ class ChosenBound:
 
 
 def chosen_bound(
-    first: Mapping[str, Coins], rest: Mapping[str, Coins], delta: float
+    first: Mapping[str, Coins],
+    rest: Mapping[str, Coins],
+    bound: Callable[[Guesses], float],
 ) -> ChosenBound:
     """Return the bound of the ``rest`` of the coins, by attack. The attack, its sign and the number
     of guesses are those with the largest bound on the ``first`` coins, which are not judged.
@@ -164,11 +188,9 @@ def chosen_bound(
 
     def on_first(choice: tuple[str, int, int]) -> float:
         attack, sign, size = choice
-        return approximate_dp(guesses(first[attack], sign, size), delta)
+        return bound(guesses(first[attack], sign, size))
 
     attack, sign, size = max(product(first, (1, -1), SIZES), key=on_first)
     judged = guesses(rest[attack], sign, size)
     perfect = replace(judged, right=judged.guessed)
-    return ChosenBound(
-        approximate_dp(judged, delta), approximate_dp(perfect, delta), attack, judged
-    )
+    return ChosenBound(bound(judged), bound(perfect), attack, judged)

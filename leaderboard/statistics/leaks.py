@@ -168,13 +168,13 @@ class Leak:
 
     @cached_property
     def signs(self) -> dict[int, int]:
-        """Map a fold to the sign of the other folds' mean; +1 where there are none, or where it is
-        0, and beside other than outside non-members.
+        """Map a fold to the sign of the other folds' mean; +1 where there are none, where it is 0,
+        and where signs are not chosen.
         """
         return {fold: self._sign(self.excess_elsewhere(fold)) for fold in self._excesses}
 
     def _sign(self, excess: float) -> int:
-        return -1 if excess < 0 and self._leaks.scores.population == "outside" else 1
+        return -1 if excess < 0 and self._leaks.scores.chooses_signs else 1
 
     @property
     def turned(self) -> bool:
@@ -184,9 +184,9 @@ class Leak:
     @cached_property
     def settled(self) -> bool:
         """Whether the sign is no guess: the same on every fold, and significant by the errors of
-        the candidates that choose it; beside other than outside non-members it is the attack's own.
+        the candidates that choose it; where signs are not chosen it is the attack's own.
         """
-        if self._leaks.scores.population != "outside":
+        if not self._leaks.scores.chooses_signs:
             return True
         if len(set(self.signs.values())) != 1:
             return False

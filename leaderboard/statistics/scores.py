@@ -100,6 +100,11 @@ class SectionScores:
         self.population = population
         self._parts: dict[CandidateFilter, list[Part]] = {}
 
+    @property
+    def chooses_signs(self) -> bool:
+        """Whether an adversary decides on other folds if low scores mean members."""
+        return self.population == "outside"
+
     def parts(self, kind: CandidateFilter = "all") -> list[Part]:
         """Return the parts on candidates of one kind, in the order of the units; none without
         non-members that count.

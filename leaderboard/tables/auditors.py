@@ -31,7 +31,8 @@ _CAPTION = (
     " over {} federations of one pool: each candidate is a member by a coin, and an attack's score "
     f"in one federation is judged by those in the others (LiRA, RMIA; {DOCS}/auditing.md). Found: "
     "the share of federations with a candidate in which the strongest attack passes the "
-    "candidate's own threshold of 1 % false positives, mean and the most vulnerable tenth. "
+    "candidate's own threshold of 1 % false positives, mean, the most vulnerable tenth and the "
+    "mislabelled candidates. "
     "\u03b5 at least: by guesses in one run (Steinke et al. 2023)"
 )
 
@@ -78,6 +79,7 @@ def _columns(section: BoardSection) -> list[Declared]:
         (numbers("TF01 calibrated", digits=2, unit="%"), partial(_tf01, strongest)),
         (numbers("found", digits=1, unit="%"), partial(found, "all")),
         (numbers("found, a tenth", digits=1, unit="%"), partial(found, "tenth")),
+        (numbers("found, canaries", digits=1, unit="%"), partial(found, "canaries")),
     ]
 
 
@@ -115,14 +117,15 @@ def _by_seed(statistics: LeakStatistics, label: str) -> dict[int, float]:
 def _found(
     general: LeakStatistics,
     scores: Calibrated,
-    which: Literal["all", "tenth"],
+    which: Literal["all", "tenth", "canaries"],
     row: DefenseRow,
 ) -> Content:
     worst = general.worst_cases.of(row.label).worst
     by_attack = found_by(scores, row.label, worst.attack, worst.sign) if worst else None
     if by_attack is None:
         return None
-    share = by_attack.tenth if which == "tenth" else float(by_attack.shares.mean())
+    mean = float(by_attack.shares.mean())
+    share = {"all": mean, "tenth": by_attack.tenth, "canaries": by_attack.canaries}[which]
     return None if np.isnan(share) else Value(mean=100 * share)
 
 

@@ -32,9 +32,12 @@ from fedbench.leaderboard.statistics.epsilon import (
     ChosenBound,
     Coins,
     Decisions,
+    Guesses,
+    approximate_dp,
     chosen_bound,
     clopper_pearson,
     gaussian_dp,
+    gaussian_dp_of_run,
 )
 from fedbench.plugins.defenses.dp_accounting import epsilon
 from fedbench.plugins.defenses.dp_sgd import DPSGD
@@ -46,6 +49,8 @@ NULLS, FAULTS = 200, 40
 TOGETHER = (1, 10)
 """audits of so many federations judged as one"""
 FEDERATIONS = (100, 200, 400, 800, 1600)
+ONE_RUN = {"one run": "", "one run, if Gaussian": ", if Gaussian"}
+"""bounds by canaries in the record, and their words in the table"""
 REPEATED = 10**7
 """first seed of the second run; the first run's end below"""
 RECORD = Path(__file__).with_suffix(".json")
@@ -189,23 +194,38 @@ def audited(case: Case, canaries: int, first: int) -> Audit:
     return Audit((halves[0], halves[1]), max(claims))
 
 
-def together(audits: Sequence[Audit]) -> ChosenBound:
+def of_curve(mu: float) -> float:
+    """Return the epsilon of a mu-GDP mechanism at ``DELTA``."""
+    return epsilon(1 / mu, 1, DELTA) if mu > 1e-3 else 0.0
+
+
+def of_any(guesses: Guesses) -> float:
+    return approximate_dp(guesses, DELTA)
+
+
+def if_gaussian(guesses: Guesses) -> float:
+    return of_curve(gaussian_dp_of_run(guesses))
+
+
+def together(audits: Sequence[Audit], bound: Callable[[Guesses], float]) -> ChosenBound:
     """Return the bound of several audits as one: their federations are one mechanism."""
     halves = []
     for coins in zip(*(audit.halves for audit in audits), strict=True):
         scores = np.concatenate([c.scores for c in coins])
         halves.append({"score": Coins(scores, np.concatenate([c.heads for c in coins]))})
-    return chosen_bound(halves[0], halves[1], DELTA)
+    return chosen_bound(halves[0], halves[1], bound)
 
 
-def pooled(audits: Sequence[Audit], claim: float) -> dict[int, dict[str, Any]]:
+def pooled(
+    audits: Sequence[Audit], claim: float, bound: Callable[[Guesses], float]
+) -> dict[str, dict[str, Any]]:
     """Return bounds of one federation and of ten judged together, by the number of federations."""
     bounds_of = {}
     for n in TOGETHER:
         starts = range(0, len(audits) - n + 1, n)
-        bounds = [together(audits[start : start + n]) for start in starts]
+        bounds = [together(audits[start : start + n], bound) for start in starts]
         values = [bound.epsilon for bound in bounds]
-        bounds_of[n] = {
+        bounds_of[str(n)] = {
             "audits": len(values),
             "above": sum(value > claim for value in values),
             "median": float(np.median(values)),
@@ -234,8 +254,7 @@ def over_federations(scores: np.ndarray, heads: np.ndarray, gaussian: bool) -> d
 
     bounds = {"any": judged(lambda d: clopper_pearson(d, DELTA))}
     if gaussian:
-        mu = judged(gaussian_dp)
-        bounds["gaussian"] = epsilon(1 / mu, 1, DELTA) if mu > 1e-3 else 0.0
+        bounds["gaussian"] = of_curve(judged(gaussian_dp))
     return bounds
 
 
@@ -252,28 +271,35 @@ def measured(
     for i in range(most):
         scores[i] = federation(case, small, heads[i : i + 1], first + 10**6 + i)[0][0]
     by_size = {n: over_federations(scores[:n], heads[:n], case.gaussian) for n in sizes}
-    return {
+    line = {
         "case": case.name,
         "claim": claim,
         "canaries": canaries,
-        "one run": {str(n): fields for n, fields in pooled(results, claim).items()},
+        "one run": pooled(results, claim, of_any),
         "federations": {str(n): shown for n, shown in by_size.items()},
     }
+    if case.gaussian:
+        line["one run, if Gaussian"] = pooled(results, claim, if_gaussian)
+    return line
 
 
 def table(record: list[dict[str, Any]]) -> Iterator[str]:
     """Lines of Markdown."""
     first = record[0]
-    designs = [f"{int(n) * first['canaries']:,} canaries" for n in first["one run"]]
+    titles = ["mechanism", "claim"]
+    for n in first["one run"]:
+        titles += [f"{int(n) * first['canaries']:,} canaries", "if Gaussian"]
     most = list(first["federations"])[-1]
-    titles = ["mechanism", "claim", *designs, f"{most} federations", "if Gaussian", "caught with"]
-    titles.append("on other seeds")
+    titles += [f"{most} federations", "if Gaussian", "caught with", "on other seeds"]
     yield f"| {' | '.join(titles)} |"
     yield "|---" * len(titles) + "|"
     for line in record:
         cells = [line["case"], f"{line['claim']:.2f}"]
-        for one in line["one run"].values():
-            cells.append(f"{one['median']:.2f} ({one['above']} of {one['audits']})")
+        for n in line["one run"]:
+            for bound in ONE_RUN:
+                one = line.get(bound, {}).get(n)
+                above = one and f"{one['median']:.2f} ({one['above']} of {one['audits']})"
+                cells.append(above or "n/a")
         last = line["federations"][most]
         curve = f"{last['gaussian']:.2f}" if "gaussian" in last else "n/a"
         cells += [f"{last['any']:.2f}", curve, caught(line), caught(line["repeated"])]
@@ -283,14 +309,15 @@ def table(record: list[dict[str, Any]]) -> Iterator[str]:
 def caught(line: dict[str, Any]) -> str:
     """Return the smallest design that refutes the claim."""
     ways = []
-    for n, one in line["one run"].items():
-        if 2 * one["above"] > one["audits"]:
-            ways.append(f"{int(n) * line['canaries']:,} canaries")
-            break
-    for name, words in (("any", "federations"), ("gaussian", "federations, if Gaussian")):
+    for bound, words in ONE_RUN.items():
+        by_number = line.get(bound, {}).items()
+        numbers = [int(n) for n, one in by_number if 2 * one["above"] > one["audits"]]
+        if numbers:
+            ways.append(f"{numbers[0] * line['canaries']:,} canaries{words}")
+    for name, words in (("any", ""), ("gaussian", ", if Gaussian")):
         sizes = [n for n, b in line["federations"].items() if b.get(name, 0.0) > line["claim"]]
         if sizes:
-            ways.append(f"{sizes[0]} {words}")
+            ways.append(f"{sizes[0]} federations{words}")
     return "; ".join(ways) or "not caught"
 
 
