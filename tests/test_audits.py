@@ -24,12 +24,10 @@ from fedbench.leaderboard.statistics.audits import (
     LOG_PROBABILITY,
     TOGETHER,
     Calibrated,
+    Pool,
     epsilon_bound,
     found_by,
     pool_of,
-)
-from fedbench.leaderboard.statistics.audits import (
-    Pool as AuditPool,
 )
 from fedbench.leaderboard.statistics.calibration import lira, rmia
 from fedbench.leaderboard.statistics.privacy_claims import privacy_audit
@@ -97,7 +95,7 @@ def test_canaries_have_a_share_of_their_own():
     leaking = np.arange(SAMPLES) < 12
     member = np.stack([coins(seed) for seed in SEEDS])
     noise = np.random.default_rng(5).normal(size=member.shape)
-    pool = AuditPool(
+    pool = Pool(
         seeds=tuple(SEEDS),
         ids=np.arange(SAMPLES),
         scores=noise + 9.0 * (member & leaking),
@@ -198,7 +196,7 @@ def test_a_pool_has_the_clients_samples_that_every_seed_asks_about():
     assert pool.outside.tolist() == [[True, False], [False, True]]
 
 
-class Pool(Folder):
+class PoolFolder(Folder):
     """Federations of one pool of 80 samples a target, each a member by a fair coin."""
 
     def add(self, defense, attack, seed, **change):
@@ -227,7 +225,7 @@ def claiming(tmp_path_factory):
         "coarse": {"epsilon": 1.0, "delta": 0.1, "unit of privacy": "example"},
     }
     leak = dict.fromkeys(said, 40.0) | {"honest": 0.0}
-    folder = Pool(tmp_path_factory.mktemp("claims") / "r", leak, ("fedmia-ii",))
+    folder = PoolFolder(tmp_path_factory.mktemp("claims") / "r", leak, ("fedmia-ii",))
     for label, facts in said.items():
         for seed in range(8):
             terms = {"neighbours": "an example leaves"} if facts else {}
@@ -288,7 +286,7 @@ def test_the_candidates_found_most_often_are_listed_and_too_few_federations_name
     )
     assert member.sum() == lines[0]["federations"]
     assert "liar" in call("show", claiming.root, "liar", "--vulnerable")[1]
-    few = Pool(tmp_path / "few", {"none": 1.0, "mixup": 1.0}, ("fedmia-ii",)).fill(range(3))
+    few = PoolFolder(tmp_path / "few", {"none": 1.0, "mixup": 1.0}, ("fedmia-ii",)).fill(range(3))
     write_marker(few.root, {"suite": "demo", "cells": []})
     needed = "n/a: 8 federations of one pool are needed, there are 3"
     assert needed in call("show", few.root, "--vulnerable")[1]
@@ -307,7 +305,7 @@ def test_the_auditors_page_has_the_bounds_of_a_pool_and_says_where_there_are_too
         i = [plain_text(column.name) for column in calibrated.columns].index(name)
         expected = {plain_text(row[0]): row[i] for row in calibrated.rows}
         assert {plain_text(row[0]): row[names.index(name)] for row in table.rows} == expected
-    few = Pool(tmp_path / "few", {"none": 1.0}, ("fedmia-ii",)).fill(range(3)).root
+    few = PoolFolder(tmp_path / "few", {"none": 1.0}, ("fedmia-ii",)).fill(range(3)).root
     write_marker(few, {"suite": "demo", "cells": []})
     notes = [plain_text(b.text) for b in audit_blocks(source_of(few)) if isinstance(b, Note)]
     assert sum("No lower bound on epsilon was computed: it takes 8" in text for text in notes) == 1
