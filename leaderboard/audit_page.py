@@ -60,9 +60,9 @@ class AuditPage(Report):
 
 def print_pdf(page: Path, pdf: Path) -> str:
     """Print a page to a file by the first browser on the path; return why there is none."""
+    pdf.unlink(missing_ok=True)  # of an earlier page
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
-        pdf.unlink(missing_ok=True)  # of an earlier page
         return f"audit.html alone: no browser that prints a PDF ({', '.join(BROWSERS)}) is here"
     command = [browser, "--headless", "--disable-gpu", "--no-pdf-header-footer"]
     if os.geteuid() == 0:  # its sandbox refuses root, the user of containers

@@ -163,7 +163,7 @@ def test_the_metric_and_the_side_decide_what_is_worse(measure, attack, by, defen
 
 def test_a_change_counts_beyond_its_floor_and_its_interval():
     old, worse = snapshot(), {("worse", "fta", "auc:ofl")}
-    assert compare(old, old).floors == {"auc": 0.01, "tf01": 1.0, "accuracy": 0.01}
+    assert compare(old, old).floors == {"auc": 0.01, "tf01": 1.0, "accuracy": 0.01, "loss": 0.001}
     within = {("moved", "fta", "auc:ofl")}
     assert verdicts(compare(moved(old, 0.0099), old)) == within
     assert verdicts(compare(moved(old, 0.0101), old)) == worse
@@ -206,6 +206,16 @@ def test_cells_and_seeds_that_are_gone_or_new_are_named():
     assert verdicts(found) == {("missing", "fta", None)}
     assert found.rows[0].reasons == ("seed 3 diverged: loss is not finite",)
     assert row(found).seeds == 4
+
+
+def test_a_seed_that_failed_in_every_cell_is_missing():
+    old = snapshot()
+    failed = {key: {4: "failed: killed"} for key in old.cells}
+    found = compare(replace(snapshot((0, 1, 2, 3)), unscored=failed), old)
+    missing = [r for r in found.rows if r.verdict == "missing"]
+    assert {r.key for r in missing} == old.cells.keys()
+    assert {r.reasons for r in missing} == {("seed 4 failed: killed",)}
+    assert found.failing(("missing",))
 
 
 def test_shared_seeds_are_compared_in_pairs_and_others_not_at_all():

@@ -22,6 +22,8 @@ from fedbench.core.run import pretraining
 from fedbench.core.signals.builtin import Loss
 from fedbench.core.signals.probes import SignalCall
 from fedbench.core.store.reading import load_records
+from fedbench.leaderboard.comparison.cells import snapshot_of
+from fedbench.leaderboard.comparison.compare import compare
 from fedbench.plugins.defenses.augmentation import DataSampling
 from fedbench.plugins.defenses.uploads import FreeRider, GradNoise, GradSparse
 from fedbench.plugins.generative import diffusion
@@ -214,6 +216,13 @@ def test_a_run_is_attacked_skips_what_needs_logits_and_has_images_of_its_samples
             distances = np.abs(np.concatenate(of_class).reshape(-1, 64) - picture).max(1)
             assert distances.min() < 1e-6
     assert "delta-denoising loss (per pixel)" in board(SimpleNamespace(root=tmp_path / "r"))
+    judged = snapshot_of([cell])
+    (run,) = (key for key in judged.cells if not key.attack)
+    loss = judged.cells[run].values["loss"][0]
+    higher = replace(loss, parts=tuple(2 * part for part in loss.parts))
+    worse = replace(judged.cells[run], values={"loss": {0: higher}}, digests={0: "other"})
+    found = compare(replace(judged, cells={**judged.cells, run: worse}), judged)
+    assert [r.verdict for r in found.rows if r.key == run] == ["worse"]
 
 
 def test_what_the_task_lacks_is_named_when_planned(tmp_path):

@@ -88,7 +88,7 @@ def command(
     and so one board, of several folders and bundles.
     """
     if full:
-        reports = (FULL,)
+        reports = (FULL,) if reports == (DEFAULT,) else (*reports, FULL)
     if site is not None:
         _write_site(results, site)
     elif len(results) > 1 or results[0].is_file():

@@ -15,6 +15,7 @@ from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.run_file import digest_of_arrays
 from fedbench.leaderboard.comparison.measures import (
     ACCURACY,
+    LOSS,
     OF_THE_GATE,
     Values,
     accuracy_of,
@@ -175,13 +176,15 @@ def scored_cell(
 
 
 def run_cell(key: Key, seeds: Seeds) -> Cell:
-    """Return the cell of the runs themselves: their accuracy."""
-    identities, digests, accuracies = {}, {}, {}
+    """Return the cell of the runs themselves: their accuracy, or their loss in another task."""
+    identities, digests, utilities = {}, {}, {}
+    (direction,) = {loaded.record.utility.direction for loaded in seeds.values()}
     for seed, loaded in sorted(seeds.items()):
         identities[seed] = {"run": _identity(loaded)["run"]}
         digests[seed] = digest_of_arrays({"test_correct": loaded.test_correct()})[:16]
-        accuracies[seed] = accuracy_of(loaded)
-    return Cell(_run_of(key), identities, digests, {ACCURACY: accuracies})
+        utilities[seed] = accuracy_of(loaded)
+    name = ACCURACY if direction == "higher" else LOSS
+    return Cell(_run_of(key), identities, digests, {name: utilities})
 
 
 def _identity(loaded: LoadedRecord) -> Identity:

@@ -167,7 +167,9 @@ def _rows(new: Snapshot, old: Snapshot, key: Key) -> Iterator[ComparedRow]:
         reasons = [f"seed {seed} {reason}" for seed, reason in (why or next(run, {})).items()]
         yield ComparedRow(key=key, verdict="missing", reasons=_few(reasons or ["no record"]))
     else:
-        gone = before.identities.keys() & set(new.seeds) - now.identities.keys()
+        # a seed that no record is of was left out on purpose
+        computed = set(new.seeds).union(*new.unscored.values())
+        gone = before.identities.keys() & computed - now.identities.keys()
         if gone:
             reasons = [f"seed {seed} {why.get(seed, 'has no record')}" for seed in sorted(gone)]
             yield ComparedRow(key=key, verdict="missing", reasons=_few(reasons))

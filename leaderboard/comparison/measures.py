@@ -26,6 +26,8 @@ from fedbench.leaderboard.statistics.tf01 import (
 )
 
 ACCURACY = "accuracy"
+LOSS = "loss"
+"""utility of a task in which a lower one is better"""
 DIGITS = 5  # values of both sides are rounded to so many, far below every floor
 
 
@@ -83,6 +85,14 @@ def _measures() -> Iterator[Measure]:
         floor=0.01,
         digits=2,
         scale=100,
+        flips=False,
+    )
+    yield Measure(
+        name=LOSS,
+        title="test loss",
+        direction="lower",
+        floor=0.001,
+        digits=4,
         flips=False,
     )
 

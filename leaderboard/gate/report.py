@@ -184,7 +184,8 @@ def _amount(m: Measure, value: float, signed: bool = False) -> str:
 
 def _method(c: Comparison) -> Block:
     floors: dict[str, None] = {}
-    for m in MEASURES.values():
+    compared = {row.measure.name for row in c.rows if row.measure}
+    for m in (m for m in MEASURES.values() if m.name in compared):
         floor = f"{m.metric} {c.floors[m.metric] * m.scale:g} {m.unit}"
         floors[floor.strip()] = None
     numbers_of_seeds = map(str, sorted({row.seeds for row in c.rows if row.pairing}))
