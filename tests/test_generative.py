@@ -24,6 +24,8 @@ from fedbench.core.signals.probes import SignalCall
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.comparison.cells import snapshot_of
 from fedbench.leaderboard.comparison.compare import compare
+from fedbench.leaderboard.document import source_of
+from fedbench.leaderboard.site.data import board_of
 from fedbench.plugins.defenses.augmentation import DataSampling
 from fedbench.plugins.defenses.uploads import FreeRider, GradNoise, GradSparse
 from fedbench.plugins.generative import diffusion
@@ -216,6 +218,9 @@ def test_a_run_is_attacked_skips_what_needs_logits_and_has_images_of_its_samples
             distances = np.abs(np.concatenate(of_class).reshape(-1, 64) - picture).max(1)
             assert distances.min() < 1e-6
     assert "delta-denoising loss (per pixel)" in board(SimpleNamespace(root=tmp_path / "r"))
+    columns = {c.key: c for c in board_of(source_of(tmp_path / "r"), "r", "").columns}
+    loss = columns["accuracy"]
+    assert (loss.title, loss.direction, loss.scale) == ("denoising loss", "lower", 1)
     judged = snapshot_of([cell])
     (run,) = (key for key in judged.cells if not key.attack)
     loss = judged.cells[run].values["loss"][0]

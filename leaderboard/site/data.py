@@ -5,7 +5,7 @@ runs behind them as columns.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics import Group, Score
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import Candidates, LoadedRecord
-from fedbench.leaderboard.columns import COLUMNS
+from fedbench.leaderboard.columns import COLUMNS, RankingColumn, columns_for
 from fedbench.leaderboard.document import (
     Source,
     board_id,
@@ -82,7 +82,7 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
         "tuning": sum(map(of_tuning, current)),
         "notes": _notes(source),
         "command": command,
-        "columns": [column.described for column in COLUMNS],
+        "columns": [column.described for column in _columns(source.sections)],
         "fpr": [float(f"{rate:.4g}") for rate in FPR],
         "settings": [{"suite": text(suite), "name": text(setting)} for suite, setting in settings],
         "runs": cells.runs,
@@ -217,6 +217,12 @@ def _described(row: DefenseRow, cells: Cells) -> dict[str, Any]:
         "packages": packages(use),
         "outcomes": outcomes,
     }
+
+
+def _columns(sections: Sequence[BoardSection]) -> list[RankingColumn]:
+    """Return the columns, with the name, unit and direction of a utility that all sections have."""
+    utilities = {s.utility.name: s.utility for s in sections if s.utility is not None}
+    return columns_for(*utilities.values() if len(utilities) == 1 else (None,))
 
 
 def _numbers(section: BoardSection, row: DefenseRow) -> dict[str, Any]:

@@ -69,11 +69,12 @@
   function drawHistory(place, r) {
     const rounds = board.rounds[runs.rounds[r]];
     const accuracy = runs.history[r][0];
-    const figure = site.figure({ x: "round", y: "test accuracy, %", height: 260, label: "Test accuracy over the audited rounds" });
-    const source = new Bokeh.ColumnDataSource({ data: { x: rounds, y: accuracy.map((a) => (known(a) ? 100 * a : NaN)), round: rounds.map(String), accuracy: accuracy.map((a) => site.number("accuracy", a)), loss: runs.history[r][1].map((l) => (known(l) ? l.toPrecision(3) : "n/a")) } });
+    const { title, unit, scale } = board.columns.find((c) => c.key === "accuracy");
+    const figure = site.figure({ x: "round", y: `test ${title}, ${unit}`, height: 260, label: `Test ${title} over the audited rounds` });
+    const source = new Bokeh.ColumnDataSource({ data: { x: rounds, y: accuracy.map((a) => (known(a) ? scale * a : NaN)), round: rounds.map(String), accuracy: accuracy.map((a) => site.number("accuracy", a)), loss: runs.history[r][1].map((l) => (known(l) ? l.toPrecision(3) : "n/a")) } });
     figure.line({ x: { field: "x" }, y: { field: "y" }, line_color: site.colour("--c0"), line_width: 2, source });
     const made = figure.scatter({ x: { field: "x" }, y: { field: "y" }, size: 8, color: site.colour("--c0"), source });
-    site.hover(figure, [made], [["round", "round"], ["accuracy", "accuracy"], ["training loss", "loss"]]);
+    site.hover(figure, [made], [["round", "round"], [title, "accuracy"], ["training loss", "loss"]]);
     return site.draw(place, figure);
   }
 
