@@ -178,12 +178,12 @@ def scored_cell(
 def run_cell(key: Key, seeds: Seeds) -> Cell:
     """Return the cell of the runs themselves: their accuracy, or their loss in another task."""
     identities, digests, utilities = {}, {}, {}
-    (direction,) = {loaded.record.utility.direction for loaded in seeds.values()}
+    directions = {r.record.utility.direction for r in seeds.values() if r.record.utility}
     for seed, loaded in sorted(seeds.items()):
         identities[seed] = {"run": _identity(loaded)["run"]}
         digests[seed] = digest_of_arrays({"test_correct": loaded.test_correct()})[:16]
         utilities[seed] = accuracy_of(loaded)
-    name = ACCURACY if direction == "higher" else LOSS
+    name = LOSS if directions == {"lower"} else ACCURACY
     return Cell(_run_of(key), identities, digests, {name: utilities})
 
 
