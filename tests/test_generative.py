@@ -219,8 +219,8 @@ def test_a_run_is_attacked_skips_what_needs_logits_and_has_images_of_its_samples
             assert distances.min() < 1e-6
     assert "delta-denoising loss (per pixel)" in board(SimpleNamespace(root=tmp_path / "r"))
     columns = {c.key: c for c in board_of(source_of(tmp_path / "r"), "r", "").columns}
-    loss = columns["accuracy"]
-    assert (loss.title, loss.direction, loss.scale) == ("denoising loss", "lower", 1)
+    utility = columns["accuracy"]
+    assert (utility.title, utility.direction, utility.scale) == ("denoising loss", "lower", 1)
     judged = snapshot_of([cell])
     (run,) = (key for key in judged.cells if not key.attack)
     loss = judged.cells[run].values["loss"][0]
