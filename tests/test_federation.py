@@ -243,6 +243,22 @@ def test_a_coalition_is_told_the_real_sizes_and_weights_once_and_no_data():
     assert not {f.name for f in fields(sized)} & {"data", "x", "y", "model", "params", "audit"}
 
 
+def test_the_server_is_told_how_many_samples_clients_train_on():
+    told = []
+
+    class Toy(Defense):
+        def aggregate(self, updates, weights, ctx):
+            told.append(ctx.sizes)
+            return weights @ updates
+
+    clients = uneven()
+    clients[0] = replace(clients[0], held_out=torch.arange(len(clients[0].y)) < 2)
+    setup = tiny_setup(Toy(), clients=clients, rounds=1)
+    train_all(setup)
+    assert told == [tuple(len(data.trainable) for data in clients)]
+    assert setup.weighing == told[0]
+
+
 def test_prepare_holds_samples_out_of_training_and_can_only_add_to_the_validation_part():
     class Toy(Defense):
         more = True

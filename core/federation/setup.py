@@ -368,7 +368,7 @@ class Parties:
             round=uploads.round,
             params=uploads.starts.params[j],
             participants=participants,
-            sizes=tuple(len(setup.clients[k].y) for k in participants),
+            sizes=tuple(setup.sizes[k] for k in participants),
             memory=memory,
             model_index=j,
             assumed_malicious=max(0, setup.facts.assumed_malicious - rejected),
