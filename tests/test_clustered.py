@@ -156,6 +156,19 @@ def test_local_training_shares_nothing():
         )
 
 
+def test_data_is_prepared_beside_the_model_that_the_client_trains():
+    starts = {}
+
+    class Notes(installed("local-only")):
+        def prepare(self, data, ctx):
+            assert torch.equal(ctx.params, ctx.start)
+            starts[ctx.client] = ctx.start.clone()
+            return data
+
+    train_all(full_batch(Notes(), 4, rounds=1))
+    assert_close(torch.stack([starts[k] for k in EVERYONE]), models_of(*EVERYONE))
+
+
 # -- ifca-mir: the choice --------------------------------------------------------------------------
 
 

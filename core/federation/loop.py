@@ -127,8 +127,9 @@ class Training:
         data = self.setup.clients[k]
         if k not in self.setup.members or not overrides(self.defense, "prepare"):
             return data
-        ctx = self.parties.member("prepare", 0, k, data, self.models[0])
-        self.setup.flat.load(self.state[0])
+        start = self.state[self.assignment[k]]
+        ctx = self.parties.member("prepare", 0, k, data, start.params)
+        self.setup.flat.load(start)
         prepared = self._call("prepare", data, ctx)
         if len(prepared.y) != len(data.y) or len(prepared.x) != len(data.y):
             # membership is by position: a sample dropped here would still count as a member
