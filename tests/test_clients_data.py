@@ -4,6 +4,8 @@ through which model.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -150,6 +152,23 @@ def test_the_test_part_stands_in_for_the_hold_out_in_every_audit(case):
     if case == "more than there are":
         listed, of_part = scene.audits[0], IMAGES.train_canary[split.test[0]]
         assert scene.canary_of(listed.ids[listed.kind == OFL]).sum() == of_part.sum() > 0
+
+
+@pytest.mark.parametrize("groups", [True, False])
+def test_candidates_are_drawn_again_from_what_they_were_drawn_from(groups):
+    """From the hold-out of the client's site or deformed like its images, and not from what server
+    and attacker train on.
+    """
+    audit = {"nonmembers": 40, "align_nonmembers": False, "shadow": {"samples": 20}}
+    more = {"groups": GROUPS} if groups else {}
+    given = setting({}, audit, partition={"name": "iid"}, **more)
+    sites = None if groups else np.arange(300) % 3
+    scene = make_scene(replace(IMAGES, holdout_client=sites), given, (client(0),), 0, root=20)
+    own = np.flatnonzero(np.arange(300) % 4 < 2 if groups else sites == 0) + len(IMAGES.train_y)
+    spared = np.concatenate([scene.root, scene.shadow])
+    owners = scene.redrawn_from(scene.audits[0])[scene.pool]
+    assert len(spared) == 40 and not np.isin(spared, scene.asked).any()
+    assert scene.pool[owners == -1].tolist() == np.setdiff1d(own, spared).tolist()
 
 
 def test_every_part_is_deformed_as_its_own_client_is():

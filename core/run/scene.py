@@ -27,7 +27,7 @@ from fedbench.core.population.audit import (
     pooled_set,
 )
 from fedbench.core.population.groups import Groups, deform, make_groups, thresholds
-from fedbench.core.population.partition import Shards, Split, cut_all, partition
+from fedbench.core.population.partition import Outsiders, Shards, Split, cut_all, partition
 from fedbench.core.registry.use import ComponentUse
 from fedbench.core.run.job import Job
 from fedbench.core.spec.setting import Adversary, AuditSpec, Setting
@@ -67,7 +67,8 @@ class Scene:
         parts, with which a colluder teaches; all that can be where lists are redrawn.
         """
         if not self.aligned:
-            return np.setdiff1d(np.arange(len(self.names)), self.split.validated())
+            spared = np.concatenate([self.split.validated(), self.root, self.shadow])
+            return np.setdiff1d(np.arange(len(self.names)), spared)
         return np.union1d(pool_of(self.audits), np.concatenate(self.split.test)).astype(np.int64)
 
     def redrawn_from(self, audit: AuditSet) -> np.ndarray:
@@ -75,9 +76,9 @@ class Scene:
         candidates, -2 none.
         """
         owners = self.split.trained_by()
-        if self.split.has_test and audit.target.client is not None:
-            test_part = self.split.test[audit.target.client]
-            owners[np.setdiff1d(np.flatnonzero(owners < 0), test_part)] = -2
+        if audit.target.client is not None:
+            outsiders = _outsiders_of(audit.target.client, self.split, self.groups)
+            owners[np.setdiff1d(np.flatnonzero(owners < 0), outsiders.ids)] = -2
         return owners
 
     @property
@@ -290,8 +291,8 @@ def candidates_of(
     malicious: int,
     groups: Groups | None,
 ) -> AuditSet:
-    """Return the candidates of one target; samples of the last ``malicious`` clients are not among
-    them.
+    """Return the candidates of one target. Samples of the last ``malicious`` clients are not among
+    those of a target of many clients; of one client they are among the inside non-members.
 
     Outside candidates are the target's test part (for several clients together, theirs) or, without
     test parts, the hold-out; of groups, the part of the hold-out that is deformed like the target's
@@ -327,22 +328,33 @@ def _of_client(
     seed: int,
     groups: Groups | None,
 ) -> AuditSet:
-    similar = None
-    outside_of = np.arange(len(split.train))
-    if groups is not None:
-        similar = outside_of = np.flatnonzero(groups.of_client == groups.of_client[client])
-    if split.has_test or split.holdout_client is not None:
-        outside_of = np.array([client])
     return audit_set(
         split.train,
-        split.outsiders(outside_of, f"client {client}"),
+        _outsiders_of(client, split, groups),
         client,
         audit.nonmembers,
         seed,
-        similar,
+        _alike(client, groups),
         outside=audit.outside,
         absent=audit.members_from == "holdout",
     )
+
+
+def _outsiders_of(client: int, split: Split, groups: Groups | None) -> Outsiders:
+    """Return a client's test part, or the hold-out of its site or deformed like its images."""
+    outside_of = _alike(client, groups)
+    if split.has_test or split.holdout_client is not None:
+        outside_of = np.array([client])
+    elif outside_of is None:
+        outside_of = np.arange(len(split.train))
+    return split.outsiders(outside_of, f"client {client}")
+
+
+def _alike(client: int, groups: Groups | None) -> np.ndarray | None:
+    """Return the clients with images deformed as the client's are; None where all are."""
+    if groups is None:
+        return None
+    return np.flatnonzero(groups.of_client == groups.of_client[client])
 
 
 # --- samples for training -------------------------------------------------------------------------
