@@ -152,8 +152,8 @@ class Model(Configured):
     needs ``batch_first=True``.
 
     Per-sample gradients (gradient signals, dp-sgd) are then exact for any architecture, and fastest
-    for chains of linear, convolutional, normalisation and embedding layers with the samples on the
-    first axis. A model that `vmap` does not support, such as one with recurrent layers, takes one
+    for chains of linear, 2-D convolutional and normalisation layers with the samples on the first
+    axis. A model that `vmap` does not support, such as one with recurrent layers, takes one
     backward pass a sample; its records have a note.
     """
 
