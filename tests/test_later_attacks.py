@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from tiny import tiny_setup, train_all
+from tiny import normed, tiny_clients, tiny_setup, train_all
 from torch import nn
 from torch.nn.functional import cross_entropy
 from worlds import (
@@ -128,6 +128,21 @@ def test_a_span_of_full_rank_holds_everything_and_a_cut_one_less():
             for params in ({"layer": 0}, {"rank": 3})
         )
     assert full.max() < 1e-6 and cut.min() > 0.05
+
+
+def test_the_received_model_has_the_statistics_that_it_was_received_with():
+    clients = [replace(data, x=3 * data.x + k) for k, data in enumerate(tiny_clients())]
+    setup = tiny_setup(module=normed(), clients=clients, rounds=2)
+    x, y = clients[0].x, clients[0].y
+    signals = {"received-metrics": ReceivedMetrics()}
+    recorder = Recorder(setup.flat, x, y, signals, False, [0, 1, COALITION], ((0, 1),), [12] * 4)
+    *_, last = train_all(setup)[1]
+    recorder.record(last)
+    u = last.uploads
+    expected = cross_entropy(setup.flat.logits(u.starts[0], x), y, reduction="none")
+    assert (u.buffers[0] - u.starts.buffers[0]).abs().max() > 0.1
+    for row in recorder.arrays()["received-metrics"][0]:
+        assert_allclose(row[:, 0], expected, rtol=1e-4)
 
 
 def test_a_layer_that_is_not_there_is_named():

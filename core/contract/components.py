@@ -202,6 +202,10 @@ class Probe:
     """of these rows; None: ``y``"""
     task: Task = DEFAULT_TASK
     """loss and prediction of the federation"""
+    buffers: Tensor | None = None
+    """[B] floating-point buffers (running statistics) of the received model, in the order of
+    ``model.buffers()``; None: those of ``model``
+    """
 
     def losses(self) -> Tensor:
         """Loss [n] of each sample."""

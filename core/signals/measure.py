@@ -342,6 +342,7 @@ class Recorder:
             names = [name for name in names if name in self.calls]
             if not names:
                 return
+            received = uploads.starts.buffers[row.start]
             torch.add(uploads.starts.params[row.start], row.update, out=self.flat.params)
             # running statistics are part of what was uploaded
             self.flat.load(ModelState(self.flat.params, row.buffers, row.counts))
@@ -351,7 +352,8 @@ class Recorder:
                 logits = [answer(z) for z in logits]
             for name in names:
                 try:
-                    values = self.calls[name].row(row.update, samples, logits, answer)
+                    call = self.calls[name]
+                    values = call.row(row.update, samples, logits, answer, received)
                     self._put(name, position, values)
                 except SignalError as error:
                     raise_fault(error)

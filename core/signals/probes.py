@@ -36,9 +36,10 @@ class CopiedProbe(Probe):
         module: nn.Module,
         task: Task,
         target: Tensor,
+        buffers: Tensor | None,
         **copies: Callable[[], Any],
     ) -> None:
-        fields = {"task": task, "target": target.clone()}
+        fields = {"task": task, "target": target.clone(), "buffers": buffers}
         self.__dict__ |= {"_module": module, "_copies": copies} | fields
 
     def __getattr__(self, name: str) -> Any:
@@ -70,6 +71,7 @@ class SignalCall:
         self._flat = flat
         self._copy: nn.Module | None = None
         self._answer: Answers | None = None
+        self._buffers: Tensor | None = None
 
     def row(
         self,
@@ -77,6 +79,7 @@ class SignalCall:
         samples: Sequence[tuple[Tensor, Tensor]],
         logits: Sequence[Tensor],
         answer: Answers | None = None,
+        buffers: Tensor | None = None,
     ) -> Tensor:
         """[N] or [N, d] float32: the signal on the model that the engine's module holds.
 
@@ -84,12 +87,14 @@ class SignalCall:
             samples: (x, y) of each chunk.
             logits: outputs on the audit rows of each chunk, answered if there is an ``answer``.
             answer: a defense's answer to a query with these logits.
+            buffers: [B] of the received model; None: the module's.
 
         Raises:
             SignalError: the signal failed.
             PhaseError: the defense that answers failed.
         """
         self._answer = answer
+        self._buffers = buffers
         if self._own:
             values = self._measured(update, samples, logits)
         else:
@@ -130,6 +135,7 @@ class SignalCall:
             self._flat.module,
             self._flat.task,
             self._flat.rows(x, y, "audit")[1],
+            None if self._buffers is None else self._buffers.clone(),
             model=self._model,
             update=update.clone,
             x=x.clone,

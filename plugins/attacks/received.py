@@ -14,12 +14,17 @@ from fedbench.plugins.attacks.trajectory import SingleRound
 
 
 def received_model(probe: Probe) -> nn.Module:
-    """Return the probe's model with the parameters before the update; running statistics stay those
-    of the upload.
+    """Return the probe's model with the parameters and the running statistics that the client
+    received.
     """
     model = probe.model
     for parameter, part in update_parts(model, probe.update):
         parameter.data -= part
+    if probe.buffers is not None:
+        statistics = [b for b in model.buffers() if b.is_floating_point()]
+        parts = probe.buffers.split([b.numel() for b in statistics])
+        for statistic, part in zip(statistics, parts, strict=True):
+            statistic.data.copy_(part.view_as(statistic))
     return model
 
 
