@@ -38,7 +38,7 @@ from fedbench.core.signals.measure import (
     rows_of,
     seen_from,
 )
-from fedbench.testing.worlds import given_use, job_of, setting_of
+from fedbench.testing.worlds import given_use, job_of, setting_of, train_job
 
 # -- rows ------------------------------------------------------------------------------------------
 
@@ -144,6 +144,35 @@ def test_a_need_that_the_view_hides_skips_the_cell_and_a_signal_outside_the_need
         seen.of_target("grad-sq")
     with pytest.raises(UserError, match="its `needs` are grad-sq, loss: add 'entropy' to them"):
         seen.of_others("entropy")
+
+
+def test_a_user_of_the_final_model_has_no_signal_of_an_update_or_an_earlier_model():
+    shown: list[Observations] = []
+
+    class Outsider(Attack):
+        view = "external"
+        needs = frozenset(
+            {
+                "loss",
+                "upload-grad-sq",
+                "grad-dot",
+                "received-metrics",
+                "projection-residual",
+                "unshifted-cosine",
+                f"loss{PRE_DEFENSE}",
+            }
+        )
+
+        def score(self, observations, audit):
+            shown.append(observations)
+            return np.zeros(len(audit.ids))
+
+    w = train_job(setting_of(), [Outsider()])
+    ask(w.run, Outsider())
+    assert {*w.trained.signals} >= Outsider.needs and shown
+    for seen in shown:
+        assert {*seen.signals} == {"loss", "upload-grad-sq"}
+        assert seen.hidden == Outsider.needs - {*seen.signals}
 
 
 def test_signals_are_measured_at_the_model_that_each_client_really_had():

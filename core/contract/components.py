@@ -228,6 +228,8 @@ class Signal(Configured):
     """whether it measures a vector of a sample instead of one number"""
     tasks: frozenset[str] = CLASSIFICATION
     """tasks that it serves; a cell that needs it in another one is skipped"""
+    of_update: bool = False
+    """whether it reads the update, or the received model: the view ``external`` does not have it"""
 
     def measure(self, probe: Probe) -> Tensor:
         """Values [n] float32 on the device of ``probe.y``, finite wherever the logits are; of a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
@@ -91,12 +91,23 @@ def _seen(
     rows = trained.rows
     if view == "coalition":
         rows = seen_from(client, rows, run.job.coalitions)
-    observed = observe(view, client, rows, trained.rounds, trained.signals, pick, served, clients)
+    signals = trained.signals
+    secret = _secret(run.job, signals) if view == "external" else ()
+    observed = observe(view, client, rows, trained.rounds, signals, pick, served, clients, secret)
     if view == "coalition":
         groups = run.job.coalitions
         group = next((g for g, members in enumerate(groups) if client in members), 0)
         observed = replace(observed, shares=trained.shares[group])
     return observed
+
+
+def _secret(job: Job, names: Iterable[str]) -> list[str]:
+    """Return those of the signals that a user of the final model cannot measure: signals of the
+    update, of the received model, or of a model before its protection.
+    """
+    # the engine's own, those of the gradient and before the defense, are not among the job's
+    uses = job.signals
+    return [name for name in names if name not in uses or uses[name].load().of_update]
 
 
 def _positions(run: Run, audit: AuditSet, rows: Sequence[int]) -> np.ndarray:
@@ -198,6 +209,7 @@ def observe(
     pick: ndarray,
     served: ndarray | None = None,
     visible: Collection[int] | None = None,
+    secret: Collection[str] = GRADIENT_SIGNALS,
 ) -> Observations:
     """Select what ``view`` sees of the candidates; signals that it does not contain are left out.
 
@@ -208,13 +220,14 @@ def observe(
         served: [R, n] index of the global model that serves each candidate's client; the global
             views see a candidate through it.
         visible: the clients with rows that the view shows, by default all.
+        secret: signals that a user of the final model cannot measure.
     """
     chosen = _rows_in_view(view, rows, visible)
     last: slice = slice(None)
-    hidden: frozenset[str] = frozenset()
+    hidden: Collection[str] = ()
     if view == "external":  # the final model, not the update that led to it
         last = slice(-1, None)
-        hidden = GRADIENT_SIGNALS
+        hidden = secret
     clients = np.array([rows[i] for i in chosen], dtype=np.int64)
     position = 0
     through: ndarray | None = None

@@ -116,6 +116,8 @@ class UnshiftedCosine(Signal):
     received, after a constant on the last parameters of the upload is estimated and taken out.
     """
 
+    of_update = True
+
     def measure(self, probe: Probe) -> Tensor:
         update = without_suffix_shift(probe.update)
         return cosines(received_model(probe), probe.normalise(probe.x), probe.y, update)

@@ -50,6 +50,8 @@ class ProjectionResidual(Signal):
     2604.21197), from its summary: hidden embeddings and their residuals on the gradient's subspace.
     """
 
+    of_update = True
+
     class Params(Params):
         layer: int | None = Field(
             None,
@@ -137,6 +139,7 @@ class ReceivedMetrics(Signal):
     """
 
     vector = True
+    of_update = True
 
     def measure(self, probe: Probe) -> Tensor:
         log_p = received_model(probe)(probe.x).double().log_softmax(1)
