@@ -4,6 +4,8 @@ hand.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from fedbench.core import MemberData, ServerContext, UserError
+from fedbench.core.federation.compose import allied
 
 EVERYONE = (0, 1, 2, 3)
 
@@ -195,6 +198,21 @@ def test_a_member_weighs_loss_against_announced_risk_by_what_it_tolerates(
     costs = (1 - beta) * losses + beta * risks
     picked = defense.assign(models, member(data, threshold=threshold))
     assert costs[picked] <= costs.min() + 1e-6
+
+
+def test_a_member_that_the_server_cannot_tell_a_risk_is_refused():
+    """Of several groups only the first one's instance acts at the server."""
+    groups = ((0, 1), (2, 3))
+    root = MemberData(draws(11, 12, 4), labels(12, 12))
+    params = {"every": 2, "shadows": 1, "shadow_samples": 12}
+
+    def trained(**changes):
+        defense = allied(groups, lambda: made("ifca-mir", **params, **changes))
+        return train_all(replace(full_batch(defense, root=root), thresholds=(0.6,) * 4))
+
+    with pytest.raises(UserError, match="first group of clients alone, and client 2 is of"):
+        trained()
+    trained(beta_max=0)
 
 
 @given(

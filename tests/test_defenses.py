@@ -17,11 +17,12 @@ from parties import generator
 from pydantic import ValidationError
 from tiny import tiny_setup, train_all
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 from torch.testing import assert_close
 
 from fedbench.core import Batch, Defense, MemberData, UserError
 from fedbench.core.federation.compose import Composite
+from fedbench.plugins.attacks.adaptive import soft_label
 
 CLASSES, SIZES = 4, (30, 5, 20, 4)  # of two_layers()
 seeds = st.integers(0, 2**20)
@@ -200,6 +201,21 @@ def test_hamp_soft_labels_are_those_of_the_authors(classes, gamma, p):
     assert found.tolist() == pytest.approx(
         [p if c == 1 else (1 - p) / (classes - 1) for c in range(classes)], abs=1e-6
     )
+
+
+@pytest.mark.parametrize("order", [("membershield", "hamp"), ("hamp", "membershield")])
+def test_soft_labels_of_a_stack_are_those_that_the_adaptive_attack_expects(order):
+    """Either order: hamp's labels act on those of the defense before it."""
+    params = {
+        "membershield": {"theta": 0.5, "validation": 0.5},
+        "hamp": {"gamma": 0.5, "alpha": 0.0},
+    }
+    ctx = member(two_layers())
+    data = MemberData(torch.zeros(20, 6), torch.arange(20) % 4)
+    for name in order:
+        data = made(name, **params[name]).prepare(data, ctx)
+    share, _ = soft_label(params, 4)
+    assert_close(data.soft, (1 - share) * one_hot(data.y, 4) + share / 4)
 
 
 # -- losses ----------------------------------------------------------------------------------------

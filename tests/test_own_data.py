@@ -121,6 +121,24 @@ def test_samples_of_an_npz_file_are_taken_as_they_are(home, shape, dtype):
     assert found == [*data.train_y, *data.test_y, *data.holdout_y] and not labels
 
 
+def test_images_with_channels_last_are_refused(home):
+    y = np.arange(N) % 3
+    for shape in ((6, 5, 3), (6, 5, 1)):
+        for dtype in (np.uint8, np.float32):
+            np.savez(home / "a.npz", x=np.zeros((N, *shape), dtype), y=y)
+            with pytest.raises(UserError, match=r"channels last; .*np\.moveaxis\(x, -1, 1\)"):
+                Table(file="a.npz", target="y").load(0)
+    np.savez(home / "a.npz", x=np.zeros((N, 3, 6, 5), np.uint8), y=y)
+    assert Table(file="a.npz", target="y").load(0).input_shape == (3, 6, 5)
+
+
+def test_an_index_is_left_out_by_its_name_and_padded_numbers_keep_their_order(table):
+    indexed = {"": range(N)}
+    assert table(indexed, ignore=["id", ""]).input_shape == (2,)
+    data = table({"verdict": [("10", "09")[i % 2] for i in range(N)]}, standardise="no")
+    assert data.train_y.tolist() == [1 - int(age) % 2 for age in data.train_x[:, 0]]
+
+
 def first(name, value):
     """A change of the first row."""
     return lambda rows: {name: [value, *rows[name][1:]]}
@@ -142,6 +160,12 @@ ODD = {
     "an infinite feature": (first("age", "inf"), {}, "row 1 .*not a finite number"),
     "an open quote": (first("age", '"1'), {}, r"line 61: 2 values for 5 columns; quote"),
     "a comma": (first("id", "p,0"), {}, r"line 2: 6 values for 5 columns; quote values"),
+    "an index of pandas": (lambda rows: {"": range(N)}, {}, "column '' is named like an index"),
+    "padded classes": (
+        lambda rows: {"verdict": [("1", "01", "2")[i % 3] for i in range(N)]},
+        {},
+        r"target 'verdict', row 2 \('01'; 20 such rows\): a leading zero, and .*one way",
+    ),
     "no features": (same, {"ignore": ["id", "age", "smokes"]}, "no column is left"),
 }
 

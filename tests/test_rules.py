@@ -205,6 +205,12 @@ def test_geometric_median_minimises_the_sum_of_distances(seed, k, p):
     assert total(found) <= total(z) + 1e-4
 
 
+def test_top_k_keeps_the_stated_part_whatever_floating_point_makes_of_it():
+    rows = torch.arange(1.0, 101.0)[None]
+    step = made("top-k", keep=0.29).aggregate(rows, torch.ones(1), server(rows))
+    assert step.count_nonzero() == 29  # 0.29 * 100 is 28.999...
+
+
 def test_fedavg_weighs_rows_by_size_unless_told():
     rows, weights = draw_rows(4, 3, 6), torch.tensor([0.5, 0.3, 0.2])
     wanted = 0.5 * rows[0] + 0.3 * rows[1] + 0.2 * rows[2]

@@ -27,7 +27,7 @@ from fedbench.plugins.attacks.measures import (
     time_average,
 )
 from fedbench.plugins.attacks.received import received_model
-from fedbench.plugins.defenses.losses import true_class_probability
+from fedbench.plugins.defenses.losses import uniform_share
 
 _MOST_VALUES = 1 << 24  # of gradients at a time
 
@@ -69,8 +69,7 @@ def soft_label(defense: Mapping[str, Mapping[str, Any]], n_classes: int) -> tupl
     for name, field in (("label-smoothing", "strength"), ("membershield", "theta")):
         label *= 1 - defense.get(name, {}).get(field, 0.0)
     if "hamp" in defense:
-        p = true_class_probability(n_classes, defense["hamp"]["gamma"])
-        label *= 1 - (1 - p) * n_classes / (n_classes - 1)
+        label *= 1 - uniform_share(n_classes, defense["hamp"]["gamma"])
         reward = n_classes * defense["hamp"]["alpha"]
     return 1 - label, reward
 
@@ -80,7 +79,9 @@ class AdaptiveSampling(FedMIAII):
     of batches that data-sampling keeps.
 
     A member is trained on in some rounds only. In the others its upload says nothing of it, and a
-    mean over all rounds spreads what the rest say over them.
+    mean over all rounds spreads what the rest say over them. With several local epochs, each of
+    which draws batches anew, a sample is trained on in more rounds than the share p of them that is
+    counted.
     """
 
     against = frozenset({"data-sampling"})

@@ -23,7 +23,10 @@ Columns = dict[str, np.ndarray]
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "nat")  # as pandas reads them
 _NO_VALUE = "no value; fill it in or drop the row"
 _BOOLEANS = ("true", "false")
+_INDEX = ("", "Unnamed: 0", "__index_level_0__")  # names that pandas gives a table's index
 _EXACT = 2**53  # below it, float64 tells whole numbers apart
+_MOST_CHANNELS = 4  # of an image
+_READING = "2"  # raised where an unchanged file gives other arrays: older ones are cached
 _ROWS_OF_A_CLASS = 2  # on average at least
 
 
@@ -65,7 +68,8 @@ class Table(Dataset):
         file = data_folder() / Path(self.params.file).expanduser()
         settings = self.params.model_dump_json(exclude={"train", "test", "holdout", "label_noise"})
         remedy = "put it there, or change 'file'"
-        arrays = read_once(self.name, [file], file.parent, self._read, remedy, [settings])
+        known = [settings, _READING]
+        arrays = read_once(self.name, [file], file.parent, self._read, remedy, known)
         facts: dict[str, Any] = {
             name: tuple(arrays[name].tolist()) for name in ("mean", "std") if name in arrays
         }
@@ -89,6 +93,12 @@ class Table(Dataset):
         features = {name: values for name, values in columns.items() if name not in params.ignore}
         if not features:
             raise UserError(f"{file}: no column is left for features; there must be one")
+        for name in _INDEX:
+            if name in features:
+                raise UserError(
+                    f"{file}: column '{name}' is named like an index that pandas wrote; put "
+                    f"'{name}' into 'ignore', or name it if it is a feature"
+                )
         samples = _samples(features, file)
         if samples.dtype == np.uint8:
             return arrays | {"train_x": samples} | moments(samples)
@@ -201,6 +211,13 @@ def category_codes(values: np.ndarray, place: str) -> np.ndarray:
     if all(map(_is_number, text)) and abs(numbers := text.astype(np.float64)).max() < _EXACT:
         remedy = "not a whole number: no category; group the values, or choose another column"
         _refuse(numbers != np.round(numbers), text, place, remedy)
+        if len(np.unique(text)) > len(np.unique(numbers)):
+            padded = np.array([_is_padded(value) for value in text])
+            remedy = (
+                "a leading zero, and numbers written in two ways, which may be one category or "
+                "two; write each in one way, or as text (such as 'no 01')"
+            )
+            _refuse(padded, text, place, remedy)
         categories = numbers
     return np.unique(categories, return_inverse=True)[1].astype(np.int64)
 
@@ -222,10 +239,12 @@ def _samples(features: Columns, file: Path) -> np.ndarray:
     """Return [n, features] float64, or the samples of a lone array of more dimensions."""
     if len(features) == 1:
         (samples,) = features.values()
-        if samples.ndim == 4 and samples.dtype == np.uint8:
-            return samples
+        name = next(iter(features))
+        if samples.ndim == 4:
+            _require_channels_first(samples, f"{file}: '{name}'")
+            if samples.dtype == np.uint8:
+                return samples
         if samples.ndim > 1:
-            name = next(iter(features))
             flat = samples.reshape(len(samples), -1)
             return _numbers(flat, f"{file}: '{name}'").reshape(samples.shape)
     for name, values in features.items():
@@ -236,6 +255,16 @@ def _samples(features: Columns, file: Path) -> np.ndarray:
             )
     columns = [_numbers(values, f"{file}: column '{name}'") for name, values in features.items()]
     return np.stack(columns, axis=1)
+
+
+def _require_channels_first(samples: np.ndarray, place: str) -> None:
+    """Raise ``UserError`` for images [n, height, width, channels]."""
+    _, *image, last = samples.shape
+    if last <= _MOST_CHANNELS < min(image):
+        raise UserError(
+            f"{place}: {list(samples.shape)} has its channels last; save it as [n, channels, "
+            "height, width]: np.moveaxis(x, -1, 1)"
+        )
 
 
 def _numbers(values: np.ndarray, place: str) -> np.ndarray:
@@ -271,6 +300,11 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_padded(number: str) -> bool:
+    digits = number.lstrip("+-")
+    return digits[:1] == "0" and digits[1:2].isdigit()
 
 
 def _refuse(wrong: np.ndarray, values: np.ndarray, place: str, remedy: str) -> None:

@@ -251,11 +251,27 @@ class IFCAMIR(IFCA):
         """Number of samples the server has of its own."""
         return self.params.shadow_samples
 
+    @property
+    def _first_examination(self) -> int:
+        """Round after which models are first examined."""
+        return max(self.params.first_round, self.params.every)
+
     def assign(self, models: Tensor, ctx: MemberContext) -> int:
-        """Pick the model of [s, P] that the rule prefers for this member."""
+        """Pick the model of [s, P] that the rule prefers for this member.
+
+        Raises:
+            UserError: the server's examination is that of another group's instance.
+        """
         p = self.params
         bound = ctx.privacy_threshold
-        if p.beta_max == 0 or bound is None or len(self.announced) < len(models):
+        if p.beta_max == 0 or bound is None:
+            return super().assign(models, ctx)
+        if not self.announced and ctx.round > self._first_examination:
+            raise UserError(
+                "ifca-mir announces risks to the first group of clients alone, and client "
+                f"{ctx.client} is of another: make them one group, or give the defense beta_max: 0"
+            )
+        if len(self.announced) < len(models):
             return super().assign(models, ctx)
         losses = empirical_losses(models, ctx, p.batch)
         risks = np.array([self.announced[j] for j in range(len(models))])
@@ -277,7 +293,7 @@ class IFCAMIR(IFCA):
                 "setting gives its clients none: give the setting thresholds: [0.5, 0.8] (or the "
                 "defense beta_max: 0)"
             )
-        first = max(p.first_round, p.every)
+        first = self._first_examination
         if first >= federation.rounds:
             raise UserError(
                 f"ifca-mir first examines its models after round {first}, and the federation has "

@@ -76,8 +76,9 @@ class HAMP(Defense):
 
     The loss is KL(q || p) - C alpha H(p), meaned over the batch; ``reduction: mean`` divides it by
     C, which is the authors' code (its KL is a mean over samples and classes): the same minimiser at
-    a C times smaller rate. Source: Chen & Pattabiraman (NDSS 2024), section IV; the test phase,
-    which replaces outputs, is not part of it.
+    a C times smaller rate. Labels that an earlier defense has made soft are mixed with the uniform
+    distribution in the share that a one-hot label is. Source: Chen & Pattabiraman (NDSS 2024),
+    section IV; the test phase, which replaces outputs, is not part of it.
     """
 
     private = ()  # each target by itself, and a mean over examples
@@ -99,7 +100,13 @@ class HAMP(Defense):
         )
 
     def prepare(self, data: MemberData, ctx: MemberContext) -> MemberData:
-        return replace(data, soft=soft_labels(data.y, ctx.federation.n_classes, self.params.gamma))
+        classes = ctx.federation.n_classes
+        gamma = self.params.gamma
+        if data.soft is None:
+            soft = soft_labels(data.y, classes, gamma)
+        else:
+            soft = smoothed(data.soft, uniform_share(classes, gamma))
+        return replace(data, soft=soft)
 
     def loss(self, logits: Tensor, batch: Batch, ctx: MemberContext) -> Tensor:
         p = self.params
@@ -128,6 +135,11 @@ def true_class_probability(classes: int, gamma: float) -> float:
         if _label_entropy(p, classes) >= gamma * math.log(classes):
             return p
     return 1 / classes
+
+
+def uniform_share(classes: int, gamma: float) -> float:
+    """Return the share of the uniform distribution in a soft label."""
+    return (1 - true_class_probability(classes, gamma)) * classes / (classes - 1)
 
 
 def soft_labels(y: Tensor, classes: int, gamma: float) -> Tensor:

@@ -116,10 +116,11 @@ class AdaptiveATM(Poisoning):
     """Every malicious client sends the poison, averaged with benign rows until its mean angle is
     not among the largest.
 
-    ``trim`` is how many rows it expects angular trimming to remove. The loop of algorithm 3 need
-    not end: it is cut off after ``most`` steps. The released code computes this row and then never
-    sends it. With no benign row in sight its clients send the poison as it is. Source: Mo et al.
-    (FedPoisonMIA), ICCV 2025, appendix C, algorithm 3.
+    ``trim`` is how many rows it expects angular trimming to remove; its default is algorithm 3's,
+    whatever the rule's kappa is: against ``atm`` with kappa 2 it is 4 that are removed. The loop of
+    algorithm 3 need not end: it is cut off after ``most`` steps. The released code computes this
+    row and then never sends it. With no benign row in sight its clients send the poison as it is.
+    Source: Mo et al. (FedPoisonMIA), ICCV 2025, appendix C, algorithm 3.
     """
 
     class Params(Jitter):

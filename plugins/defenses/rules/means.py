@@ -54,7 +54,8 @@ class TopK(Defense):
 
     def aggregate(self, updates: Tensor, weights: Tensor, ctx: ServerContext) -> Tensor:
         n, size = updates.shape
-        k = max(1, int(self.params.keep * size))
+        # 0.29 * 100 is 28.999... in floating point
+        k = max(1, int(self.params.keep * size + 1e-9))
         total = torch.zeros_like(updates[0])
         for row in updates:
             largest = row.abs().topk(k, sorted=False).indices
