@@ -22,6 +22,7 @@ from fedbench.core.federation.bench import Bench
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.diverged import DivergedByAdversary
 from fedbench.core.numerics.rng import key_for
+from fedbench.core.run.measurements import train_loss
 from fedbench.plugins.defenses.rules.means import TrimmedMean
 from fedbench.plugins.defenses.uploads import GradNoise
 
@@ -315,6 +316,14 @@ def test_a_divergence_names_its_cause(made, changes, kind, text):
     with pytest.raises(Diverged) as caught:
         train_all(tiny_setup(made, **changes))
     assert caught.type is kind and str(caught.value).startswith(text), caught.value
+
+
+def test_a_loss_that_is_not_finite_is_a_divergence_even_of_finite_parameters():
+    training, _ = train_all(tiny_setup())
+    assert math.isfinite(train_loss(training))
+    training.models.fill_(1e30)
+    with pytest.raises(Diverged, match=r"the loss .* lower the learning rate"):
+        train_loss(training)
 
 
 @settings(max_examples=10)

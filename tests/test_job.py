@@ -29,6 +29,7 @@ from fedbench.core.run.job import (
 )
 from fedbench.core.run.scene import build, set_scene
 from fedbench.core.run.shadow_models import shadow_identity, train_shadow_models
+from fedbench.core.run.trained_run import wants_shadow_models
 from fedbench.core.spec.base import Use
 from fedbench.core.spec.federation import FederationSpec, Optimizer, Schedule
 from fedbench.core.spec.setting import (
@@ -280,6 +281,16 @@ def test_every_field_is_part_of_the_key_unless_it_is_named():
     ]
     keys = {put(JOB, "setting.groups", lambda _, g=g: g).run_key for g in groups}
     assert len(keys - {JOB.run_key}) == len(groups)
+
+
+def test_shadow_models_are_trained_where_attacks_may_use_them():
+    """Where candidates are drawn again in every round, their attacks are skipped: shadow models of
+    another pool must not be cached under the setting's name.
+    """
+    asking = replace(JOB.cells[0], request=replace(JOB.cells[0].request, needs_shadow_models=True))
+    job = replace(JOB, cells=(asking,))
+    assert wants_shadow_models(put(job, "setting.audit.align_nonmembers", lambda _: True))
+    assert not wants_shadow_models(put(job, "setting.audit.align_nonmembers", lambda _: False))
 
 
 def test_only_the_assumed_number_of_an_idle_adversary_counts():

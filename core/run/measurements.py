@@ -4,6 +4,7 @@ and the samples that were used.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedbench.core.contract.errors import Diverged
 from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.loop import Training, answered
 from fedbench.core.federation.setup import RoundResult
@@ -133,7 +135,11 @@ def evaluated(
 
 
 def train_loss(training: Training) -> float:
-    """Return the mean loss of each client's global model on (up to 200 of) its training samples."""
+    """Return the mean loss of each client's global model on (up to 200 of) its training samples.
+
+    Raises:
+        Diverged: where it is not finite, as finite parameters may give in the last round.
+    """
     clients = training.setup.clients
     flat = training.setup.flat
     losses = torch.zeros(len(clients))
@@ -145,7 +151,12 @@ def train_loss(training: Training) -> float:
         values = flat.task.sample_losses(_logits(training, j, rows), target)
         means = [part.mean() for part in values.split([len(pick) for pick in picks])]
         losses[served] = torch.stack(means).float().cpu()
-    return float(losses.mean())
+    loss = float(losses.mean())
+    if not math.isfinite(loss):
+        raise Diverged(
+            f"the loss of the global models on training samples is {loss}; lower the learning rate"
+        )
+    return loss
 
 
 def _clients_of_models(training: Training) -> list[tuple[int, list[int]]]:

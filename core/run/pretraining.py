@@ -30,7 +30,7 @@ def pretrain(job: Job, model: Model, module: nn.Module, data: Data, key: int) ->
     if not _fill(module, path):
         model.pretrain(module, data)
         write_if_room(path, npz_bytes(_arrays(module), compress=False))
-    torch.random.default_generator.manual_seed(key)
+    torch.manual_seed(key)
 
 
 def _path(job: Job, key: int) -> Path:

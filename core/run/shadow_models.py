@@ -109,7 +109,7 @@ def train_shadow_models(job: Job, parts: Parts, scene: Scene) -> ShadowLogits:
 def _keyed(job: Job, m: int) -> torch.Generator:
     """Key the random numbers of the m-th model; return the generator of its batches."""
     key = key_for(job.seed, "shadow module", client=m) >> 1
-    torch.random.default_generator.manual_seed(key)
+    torch.manual_seed(key)
     return torch.Generator().manual_seed(key_for(job.seed, "shadow shuffle", client=m) >> 1)
 
 

@@ -333,7 +333,7 @@ def fresh_models(
 
     def build(j: int) -> FlatModel:
         key = key_for(job.seed, purpose, round=draw, client=j) >> 1
-        torch.random.default_generator.manual_seed(key)
+        torch.manual_seed(key)
         with at_work(f"model {job.model}"):
             module = builder.build(data.input_shape, data.n_classes).to(device)
             pretrain(job, builder, module, data, key)

@@ -34,9 +34,12 @@ Packed = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 def wants_shadow_models(job: Job) -> bool:
-    """Return whether an attack of the run asks for shadow models, and the setting has them."""
+    """Return whether an attack of the run asks for shadow models, and the setting has them, with the
+    fixed candidates that they answer for.
+    """
     wanted = any(cell.request.needs_shadow_models for cell in job.cells)
-    return wanted and job.setting.audit.shadow is not None
+    audit = job.setting.audit
+    return wanted and audit.shadow is not None and audit.align_nonmembers
 
 
 def cached(job: Job) -> tuple[Packed | None, ShadowLogits | None]:
