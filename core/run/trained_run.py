@@ -34,8 +34,8 @@ Packed = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 def wants_shadow_models(job: Job) -> bool:
-    """Return whether an attack of the run asks for shadow models, and the setting has them, with the
-    fixed candidates that they answer for.
+    """Return whether an attack of the run asks for shadow models, and the setting has them, with
+    the fixed candidates that they answer for.
     """
     wanted = any(cell.request.needs_shadow_models for cell in job.cells)
     audit = job.setting.audit
