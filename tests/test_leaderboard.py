@@ -38,6 +38,7 @@ from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Costs, RoundRow, Utility, remark_note
 from fedbench.core.store.results import write_marker
 from fedbench.core.store.scores import TargetScores
+from fedbench.leaderboard.audit_blocks import audit_blocks
 from fedbench.leaderboard.board import FullBoard, MarkdownBoard
 from fedbench.leaderboard.comparison.cells import Key
 from fedbench.leaderboard.document import MOST_LINES, document, source_of
@@ -599,6 +600,25 @@ def test_a_broken_attack_costs_its_own_cells_only_and_is_named(folder, template,
     )
     shown = of_defense(text, "**AUC by attack**")["mixup"]["broken (not in every row)"]
     assert shown.endswith("failed (1/3)")
+
+
+def test_no_attack_is_said_to_leak_nothing_beside_one_that_is_left_out_and_leaks(tmp_path):
+    leaks = {"none": 0.0, "mixup": 0.0}
+    folder = Folder(tmp_path / "r", leaks, attacks=("fedmia-ii", "loss-series")).fill()
+    folder.attacks, folder.leak = ("broken",), dict.fromkeys(leaks, 3.0)
+    folder.fill()
+    folder.add("mixup", "broken", 1, "failed", reason="x")
+    write_marker(folder.root, {"suite": "demo"})
+    (section,) = sections_of(folder)
+    assert section.comparison.leaks.of("none", "broken").auc.low > 0.9
+    assert section.comparison.worst_cases.eligible == ()
+    audit = str(audit_blocks(source_of(folder.root)))
+    assert "of 2 attacks that count none is above" in audit
+    assert "No attack that counts beats chance, so each row has" in audit
+    text = board(folder)
+    assert "No attack that counts beats chance on the undefended federation" in text
+    assert "No attack that counts beats chance on the undefended run" in text
+    assert "no attack beats chance" not in (text + audit).lower()
 
 
 def test_only_the_latest_of_two_records_of_one_cell_and_the_last_plan_count(folder, template):

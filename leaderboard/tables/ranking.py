@@ -42,6 +42,7 @@ from fedbench.leaderboard.tables.common import (
     is_first,
     joined,
     named,
+    no_attack,
     numbers,
     rank_of,
     row_table,
@@ -259,7 +260,7 @@ def canary_table(section: BoardSection) -> list[Table]:
         "clean, or alike are canaries; attacks count that beat chance on that kind, undefended; a "
         "range of ranks for each)"
     )
-    empty = Words("no attack beats chance on either kind, undefended")
+    empty = Words(f"{no_attack(section).lower()} beats chance on either kind, undefended")
     title = "Clean samples and canaries"
     return [row_table(title, caption, section.rows, columns, empty=empty)]
 
