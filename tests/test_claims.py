@@ -157,7 +157,7 @@ def test_what_is_not_there_is_named(section, holds, why, what):
 
 def test_without_an_attack_that_beats_chance_nothing_is_judged():
     (lack,) = judge([of_means(none=0.5, weak=0.5)], LOWER.format("weak", "none")).lacks
-    assert lack.why == "no attack beats chance on the undefended run, so none judges"
+    assert lack.why == "no attack that counts beats chance on the undefended run, so none judges"
 
 
 # ---------------------------------------------------------------- what a board cannot decide

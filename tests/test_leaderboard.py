@@ -42,6 +42,7 @@ from fedbench.leaderboard.audit_blocks import audit_blocks
 from fedbench.leaderboard.board import FullBoard, MarkdownBoard
 from fedbench.leaderboard.comparison.cells import Key
 from fedbench.leaderboard.document import MOST_LINES, document, source_of
+from fedbench.leaderboard.gate.ceilings import ceilings_of
 from fedbench.leaderboard.gate.file import snapshot_in
 from fedbench.leaderboard.markdown import inline, render
 from fedbench.leaderboard.site.data import board_of
@@ -619,6 +620,35 @@ def test_no_attack_is_said_to_leak_nothing_beside_one_that_is_left_out_and_leaks
     assert "No attack that counts beats chance on the undefended federation" in text
     assert "No attack that counts beats chance on the undefended run" in text
     assert "no attack beats chance" not in (text + audit).lower()
+
+
+def test_a_row_that_an_attack_skips_has_no_rank_and_is_named(tmp_path):
+    """Under the other attack alone it would be the first."""
+    folder = Folder(tmp_path / "r", {"none": 1.5, "mixup": 0.8, "immune": 0.3}).fill()
+    for seed in range(3):
+        folder.add("immune", "loss-series", seed, "skipped", reason="no shadow models")
+    (section,) = sections_of(folder)
+    assert set(section.comparison.worst_cases.eligible) == {"fedmia-ii", "loss-series"}
+    assert section.comparison.pairwise.ranks.keys() == {"mixup", "none"}
+    assert answer(section).defense.label == "mixup"
+    assert trade_off(section).points.keys() == {"mixup", "none"}
+    assert [row.label for row in section.rows] == ["mixup", "none", "immune"]
+    text = board(folder).replace("\\", "")
+    note = "Without a rank, since its worst case does not count loss-series: immune."
+    assert text.count(note) == 2
+    write_marker(folder.root, {"suite": "demo"})
+    ceilings = ceilings_of(folder.root, {"worst_auc": 0.99})
+    outcomes = {ceiling.defense: ceiling.verdict for ceiling in ceilings}
+    assert outcomes == {"mixup": "below", "immune": "not known"}
+
+
+def test_an_attack_that_no_row_has_costs_no_rank_without_an_undefended_run(tmp_path):
+    folder = Folder(tmp_path / "r", {"mixup": 1.5, "cofedmid": 0.3}).fill()
+    for label in folder.leak:
+        for seed in range(3):
+            folder.add(label, "loss-series", seed, "skipped", reason="no shadow models")
+    (section,) = sections_of(folder)
+    assert section.comparison.pairwise.ranks.keys() == {"mixup", "cofedmid"}
 
 
 def test_only_the_latest_of_two_records_of_one_cell_and_the_last_plan_count(folder, template):

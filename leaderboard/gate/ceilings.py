@@ -128,6 +128,8 @@ def _lacking(section: BoardSection, row: DefenseRow) -> str:
         return "a record of it was run again and not reproduced"
     if not row.complete:
         return "it lacks scores of an attack"
+    if attacks := section.comparison.worst_cases.inapplicable(row.label):
+        return f"its numbers do not count {', '.join(attacks)}, which other rows' do"
     doubts = [remark for remark in row.remarks if remark.startswith(DOUBTFUL)]
     if doubts:
         return doubts[0]

@@ -60,16 +60,20 @@ class BoardSection:
 
     @cached_property
     def rows(self) -> tuple[DefenseRow, ...]:
-        """Complete rows first, then the lowest worst case, then the lowest mean; floors last."""
+        """Complete rows first, those that every attack judges before others, then the lowest worst
+        case, then the lowest mean; floors last.
+        """
+        cases = self.comparison.worst_cases
 
-        def order(row: DefenseRow) -> tuple[bool, bool, float, float, str]:
-            case = self.comparison.worst_cases.of(row.label)
+        def order(row: DefenseRow) -> tuple[bool, bool, bool, float, float, str]:
+            case = cases.of(row.label)
             worst = mean = 2.0
             if case.worst:
                 worst = case.worst.interval.mean
             if case.mean:
                 mean = case.mean.mean
-            return row.floor, not row.complete, worst, mean, row.label
+            fewer = bool(cases.inapplicable(row.label))
+            return row.floor, not row.complete, fewer, worst, mean, row.label
 
         return tuple(sorted(self.unordered_rows, key=order))
 
