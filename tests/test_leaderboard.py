@@ -46,9 +46,11 @@ from fedbench.leaderboard.gate.ceilings import ceilings_of
 from fedbench.leaderboard.gate.file import snapshot_in
 from fedbench.leaderboard.markdown import inline, render
 from fedbench.leaderboard.site.data import board_of
+from fedbench.leaderboard.site.pages import pages
 from fedbench.leaderboard.statistics.intervals import accuracy_error, smallest_shown
 from fedbench.leaderboard.tables.answer import answer, sentences
 from fedbench.leaderboard.tables.tradeoffs import trade_off
+from fedbench.plugins.analyses.strengths import Tuned
 
 NO_RANK = "–"  # noqa: RUF001
 
@@ -544,6 +546,33 @@ def test_a_utility_that_is_better_when_lower_is_read_so_and_named_with_its_unit(
     text = " ".join(map(inline, sentences(section)))
     assert "within 1 % of the undefended error is better" in text
     assert "a change of error of -0.1000 ± 0.0130 m" in text
+
+
+class Lossy(Folder):
+    """A folder of a task without classes: what is measured is a loss of each test sample."""
+
+    def _measured(self, *cell):
+        arrays, scored, losses = super()._measured(*cell)
+        losses = losses.astype(float)
+        return {**arrays, "test_correct": losses}, scored, losses
+
+
+def test_a_loss_is_a_loss_in_sweeps_on_the_page_in_show_and_no_measure_of_strengths(tmp_path, call):
+    leaks = {"none": 2.0, "noise-1": 0.5, "noise-2": 0.3}
+    loss = {"name": "error", "unit": "m", "direction": "lower", "high": 9.0}
+    folder = Lossy(tmp_path / "r", leaks, attacks=("seqmia",), n_ofl=1000).fill(utility=loss)
+    write_marker(folder.root, {"suite": "demo"})
+    section = next(s for s in sections_of(folder) if s.row("noise-1"))
+    (sweep,) = section.sweeps()
+    for label, (_, error) in zip(sweep.labels, sweep.points["seqmia"], strict=True):
+        assert error == section.row(label).accuracy.mean
+    status, text = call("show", folder.root, "noise-1--seqmia--s0")
+    assert status == 0 and re.search(r" test error 0\.\d{4} m \(", text)
+    page = pages([board_of(source_of(folder.root), "demo", "")])["demo.html"].decode()
+    assert "within 1 % of the undefended error" in page and "Down: more useful" in page
+    assert "one point" not in page
+    (note,) = Tuned().draw(section, "tuned")
+    assert "Strengths are chosen by accuracy" in inline(note.text)
 
 
 # ---------------------------------------------------------------- cells without a score, and which
