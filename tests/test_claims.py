@@ -621,6 +621,16 @@ def test_groups_decisions_and_findings_are_compared_seed_by_seed(grouped, holds,
     assert judge(grouped, holds, sections={"here": place}).verdict == expected
 
 
+@pytest.mark.parametrize("rate", [81, 63])
+def test_a_rate_that_a_paper_states_is_contradicted_from_above_too(grouped, rate):
+    """The attack on the minority's model is right in 93 % here."""
+    claims = {claim.id: claim for claim in shipped_papers()["ifca_mir"].claims}
+    (claim,) = (claim for name, claim in claims.items() if name.endswith(f"at-{rate}"))
+    holds = [predicate.model_dump_json(exclude_none=True) for predicate in claim.holds]
+    found = judge(grouped, *holds, sections={"here": CLUSTERED})
+    assert found.comparisons[0].value.low > 0.84 and found.verdict == NO
+
+
 @pytest.mark.parametrize(
     ("purity", "expected"), [(1.0, YES), (0.75, YES), (0.74, HERE), (None, HERE)]
 )
