@@ -548,6 +548,11 @@ def test_a_utility_that_is_better_when_lower_is_read_so_and_named_with_its_unit(
     assert "a change of error of -0.1000 ± 0.0130 m" in text
 
 
+def test_an_address_in_a_record_is_no_link():
+    text = inline("see https://evil.example/a and www.evil.example, 3:4")
+    assert text == "see https\\://evil.example/a and www\\.evil.example, 3:4"
+
+
 class Lossy(Folder):
     """A folder of a task without classes: what is measured is a loss of each test sample."""
 
