@@ -378,7 +378,8 @@ def _exposed(section: BoardSection, n_records: int) -> list[Block]:
         *map(numbers, ("non-members", "trainings")),
     ]
     text = ": {} of {} members, by {}; records by their positions in the data set. They are chosen "
-    text += "as the highest, so some would stand here without a leak, too"
+    text += "as the highest, so some would stand here without a leak, too; intervals take the "
+    text += "non-members of all trainings as independent, and leave out how far trainings differ"
     counts = str(len(lines)), f"{len(judged):,}", attack
     return [table_of("Records", sentence(text, *counts), columns, lines)]
 
