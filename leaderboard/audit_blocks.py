@@ -41,6 +41,7 @@ from fedbench.leaderboard.tables.common import (
     joined,
     name_of,
     named,
+    no_attack,
     numbers,
     row_table,
     sentence,
@@ -139,9 +140,10 @@ def _verdict(section: BoardSection) -> Iterator[Text]:
         highest = section.highest(row.label, "auc")
         assert highest is not None
         attack, auc = highest
-        text = f"**No leak was shown** {{}}: of {len(section.attacks)} attacks none is above "
-        text += "guessing at 95 %, all together; the highest AUC that the intervals allow is that "
-        text += f"of {{}}, {amount(_known(auc), _WORST)}, where guessing has 0.5."
+        count = "that count " if section.left_out else ""
+        text = f"**No leak was shown** {{}}: of {len(section.comparison.attacks)} attacks {count}"
+        text += "none is above guessing at 95 %, all together; the highest AUC that the intervals "
+        text += f"allow is that of {{}}, {amount(_known(auc), _WORST)}, where guessing has 0.5."
         yield sentence(text, who, attack)
         yield _covered(section, auc)
         return
@@ -264,7 +266,10 @@ def _leakage(section: BoardSection, trust: Trust) -> Table:
         notes.insert(0, Words(text))
     caption = sentence(": {}", section.where)
     if not section.comparison.worst_cases.eligible:
-        text = "No attack beats chance, so each row has the one with the highest upper end."
+        text = (
+            f"{no_attack(section)} beats chance, so each row has the one of all with the highest "
+        )
+        text += "upper end."
         notes.insert(0, Words(text))
     return row_table("Leakage", caption, rows, columns, footnotes=tuple(notes))
 
@@ -373,7 +378,8 @@ def _exposed(section: BoardSection, n_records: int) -> list[Block]:
         *map(numbers, ("non-members", "trainings")),
     ]
     text = ": {} of {} members, by {}; records by their positions in the data set. They are chosen "
-    text += "as the highest, so some would stand here without a leak, too"
+    text += "as the highest, so some would stand here without a leak, too; intervals take the "
+    text += "non-members of all trainings as independent, and leave out how far trainings differ"
     counts = str(len(lines)), f"{len(judged):,}", attack
     return [table_of("Records", sentence(text, *counts), columns, lines)]
 

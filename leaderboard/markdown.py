@@ -31,6 +31,7 @@ from fedbench.leaderboard.tables.common import amount, joined
 NOT_APPLICABLE = "n/a"
 Write = Callable[[Text], str]
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#!])")
+_ADDRESS = re.compile(r"(:(?=//)|(?<=www)\.)", re.IGNORECASE)
 _SPECIAL_IN_WORDS = re.compile(r"([\\`*\[\]|])")
 _SPECIAL_IN_HTML = re.compile(r"""[&<>"'\\`*_\[\]|~#!{}$^=@]""")
 _MARK = {"plain": "", "strong": "**", "code": "`"}
@@ -137,9 +138,10 @@ def inline(text: Text) -> str:
 
 def escape(value: str, limit: int = 200) -> str:
     """Return ``value`` as inert Markdown on one line, cut at ``limit``: no HTML, table bars, links,
-    emphasis, line breaks.
+    emphasis, line breaks. Web addresses stay text where a reader makes links of bare ones.
     """
-    return _SPECIAL.sub(r"\\\1", _without_html(one_line(value, limit)))
+    text = _SPECIAL.sub(r"\\\1", _without_html(one_line(value, limit)))
+    return _ADDRESS.sub(r"\\\1", text)
 
 
 def html(text: Text) -> str:

@@ -169,7 +169,9 @@ class Folder:
             accuracy = float(correct.mean())
             fields |= {
                 "targets": scored,
-                "utility": Utility(accuracy=accuracy, n_test=len(correct)),
+                "utility": Utility(
+                    accuracy=accuracy, n_test=len(correct), **change.pop("utility", {})
+                ),
             }
             rows = change.pop("history", fields["history"])
             fields["history"] = [

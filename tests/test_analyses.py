@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -421,6 +422,31 @@ def test_migration_finds_the_exposure_of_each_client_in_the_groups():
         )
         assert found.arrays["exposure"][client] == pytest.approx((own[:, None] > others).mean())
     assert found.arrays["assignment"].tolist() == [1, 0, 1, 1]
+
+
+def test_changes_by_migration_vary_over_seeds_and_not_over_clients_of_one_training():
+    """All 40 clients of a seed change alike: three seeds say three times how far, not 120 times."""
+    after = {0: 0.6, 1: 0.7, 2: 0.8}
+
+    def row(name, exposures, models):
+        by_seed = {}
+        for seed, exposure in exposures.items():
+            arrays = {"exposure": np.full(40, exposure), "assignment": models}
+            by_seed[seed] = Findings({}, arrays, {})
+        entry = SimpleNamespace(findings=lambda label, seed: by_seed[seed])
+        history = [SimpleNamespace(clusters=[20, 20])]
+        return SimpleNamespace(name=name, label=name, entries={"a": entry}, histories=[history])
+
+    same, other = np.zeros(40), np.repeat([0.0, 1.0], 20)
+    rows = [row("ifca", dict.fromkeys(after, 0.5), same), row("mir", after, other)]
+    section = SimpleNamespace(rows=rows, attacks=["a"], seeds=list(after))
+    (table,) = analysis("migration").draw(section, "migration")
+    (line,) = table.rows
+    expected = t_interval([0.1, 0.2, 0.3])
+    for moved, before, mean, change in (line[2:6], line[6:10]):
+        assert (moved.mean, before.mean) == (60, 0.5) and mean.mean == pytest.approx(0.7)
+        assert change.mean == pytest.approx(expected.mean)
+        assert change.half_width == pytest.approx(expected.half_width)
 
 
 # --- on a board -----------------------------------------------------------------------------------

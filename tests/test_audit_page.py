@@ -105,6 +105,7 @@ def test_exposed_records_are_those_above_most_non_members(results):
         assert share.mean == pytest.approx(shares[client, record])
         assert int(n.replace(",", "")) == len(below[client, record])
         assert share.ends[0] <= share.mean <= share.ends[1]
+    assert "leave out how far trainings differ" in str(table.caption)
     lows = [line[2].ends[0] for line in table.rows]
     assert lows == sorted(lows, reverse=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -32,6 +33,7 @@ from fedbench.leaderboard.statistics.audits import (
 from fedbench.leaderboard.statistics.calibration import lira, rmia
 from fedbench.leaderboard.statistics.privacy_claims import privacy_audit
 from fedbench.leaderboard.statistics.scores import SectionScores
+from fedbench.leaderboard.statistics.verdict import LeakStatistics
 from fedbench.leaderboard.tables.answer import sentences
 from fedbench.leaderboard.tables.auditors import auditors_table
 from fedbench.leaderboard.tables.common import plain_text
@@ -136,6 +138,31 @@ def null(seed, federations=16):
 CALIBRATED = [*(f"{LOG_PROBABILITY}, {way}" for way in ("LiRA", "offline LiRA", "RMIA")), TOGETHER]
 
 
+def test_an_attack_that_is_left_out_counts_in_no_calibrated_number():
+    """It has fewer seeds here, and is the first by name."""
+    two = contest(gain=1.0, attacks=("blackbox-loss", "fedmia-ii"))
+    aucs = {}
+    for name in ("all", "without"):
+        rows = []
+        for row in two.rows:
+            entries = dict(row.entries)
+            if name == "all":
+                records = {s: r for s, r in row.entries["fedmia-ii"].records.items() if s < 9}
+                leaky = replace(row.entries["fedmia-ii"], attack="aaa", records=records)
+                entries = {"aaa": leaky, **entries}
+            rows.append(replace(row, entries=entries, left_out=frozenset({"aaa"})))
+        scores = SectionScores(rows, two.scores.units)
+        section = LeakStatistics(scores, ["blackbox-loss", "fedmia-ii"])
+        assert set(section.calibrated.attacks) == {
+            *CALIBRATED,
+            "fedmia-ii, LiRA",
+            "fedmia-ii, offline LiRA",
+        }
+        leaks = section.calibrated.leaks
+        aucs[name] = [leaks.of("none", attack).auc for attack in section.calibrated.attacks]
+    assert aucs["all"] == aucs["without"]
+
+
 def test_errors_cover_the_spread_of_federations_that_judge_each_other():
     """Without the factor of ``shared`` the spread of LiRA's AUC is 1.4 errors."""
     deviations = {attack: [] for attack in CALIBRATED}
@@ -177,6 +204,14 @@ def test_a_leak_shows_an_epsilon_below_the_limit_of_its_coins():
     bound = epsilon_bound(Calibrated(contest(gain=8.0).scores), "none")
     assert 1.0 < bound.epsilon <= bound.limit
     assert bound.guesses.canaries == SAMPLES * 8
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-320])
+def test_a_claim_of_pure_privacy_is_held_against_all_coins(delta):
+    scores = Calibrated(contest(gain=8.0).scores)
+    bound = epsilon_bound(scores, "none", delta)
+    assert bound.guesses.canaries == SAMPLES * 8
+    assert bound.epsilon >= epsilon_bound(scores, "none").epsilon
 
 
 def test_a_pool_has_the_clients_samples_that_every_seed_asks_about():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from xml.etree import ElementTree
 
 import pytest
@@ -93,7 +94,11 @@ def test_junit_has_a_case_a_row_and_ceiling_and_one_a_compared_cell(results, tmp
     assert (ceilings.get("tests"), ceilings.get("failures")) == ("4", "4")
     messages = [failure.get("message") for failure in ceilings.iter("failure")]
     assert sum("above: worst_auc 0." in message for message in messages) == 2
-    assert sum(", ceiling 0.5" in message for message in messages) == 2
+    assert sum(", ceiling 0.5;" in f"{message};" for message in messages) == 2
+    assert sum(", ceiling 2 %" in message for message in messages) == 2
+    content = json.loads(words_of("compare", results, *options[:4], "--json", status=1))
+    units = {ceiling["name"]: ceiling["unit"] for ceiling in content["ceilings"]}
+    assert units == {"worst_auc": "", "tf01": "%"}
     # three defenses, each with two attacks and a run
     assert (cells.get("tests"), cells.get("failures")) == ("9", "0")
 

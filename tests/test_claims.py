@@ -157,7 +157,7 @@ def test_what_is_not_there_is_named(section, holds, why, what):
 
 def test_without_an_attack_that_beats_chance_nothing_is_judged():
     (lack,) = judge([of_means(none=0.5, weak=0.5)], LOWER.format("weak", "none")).lacks
-    assert lack.why == "no attack beats chance on the undefended run, so none judges"
+    assert lack.why == "no attack that counts beats chance on the undefended run, so none judges"
 
 
 # ---------------------------------------------------------------- what a board cannot decide
@@ -619,6 +619,16 @@ def grouped(tmp_path_factory):
 def test_groups_decisions_and_findings_are_compared_seed_by_seed(grouped, holds, expected):
     place = POISONED if "atm" in holds else CLUSTERED
     assert judge(grouped, holds, sections={"here": place}).verdict == expected
+
+
+@pytest.mark.parametrize("rate", [81, 63])
+def test_a_rate_that_a_paper_states_is_contradicted_from_above_too(grouped, rate):
+    """The attack on the minority's model is right in 93 % here."""
+    claims = {claim.id: claim for claim in shipped_papers()["ifca_mir"].claims}
+    (claim,) = (claim for name, claim in claims.items() if name.endswith(f"at-{rate}"))
+    holds = [predicate.model_dump_json(exclude_none=True) for predicate in claim.holds]
+    found = judge(grouped, *holds, sections={"here": CLUSTERED})
+    assert found.comparisons[0].value.low > 0.84 and found.verdict == NO
 
 
 @pytest.mark.parametrize(

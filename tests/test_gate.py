@@ -8,6 +8,7 @@ import contextlib
 import json
 import re
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ from fedbench.leaderboard.comparison.compare import FALSE_ALARMS, compare
 from fedbench.leaderboard.comparison.intervals import Pairing, half_widths
 from fedbench.leaderboard.comparison.measures import ACCURACY, Value
 from fedbench.leaderboard.gate.file import read_baseline, snapshot_in, write_baseline
-from fedbench.leaderboard.gate.report import Gate, markdown
+from fedbench.leaderboard.gate.junit import junit
+from fedbench.leaderboard.gate.report import Gate, as_json, markdown
 
 DEFENSES, SEEDS = ("mixup", "none"), (0, 1, 2, 3, 4)
 SIGNAL_OF = {"fta": "confidence", "yeom": "loss"}  # the attacks
@@ -421,10 +423,30 @@ def test_a_worse_cell_fails_the_gate_and_is_written_for_programs(
     named = [first[name] for name in ("verdict", "defense", "attack", "measure")]
     assert named == ["worse", "grad-noise", "loss-series", "auc:ofl"]
     assert first["new"] - first["old"] == pytest.approx(0.3) == first["change"]
+    assert first["unit"] == ""
     status, words = call("compare", finished, baseline, "--json")
     assert status == 1 and json.loads(words) == json.loads((tmp_path / "gate.json").read_text())
     assert call("compare", finished, baseline, "--for", "attack")[0] == 0
     assert call("compare", finished, baseline, "--floor", "auc=0.5")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("measure", "attack", "by", "unit", "said"),
+    [
+        (ACCURACY, "", -0.2, "fraction", "90 % -> 70 %, tolerance 1 %"),
+        ("tf01:ofl", "fta", 20.0, "%", "1 % -> 21 %, tolerance 1 %"),
+        ("auc:ofl", "fta", 0.2, "", "0.6 -> 0.8, tolerance 0.0"),
+    ],
+)
+def test_numbers_of_each_measure_have_their_unit(measure, attack, by, unit, said):
+    old = snapshot()
+    new = moved(old, by, measure, KEY._replace(attack=attack, view="server" if attack else ""))
+    gate = Gate(comparison=compare(new, old), fail_on=("worse",))
+    (line,) = (r for r in json.loads(as_json(gate))["rows"] if r["verdict"] == "worse")
+    assert (line["measure"], line["unit"]) == (measure, unit)
+    assert line["new"] - line["old"] == pytest.approx(by)
+    (failure,) = ElementTree.fromstring(junit(gate)).iter("failure")
+    assert said in failure.get("message")
 
 
 def test_a_defense_with_another_default_fails_the_gate(finished, baseline, call):

@@ -38,15 +38,19 @@ from fedbench.core.store.reading import load_records
 from fedbench.core.store.record import Costs, RoundRow, Utility, remark_note
 from fedbench.core.store.results import write_marker
 from fedbench.core.store.scores import TargetScores
+from fedbench.leaderboard.audit_blocks import audit_blocks
 from fedbench.leaderboard.board import FullBoard, MarkdownBoard
 from fedbench.leaderboard.comparison.cells import Key
 from fedbench.leaderboard.document import MOST_LINES, document, source_of
+from fedbench.leaderboard.gate.ceilings import ceilings_of
 from fedbench.leaderboard.gate.file import snapshot_in
 from fedbench.leaderboard.markdown import inline, render
 from fedbench.leaderboard.site.data import board_of
+from fedbench.leaderboard.site.pages import pages
 from fedbench.leaderboard.statistics.intervals import accuracy_error, smallest_shown
 from fedbench.leaderboard.tables.answer import answer, sentences
 from fedbench.leaderboard.tables.tradeoffs import trade_off
+from fedbench.plugins.analyses.strengths import Tuned
 
 NO_RANK = "–"  # noqa: RUF001
 
@@ -544,6 +548,38 @@ def test_a_utility_that_is_better_when_lower_is_read_so_and_named_with_its_unit(
     assert "a change of error of -0.1000 ± 0.0130 m" in text
 
 
+def test_an_address_in_a_record_is_no_link():
+    text = inline("see https://evil.example/a and www.evil.example, 3:4")
+    assert text == "see https\\://evil.example/a and www\\.evil.example, 3:4"
+
+
+class Lossy(Folder):
+    """A folder of a task without classes: what is measured is a loss of each test sample."""
+
+    def _measured(self, *cell):
+        arrays, scored, losses = super()._measured(*cell)
+        losses = losses.astype(float)
+        return {**arrays, "test_correct": losses}, scored, losses
+
+
+def test_a_loss_is_a_loss_in_sweeps_on_the_page_in_show_and_no_measure_of_strengths(tmp_path, call):
+    leaks = {"none": 2.0, "noise-1": 0.5, "noise-2": 0.3}
+    loss = {"name": "error", "unit": "m", "direction": "lower", "high": 9.0}
+    folder = Lossy(tmp_path / "r", leaks, attacks=("seqmia",), n_ofl=1000).fill(utility=loss)
+    write_marker(folder.root, {"suite": "demo"})
+    section = next(s for s in sections_of(folder) if s.row("noise-1"))
+    (sweep,) = section.sweeps()
+    for label, (_, error) in zip(sweep.labels, sweep.points["seqmia"], strict=True):
+        assert error == section.row(label).accuracy.mean
+    status, text = call("show", folder.root, "noise-1--seqmia--s0")
+    assert status == 0 and re.search(r" test error 0\.\d{4} m \(", text)
+    page = pages([board_of(source_of(folder.root), "demo", "")])["demo.html"].decode()
+    assert "within 1 % of the undefended error" in page and "Down: more useful" in page
+    assert "one point" not in page
+    (note,) = Tuned().draw(section, "tuned")
+    assert "Strengths are chosen by accuracy" in inline(note.text)
+
+
 # ---------------------------------------------------------------- cells without a score, and which
 # records count
 
@@ -599,6 +635,54 @@ def test_a_broken_attack_costs_its_own_cells_only_and_is_named(folder, template,
     )
     shown = of_defense(text, "**AUC by attack**")["mixup"]["broken (not in every row)"]
     assert shown.endswith("failed (1/3)")
+
+
+def test_no_attack_is_said_to_leak_nothing_beside_one_that_is_left_out_and_leaks(tmp_path):
+    leaks = {"none": 0.0, "mixup": 0.0}
+    folder = Folder(tmp_path / "r", leaks, attacks=("fedmia-ii", "loss-series")).fill()
+    folder.attacks, folder.leak = ("broken",), dict.fromkeys(leaks, 3.0)
+    folder.fill()
+    folder.add("mixup", "broken", 1, "failed", reason="x")
+    write_marker(folder.root, {"suite": "demo"})
+    (section,) = sections_of(folder)
+    assert section.comparison.leaks.of("none", "broken").auc.low > 0.9
+    assert section.comparison.worst_cases.eligible == ()
+    audit = str(audit_blocks(source_of(folder.root)))
+    assert "of 2 attacks that count none is above" in audit
+    assert "No attack that counts beats chance, so each row has" in audit
+    text = board(folder)
+    assert "No attack that counts beats chance on the undefended federation" in text
+    assert "No attack that counts beats chance on the undefended run" in text
+    assert "no attack beats chance" not in (text + audit).lower()
+
+
+def test_a_row_that_an_attack_skips_has_no_rank_and_is_named(tmp_path):
+    """Under the other attack alone it would be the first."""
+    folder = Folder(tmp_path / "r", {"none": 1.5, "mixup": 0.8, "immune": 0.3}).fill()
+    for seed in range(3):
+        folder.add("immune", "loss-series", seed, "skipped", reason="no shadow models")
+    (section,) = sections_of(folder)
+    assert set(section.comparison.worst_cases.eligible) == {"fedmia-ii", "loss-series"}
+    assert section.comparison.pairwise.ranks.keys() == {"mixup", "none"}
+    assert answer(section).defense.label == "mixup"
+    assert trade_off(section).points.keys() == {"mixup", "none"}
+    assert [row.label for row in section.rows] == ["mixup", "none", "immune"]
+    text = board(folder).replace("\\", "")
+    note = "Without a rank, since its worst case does not count loss-series: immune."
+    assert text.count(note) == 2
+    write_marker(folder.root, {"suite": "demo"})
+    ceilings = ceilings_of(folder.root, {"worst_auc": 0.99})
+    outcomes = {ceiling.defense: ceiling.verdict for ceiling in ceilings}
+    assert outcomes == {"mixup": "below", "immune": "not known"}
+
+
+def test_an_attack_that_no_row_has_costs_no_rank_without_an_undefended_run(tmp_path):
+    folder = Folder(tmp_path / "r", {"mixup": 1.5, "cofedmid": 0.3}).fill()
+    for label in folder.leak:
+        for seed in range(3):
+            folder.add(label, "loss-series", seed, "skipped", reason="no shadow models")
+    (section,) = sections_of(folder)
+    assert section.comparison.pairwise.ranks.keys() == {"mixup", "cofedmid"}
 
 
 def test_only_the_latest_of_two_records_of_one_cell_and_the_last_plan_count(folder, template):

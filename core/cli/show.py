@@ -147,7 +147,8 @@ def _heading(loaded: LoadedRecord) -> Iterator[str]:
     yield (f"setting {record.setting}, coalition {record.coalition} {members}, seed {record.seed}")
     if utility := record.utility:
         last = f"{utility.accuracy:.4f} after the last round, n={utility.n_test}"
-        yield f"test accuracy {record.accuracy:.4f} ({last})"
+        mean = f"{record.accuracy:.4f} {utility.unit}".rstrip()
+        yield f"test {utility.name} {mean} ({last})"
     for note in record.notes:
         yield f"note: {note}"
 

@@ -188,6 +188,10 @@ class Section(Protocol):
         """Section of these rows on the tuning seeds, which no other table counts."""
 
     @property
+    def measures_accuracy(self) -> bool:
+        """Whether ``accuracy`` of rows and summaries is one, and no other utility of the task."""
+
+    @property
     def where(self) -> str:
         """Setting, coalition and view, for titles; text from records."""
 

@@ -11,6 +11,7 @@ from fedbench.leaderboard.statistics.audits import most_vulnerable
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.auditors import too_few
+from fedbench.leaderboard.tables.common import no_attack
 
 
 def vulnerable(results: Path, stems: Collection[str], most: int) -> list[dict[str, Any]]:
@@ -34,7 +35,8 @@ def _vulnerable(section: BoardSection, row: DefenseRow, most: int) -> list[dict[
         return [{"reason": too_few(section)}]
     worst = section.comparison.worst_cases.of(row.label).worst
     if worst is None:
-        return [{"reason": "n/a: no attack beats chance on the undefended federation"}]
+        reason = f"n/a: {no_attack(section).lower()} beats chance on the undefended federation"
+        return [{"reason": reason}]
     scores = section.comparison.calibrated_scores
     candidates = most_vulnerable(scores, row.label, worst.attack, worst.sign)[:most]
     return [{"attack": worst.attack, **vars(candidate)} for candidate in candidates]

@@ -50,6 +50,11 @@ class Measure:
     """whether the better direction for an attack is the worse one for a defense"""
 
     @property
+    def stored_unit(self) -> str:
+        """Return the unit of its values, of which tables print ``scale`` times as much."""
+        return self.unit if self.scale == 1 else "fraction"
+
+    @property
     def metric(self) -> str:
         """Return the name that ``--floor`` takes."""
         return self.name.partition(":")[0]

@@ -53,6 +53,11 @@ class Ceiling:
     """why there is no upper end, or what the number leaves out"""
 
     @property
+    def unit(self) -> str:
+        """Unit of the numbers; empty of an AUC and of epsilon."""
+        return BY_NAME[self.name].unit if self.name in BY_NAME else ""
+
+    @property
     def passed(self) -> bool:
         """Whether an upper end is known and not above the ceiling."""
         return self.high is not None and self.high <= self.most
@@ -91,7 +96,8 @@ def ceiling_table(ceilings: Sequence[Ceiling]) -> Table:
     lines = []
     for c in sorted(ceilings, key=lambda ceiling: ceiling.passed):
         place = (Words(c.verdict), c.setting, c.coalition, c.view, c.defense)
-        measured = (Words(c.name), Words(f"{c.most:g}"), Words(c.measured or "n/a"))
+        name = Words(f"{c.name} ({c.unit})" if c.unit else c.name)
+        measured = (name, Words(f"{c.most:g}"), Words(c.measured or "n/a"))
         lines.append((*place, *measured, c.reason))
     return table_of("Ceilings", "", _COLUMNS, lines)
 
@@ -128,6 +134,8 @@ def _lacking(section: BoardSection, row: DefenseRow) -> str:
         return "a record of it was run again and not reproduced"
     if not row.complete:
         return "it lacks scores of an attack"
+    if attacks := section.comparison.worst_cases.inapplicable(row.label):
+        return f"its numbers do not count {', '.join(attacks)}, which other rows' do"
     doubts = [remark for remark in row.remarks if remark.startswith(DOUBTFUL)]
     if doubts:
         return doubts[0]

@@ -49,7 +49,9 @@ def _of_ceilings(gate: Gate) -> Iterator[_Case]:
         place = f"{c.setting}.{c.coalition}.{c.view}"
         failures: tuple[str, ...] = ()
         if not c.passed:
-            text = f"{c.verdict}: {c.name} {c.measured or 'n/a'}, ceiling {c.most:g}; {c.reason}"
+            unit = f" {c.unit}" if c.unit else ""
+            measured = f"{c.measured}{unit}" if c.measured else "n/a"
+            text = f"{c.verdict}: {c.name} {measured}, ceiling {c.most:g}{unit}; {c.reason}"
             failures = (text.removesuffix("; "),)
         yield _Case(place, f"{c.defense} {c.name}", failures)
 
@@ -68,9 +70,12 @@ def _of_cells(gate: Gate, comparison: Comparison) -> Iterator[_Case]:
 
 def _text(row: ComparedRow) -> str:
     parts: list[str] = [row.verdict]
-    if row.measure is not None:
-        parts.append(row.measure.title)
-    if row.pairing is not None:
-        old, new = row.pairing.means
-        parts.append(f"{old:g} -> {new:g}, tolerance {row.tolerance or 0:g}")
+    m = row.measure
+    if m is not None:
+        parts.append(m.title)
+    if m is not None and row.pairing is not None:
+        unit = f" {m.unit}" if m.unit else ""
+        numbers = (*row.pairing.means, row.tolerance or 0.0)
+        old, new, tolerance = (f"{m.scale * number:g}{unit}" for number in numbers)
+        parts.append(f"{old} -> {new}, tolerance {tolerance}")
     return ": ".join([*parts, *row.reasons])

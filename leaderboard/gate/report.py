@@ -53,8 +53,8 @@ class Gate:
 
 
 def as_json(gate: Gate) -> str:
-    """Return the gate for programs: numbers in the units of their metrics."""
-    ceilings = [asdict(c) | {"verdict": c.verdict} for c in gate.ceilings]
+    """Return the gate for programs: numbers in the ``unit`` beside them."""
+    ceilings = [asdict(c) | {"unit": c.unit, "verdict": c.verdict} for c in gate.ceilings]
     content = {
         "schema": JSON_SCHEMA,
         "kind": "fedbench comparison",
@@ -89,6 +89,7 @@ def _fields(row: ComparedRow) -> dict[str, Any]:
         "verdict": row.verdict,
         **row.key._asdict(),
         "measure": row.measure.name if row.measure else None,
+        "unit": row.measure.stored_unit if row.measure else None,
         "old": old,
         "new": new,
         "change": row.change,

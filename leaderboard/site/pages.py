@@ -188,6 +188,8 @@ def _board_page(board: Board) -> bytes:
         data=Markup(inert(data)),
         board=board,
         columns=[*columns, CELLS],
+        within=_within(board),
+        lower=_utility(board).direction == "lower",
         rows=[_row(board, at, row) for at, row in enumerate(board.rows)],
         notes=[BEFORE] * older + board.notes,
         date=_date(board),
@@ -293,16 +295,25 @@ def _entry(board: Board) -> dict[str, Any]:
 
 
 def _winners(board: Board) -> str:
-    """Return which defenses leak least, within one point of the undefended accuracy, in how many
-    rankings.
-    """
+    """Return which defenses of small cost leak least, in how many rankings."""
     counts = Counter(row.label for row in board.rows if row.winner)
     n_rankings = len(board.sections)
     if not counts:
-        return "No defense leaks significantly less within one point of the undefended accuracy."
+        return f"No defense leaks significantly less {_within(board)}."
     parts = [f"{label} ({n} of {n_rankings})" for label, n in counts.most_common()]
     labels = plain_text(named(parts, MOST_NAMED))
-    return f"Leaks least within one point of the undefended accuracy: {labels} rankings."
+    return f"Leaks least {_within(board)}: {labels} rankings."
+
+
+def _utility(board: Board) -> RankingColumn:
+    return next(column for column in board.columns if column.key == "accuracy")
+
+
+def _within(board: Board) -> str:
+    """Say the cost of the rows that are marked, as :class:`Answer` has it."""
+    title = _utility(board).title
+    distance = "one point" if title == "accuracy" else "1 %"
+    return f"within {distance} of the undefended {title}"
 
 
 # -- numbers as the table prints them --------------------------------------------------------------

@@ -128,7 +128,8 @@ def calibrated_part(part: Part) -> CalibratedPart:
 
 
 class Calibrated(SectionScores):
-    """Scores of a section's rows after calibration: each attack in each way, and all together.
+    """Scores of a section's rows after calibration: each attack that counts in each way, and all of
+    these together.
 
     The attacks of its rows are ``NAME, LiRA`` and so on. ``measured``: the scores before.
     """
@@ -176,7 +177,10 @@ class Calibrated(SectionScores):
         """Target, row and calibrated attack -> its pool and [F, m] scores."""
         ratios: dict[tuple[int, Key], tuple[Pool, ndarray]] = {}
         by_row: dict[tuple[int, str], list[Pool]] = {}
+        left_out = self._measured.rows[0].left_out
         for (target, (label, attack)), pool in self.pools.items():
+            if attack in left_out:
+                continue
             by_row.setdefault((target, label), []).append(pool)
             for name, method in methods_of(attack).items():
                 place = target, (label, f"{attack}, {name}")
@@ -210,11 +214,13 @@ def methods_of(attack: str) -> dict[str, Method]:
 
 
 def _with_methods(row: DefenseRow) -> DefenseRow:
+    counted = [entry for attack, entry in row.entries.items() if attack not in row.left_out]
     entries = {}
-    for attack, entry in row.entries.items():
-        for name in methods_of(attack):
-            entries[f"{attack}, {name}"] = replace(entry, attack=f"{attack}, {name}")
-    general = min(row.entries.values(), key=lambda entry: entry.adaptive)
+    for entry in counted:
+        for name in methods_of(entry.attack):
+            attack = f"{entry.attack}, {name}"
+            entries[attack] = replace(entry, attack=attack)
+    general = min(counted, key=lambda entry: entry.adaptive)
     return replace(row, entries={**entries, TOGETHER: replace(general, attack=TOGETHER)})
 
 
@@ -320,12 +326,15 @@ DELTA = 1e-5
 def epsilon_bound(scores: Calibrated, label: str, delta: float = DELTA) -> ChosenBound | None:
     """Return the lower bound of a row at ``delta``; None without scores of all coins.
 
-    Choices are made on the first half of the seeds; the bound is that of the others, all targets
+    Choices are made on the first half of the seeds, among all attacks on the row: a bound holds
+    whether or not other rows have its attack. The bound is that of the other seeds, all targets
     together: runs of their own coins are one mechanism. What a client holds out of its training is
     in its data, so that coin is heads. With more coins than are counted the term of delta, 2 m
     delta, would be above the level of the test.
     """
-    most = int(LEVEL / (2 * delta))
+    most = sum(pool.scores.size for pool in scores.pools.values())
+    if delta > 0:
+        most = int(min(most, LEVEL / (2 * delta)))
     halves: tuple[dict[str, Coins], dict[str, Coins]] = {}, {}
     for attack, pools in _pools_of(scores, label).items():
         for half, by_attack in enumerate(halves):

@@ -266,7 +266,7 @@ class DefenseRow:
     @property
     def complete(self) -> bool:
         """Whether every attack that counts and applies has all its scores, and none is refuted;
-        only such a row has a rank.
+        only such a row has a rank, if every attack that judges other rows applies to it, too.
         """
         counted = [
             entry

@@ -60,16 +60,20 @@ class BoardSection:
 
     @cached_property
     def rows(self) -> tuple[DefenseRow, ...]:
-        """Complete rows first, then the lowest worst case, then the lowest mean; floors last."""
+        """Complete rows first, those that every attack judges before others, then the lowest worst
+        case, then the lowest mean; floors last.
+        """
+        cases = self.comparison.worst_cases
 
-        def order(row: DefenseRow) -> tuple[bool, bool, float, float, str]:
-            case = self.comparison.worst_cases.of(row.label)
+        def order(row: DefenseRow) -> tuple[bool, bool, bool, float, float, str]:
+            case = cases.of(row.label)
             worst = mean = 2.0
             if case.worst:
                 worst = case.worst.interval.mean
             if case.mean:
                 mean = case.mean.mean
-            return row.floor, not row.complete, worst, mean, row.label
+            fewer = bool(cases.inapplicable(row.label))
+            return row.floor, not row.complete, fewer, worst, mean, row.label
 
         return tuple(sorted(self.unordered_rows, key=order))
 
@@ -226,6 +230,11 @@ class BoardSection:
         return None
 
     @property
+    def measures_accuracy(self) -> bool:
+        """Whether the utility is accuracy, as it is taken to be without scores."""
+        return self.utility is None or self.utility.name == "accuracy"
+
+    @property
     def _range(self) -> tuple[float, float]:
         if self.utility is None:
             return 0.0, 1.0
@@ -235,7 +244,7 @@ class BoardSection:
         """Return the complement of an accuracy; of another utility what is lower where it is
         better.
         """
-        if self.utility is None or self.utility.name == "accuracy":
+        if self.utility is None or self.measures_accuracy:
             return 1 - utility
         return utility if self.utility.direction == "lower" else -utility
 
@@ -362,7 +371,7 @@ class BoardSection:
         for row in filter(None, rows):
             tf01 = self.comparison.leaks.of(row.label, attack).tf01
             if row.accuracy and tf01:
-                points.append((tf01.mean / 100, 1 - row.accuracy.mean))
+                points.append((tf01.mean / 100, self.test_error(row.accuracy.mean)))
         return np.array(points).reshape(-1, 2)
 
 

@@ -50,9 +50,13 @@ class Pairwise:
 
     @cached_property
     def ranked(self) -> tuple[str, ...]:
-        """Labels of the rows with a rank: complete, no floor, judged by some eligible attack."""
+        """Labels of the rows with a rank: complete, no floor, judged by every eligible attack: a
+        worst case over fewer attacks is no rank.
+        """
         labels = [row.label for row in self._rows if row.complete and not row.floor]
-        return tuple(label for label in labels if self._worst_cases.of(label).worst is not None)
+        cases = self._worst_cases
+        labels = [label for label in labels if not cases.inapplicable(label)]
+        return tuple(label for label in labels if cases.of(label).worst is not None)
 
     @cached_property
     def ranks(self) -> dict[str, tuple[int, int]]:

@@ -16,7 +16,7 @@ from fedbench.leaderboard.columns import BY_KEY, column_for, delta_for, with_uti
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.statistics.tf01 import ALIGNED_SEEDS
 from fedbench.leaderboard.statistics.verdict import Difference
-from fedbench.leaderboard.tables.common import amount, joined, named, sentence
+from fedbench.leaderboard.tables.common import amount, joined, named, no_attack, sentence
 from fedbench.leaderboard.tables.differential_privacy import refutations
 
 WITHIN = 0.01
@@ -137,8 +137,8 @@ def _chosen(
 _WITHOUT: Mapping[Outcome, str] = {
     "no undefended run": "There is no undefended run to compare with, so the effect and the cost "
     "of a defense are not known.",
-    "nothing leaks": "No attack beats chance on the undefended federation: there is no leak for a "
-    "defense to stop.",
+    "nothing leaks": "{} beats chance on the undefended federation: there is no leak to rank "
+    "defenses by.",
     "no errors": "One training, in which a target has a single member or non-member, gives no AUC "
     "an error, so what the undefended federation leaks is not known.",
     "no scores": "No attack has all its scores on the undefended federation, so what it leaks is "
@@ -164,7 +164,7 @@ def sentences(section: BoardSection) -> tuple[Text, ...]:
     if best.defense is not None:
         texts.append(strongest(best, best.defense))
     elif not (is_recorded and best.outcome == "none here"):  # it has no defenses to compare
-        texts.append(Words(_WITHOUT[best.outcome]))
+        texts.append(Words(_WITHOUT[best.outcome].format(no_attack(section))))
     if best.undefended is not None:
         texts.append(_leak(best.undefended, best.seeds, is_recorded))
     texts += _power(section)

@@ -37,6 +37,7 @@ from fedbench.leaderboard.tables.common import (
     joined,
     name_of,
     named,
+    no_attack,
     numbers,
     rank_of,
     row_table,
@@ -146,7 +147,8 @@ def remarks(section: BoardSection) -> list[Note]:
         why = "No undefended run to compare with: every attack counts, whether or not it beats "
         notes.append(Words(f"{why}chance anywhere."))
     elif weak:
-        why = "No attack beats chance on the undefended run, so there is nothing to rank by: {}."
+        why = f"{no_attack(section)} beats chance on the undefended run, so there is nothing to "
+        why += "rank by: {}."
         if eligible:
             why = "No better than chance on the undefended run, and so in no mean, worst case or "
             why += "rank: {}."
@@ -190,7 +192,7 @@ def group_table(section: BoardSection) -> Table:
         "inside ones leak through their own "
         f"clients, with or without the target, as `{FREE_RIDER}` shows)"
     )
-    empty = Words("no attack beats chance on the undefended run")
+    empty = Words(f"{no_attack(section).lower()} beats chance on the undefended run")
     title = "AUC by group of non-members"
     return row_table(title, caption, section.rows, columns, empty=empty)
 

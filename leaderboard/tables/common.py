@@ -87,6 +87,11 @@ def named(labels: Sequence[str], most: int) -> tuple[Part, ...]:
     return sentence(f"{{}} and {more} more", joined(labels[:most]))
 
 
+def no_attack(section: BoardSection) -> str:
+    """Return the subject of a sentence on all attacks that count: others may leak."""
+    return "No attack that counts" if section.left_out else "No attack"
+
+
 def plain_text(text: Text) -> str:
     """Return a text without styles."""
     return "".join(part if isinstance(part, str) else part.text for part in _parts(text))

@@ -42,6 +42,7 @@ from fedbench.leaderboard.tables.common import (
     is_first,
     joined,
     named,
+    no_attack,
     numbers,
     rank_of,
     row_table,
@@ -147,7 +148,8 @@ def front_table(section: BoardSection, rows: Sequence[DefenseRow], trust: Trust)
     keys = ["rank", "defense", *(c.key for c in COLUMNS if c.terminal), "trust"]
     columns = [declared[key] for key in keys if key in declared]
     place = section.setting, section.coalition, section.view
-    footnotes = [*_runtime(section), *tf01_notes(section), *_not_adaptive(section)]
+    footnotes = [*_unranked(section), *_runtime(section), *tf01_notes(section)]
+    footnotes += _not_adaptive(section)
     if len(rows) < len(section.rows):
         more = len(section.rows) - len(rows)
         footnotes.insert(0, Words(f"{more} more rows are in the full board."))
@@ -196,6 +198,7 @@ def ranking_table(section: BoardSection, trust: Trust = None) -> Table:
         share = "n/a, since there is no run"
     footnotes = (
         Words(f"Members' share: {share} with members that upload nothing."),
+        *_unranked(section),
         *_runtime(section),
         *tf01_notes(section),
         *_not_adaptive(section),
@@ -203,6 +206,17 @@ def ranking_table(section: BoardSection, trust: Trust = None) -> Table:
     )
     columns = list(ranking_columns(section, trust).values())
     return row_table("Ranking", caption, section.rows, columns, footnotes=footnotes)
+
+
+def _unranked(section: BoardSection) -> list[Text]:
+    """Name the rows with a worst case over fewer attacks than other rows'."""
+    notes: list[Text] = []
+    for row in section.rows:
+        attacks = section.comparison.worst_cases.inapplicable(row.label)
+        if row.complete and not row.floor and attacks:
+            why = "Without a rank, since its worst case does not count {}: {}."
+            notes.append(sentence(why, joined(attacks), row.label))
+    return notes
 
 
 def _remarks(section: BoardSection) -> list[Text]:
@@ -259,7 +273,7 @@ def canary_table(section: BoardSection) -> list[Table]:
         "clean, or alike are canaries; attacks count that beat chance on that kind, undefended; a "
         "range of ranks for each)"
     )
-    empty = Words("no attack beats chance on either kind, undefended")
+    empty = Words(f"{no_attack(section).lower()} beats chance on either kind, undefended")
     title = "Clean samples and canaries"
     return [row_table(title, caption, section.rows, columns, empty=empty)]
 

@@ -98,7 +98,7 @@ def paired_table(section: BoardSection) -> list[Table]:
 
 @dataclass(frozen=True, kw_only=True)
 class TradeOff:
-    """The complete rows of a section but the floors, as points."""
+    """The rows of a section that have a rank, as points."""
 
     points: dict[str, Point]
     """by row label"""
@@ -107,7 +107,7 @@ class TradeOff:
 
 
 def trade_off(section: BoardSection) -> TradeOff | None:
-    """Return privacy loss and test error of the complete rows; None without one that has both."""
+    """Return privacy loss and test error of the rows with a rank; None where none has both."""
     losses = _privacy_losses(section)
     points: dict[str, Point] = {}
     for row in section.rows:
@@ -124,7 +124,8 @@ def _privacy_losses(section: BoardSection) -> dict[str, float]:
 
     TF01 as a fraction where every row has it, else 2 AUC - 1 (below 0.5: 0).
     """
-    rows = [section.summaries[r.label] for r in section.rows if r.complete and not r.floor]
+    ranked = section.comparison.pairwise.ranked
+    rows = [section.summaries[row.label] for row in section.rows if row.label in ranked]
     rates = {s.label: s.tf01.mean / 100 for s in rows if s.tf01}
     if rows and len(rates) == len(rows):
         return rates

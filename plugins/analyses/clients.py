@@ -8,7 +8,7 @@ that stay; ``Migration`` compares both kinds of clients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeGuard
 
@@ -234,43 +234,44 @@ def _lines(section: Section, base: Row, row: Row, label: str) -> Iterator[tuple[
     """Yield a line an attack, unless no seed has findings of both rows."""
     for attack in section.attacks:
         moved, stayed = _changes(section, base, row, attack, label)
-        if len(moved) or len(stayed):
+        if moved or stayed:
             yield row.label, attack, *_side(moved), *_side(stayed)
 
 
 def _changes(
     section: Section, base: Row, row: Row, attack: str, label: str
-) -> tuple[ndarray, ndarray]:
+) -> tuple[list[ndarray], list[ndarray]]:
     """Exposures (before, after) [n, 2] of the clients that end with another model than under the
-    base, and of the others; all seeds together.
+    base, and of the others: an array a seed that has any.
     """
-    changes = [np.zeros((0, 2))]
-    moved = [np.zeros(0, bool)]
+    moved: list[ndarray] = []
+    stayed: list[ndarray] = []
     for seed in section.seeds:
         before = base.entries[attack].findings(label, seed)
         after = row.entries[attack].findings(label, seed)
         if _complete(before) and _complete(after):
             both = np.column_stack([before.arrays["exposure"], after.arrays["exposure"]])
             known = ~np.isnan(both).any(axis=1)
-            changes.append(both[known])
             differ = before.arrays["assignment"] != after.arrays["assignment"]
-            moved.append(differ[known])
-    exposure = np.concatenate(changes)
-    another = np.concatenate(moved)
-    return exposure[another], exposure[~another]
+            moved.append(both[known & differ])
+            stayed.append(both[known & ~differ])
+    return [of for of in moved if len(of)], [of for of in stayed if len(of)]
 
 
 def _complete(findings: Findings | None) -> TypeGuard[Findings]:
     return findings is not None and {"exposure", "assignment"} <= findings.arrays.keys()
 
 
-def _side(changes: ndarray) -> tuple[Content, ...]:
-    """Count the clients; means before and after, and of the change over clients x seeds."""
-    if not len(changes):
+def _side(changes: Sequence[ndarray]) -> tuple[Content, ...]:
+    """Count the clients of all seeds; means over seeds before and after, and of the change: the
+    clients of one seed share a training.
+    """
+    if not changes:
         return Words("0"), None, None, None
-    before, after = changes.T
+    before, after = np.array([of_seed.mean(axis=0) for of_seed in changes]).T
     means = Value(mean=float(before.mean())), Value(mean=float(after.mean()))
-    return Value(mean=len(changes)), *means, over_seeds((after - before).tolist())
+    count = Value(mean=sum(map(len, changes)))
+    return count, *means, over_seeds((after - before).tolist())
 
 
 def _migration_table(base: Row, rows: list[tuple[Content, ...]]) -> Table:
@@ -287,7 +288,8 @@ def _migration_table(base: Row, rows: list[tuple[Content, ...]]) -> Table:
         Quote(base.label, style="code"),
         Words(
             " (before) and under the defense (after), for clients that end with another model and "
-            "for the others; means over seeds, change with its 95 % interval over clients x seeds"
+            "for the others (counts are of all seeds); means over seeds, change with its 95 % "
+            "interval over these"
         ),
     )
     return table("Does migration lower the risk, or move it?", caption, columns, rows)

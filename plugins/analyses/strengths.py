@@ -100,7 +100,7 @@ class Tuned(Analysis):
     Rows of one defense that differ in their parameters (a ``grid``) are its strengths. *Matched*:
     the most private one with a mean accuracy on the tuning seeds at most ``within`` points below
     the undefended run's. *Best*: the one of largest (1 - advantage) x accuracy there, with the
-    advantage 2 AUC - 1 of the worst case.
+    advantage 2 AUC - 1 of the worst case. A task with another utility than accuracy has no choice.
     """
 
     by_default = False
@@ -125,6 +125,10 @@ class Tuned(Analysis):
         families = section.families()
         tuning = section.tuning
         if not families:
+            return
+        if not section.measures_accuracy:
+            text = "Strengths are chosen by accuracy, which this task does not measure."
+            yield Note(Words(text))
             return
         if tuning is None:
             text = "No run of a tuning seed has a record here, so no strength can be chosen."

@@ -251,13 +251,14 @@ def _require_scores(section: BoardSection, row: DefenseRow, q: Quantity) -> None
     if q.attack is not None:
         scored, cells = row.entries[q.attack].complete, f"{q.row} / {q.attack}"
     elif q.measure in _OVER_ATTACKS:
-        scored, cells = row.complete, q.row
+        fewer = section.comparison.worst_cases.inapplicable(q.row)
+        scored, cells = row.complete and not fewer, q.row
     else:
         scored, cells = len(row.utility_records) == len(row.seeds), q.row
     if not scored:
         raise Missing("scores are missing of", cells)
     if q.measure in _OVER_ATTACKS and not section.comparison.worst_cases.eligible:
-        raise Missing("no attack beats chance on the undefended run, so none judges")
+        raise Missing("no attack that counts beats chance on the undefended run, so none judges")
 
 
 def _worst(section: BoardSection, row: DefenseRow, q: Quantity) -> Interval | None:

@@ -25,6 +25,7 @@ from fedbench.core.contract.board import (
     Words,
 )
 from fedbench.core.metrics import Interval
+from fedbench.core.words import DOCS
 from fedbench.leaderboard.statistics.intervals import bounded
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import (
@@ -272,7 +273,7 @@ _HOW = (
     "difference; cannot decide: a rival cannot lose, the undefended model has not learned, or "
     "the power to show the paper's own difference is below 80 % or not known. Found: how many "
     "comparisons of a section are significant, and the one that decides most against the claim. "
-    f"{PLAIN} docs/method.md has the definitions."
+    f"{PLAIN} {DOCS}/method.md has the definitions."
 )
 _LONGEST = 400
 _PERCENT = ("tf01", "mean-tf01", "accuracy")
