@@ -45,7 +45,7 @@ DOCS = Path(__file__).resolve().parent
 BOARDS = DOCS.parent / "leaderboard" / "boards"
 NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?"
 
-OWN, HERE, AGAIN = "the paper contradicts itself", "cannot decide here", "to be judged again"
+OWN, HERE = "the paper contradicts itself", "cannot decide here"
 MIXED = "not alike on all boards"
 GROUPS = (
     "supported",
@@ -56,7 +56,6 @@ GROUPS = (
     HERE,
     "not comparable",
     "not tested",
-    AGAIN,
     OWN,
 )
 """headings of a paper's claims, in order"""
@@ -180,11 +179,7 @@ def board_link(board: str) -> str:
 
 @cache
 def verdicts(board: str) -> dict[str, str]:
-    """Return claim id -> verdict of a committed board; empty where there is no such board.
-
-    Boards made before claims could hold in a share of tables, and clusters had a purity, get what
-    these rules say.
-    """
+    """Return claim id -> verdict of a committed board; empty where there is no such board."""
     if not is_board(board):
         return {}
     verdict_of: dict[str, str] = {}
@@ -193,12 +188,7 @@ def verdicts(board: str) -> dict[str, str]:
             for row in table["rows"]:
                 short_name = re.sub(r" (by these intervals|at this scale)$", "", row[3])
                 verdict_of[row[0]] = short_name
-    columns = {column for _, table in tables_of(board) for column in table["columns"]}
-    if "clients of each model" in columns and "purity" not in columns:
-        return dict.fromkeys(verdict_of, HERE)
-    for name, verdict in verdict_of.items():
-        if "own table" in verdict:
-            verdict_of[name] = AGAIN
+    for name in verdict_of:
         if name in contradictions():
             verdict_of[name] = contradictions()[name]
     return verdict_of
