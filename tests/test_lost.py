@@ -9,6 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from running import fingerprint, invoke, suite
 
@@ -110,9 +111,11 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_a_cache_takes_only_what
     def full(*args):
         raise OSError(errno.ENOSPC, "no room")
 
-    assert write_if_room(store.cache / "d.npz", bytes(500)) is True
+    arrays = {"a": np.zeros(500)}
+    write_if_room(store.cache / "d.npz", arrays)
     monkeypatch.setattr(files, "_replace", full)
-    assert write_if_room(store.cache / "e.npz", b"1") is False
+    write_if_room(store.cache / "e.npz", arrays)
+    assert [path.name for path in store.cache.iterdir()] == ["d.npz"]
     with pytest.raises(OSError, match="no room") as caught:
         write_atomically(store.path("cell"), b"1")
     assert caught.value.filename == str(store.path("cell")) and not list(store.records.iterdir())

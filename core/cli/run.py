@@ -345,13 +345,14 @@ def build_plan(
     registry = Registry.discover()
 
     def plan() -> str:
-        from fedbench.core.run.expand import make_plan
+        from fedbench.core.run.expand import Expansion
 
         loaded, resolved = load_and_check(suite, registry, overrides)
         settings = settings_of_parts(resolved, only or {})
         folder = _folder(loaded.spec.name, results)
         run_device = device_of(device, executor, loaded.spec.limits)
-        return plan_json(make_plan(loaded, resolved, registry, folder, run_device, settings))
+        expansion = Expansion(loaded, resolved, registry, folder, run_device)
+        return plan_json(expansion.plan(settings))
 
     # plugin classes are imported and made there, never in the process that writes
     return plan_of(ask(plan))

@@ -20,12 +20,12 @@ from fedbench.core.run.job import Job
 from fedbench.core.run.measurements import UsedSamples
 from fedbench.core.run.needs import measured_signals, needed_rows
 from fedbench.core.run.process import settle
-from fedbench.core.run.scene import Scene, build, make_scene, set_scene
+from fedbench.core.run.scene import Scene, build, scene_of, set_scene
 from fedbench.core.run.scoring import ask
 from fedbench.core.run.shadow_models import ShadowLogits, load_shadow_models, train_shadow_models
 from fedbench.core.run.train import Run, Trained, train
 from fedbench.core.signals.measure import PRE_DEFENSE
-from fedbench.core.store.files import npz_bytes, read_npz, write_if_room
+from fedbench.core.store.files import read_npz, write_if_room
 from fedbench.core.store.integrity import key_of
 from fedbench.core.store.run_file import digest_of_arrays
 
@@ -109,15 +109,8 @@ def made_of(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
     """
     meta, arrays = packed
     labels = {n.removeprefix("data:"): a for n, a in arrays.items() if n.startswith("data:")}
-    scene = make_scene(
-        data_of_labels(meta["n_classes"], meta["task"], labels),
-        job.setting,
-        job.targets,
-        job.seed,
-        adversary=job.adversary,
-        poisoned=job.attacker is not None,
-        root=meta["root"],
-    )
+    data = data_of_labels(meta["n_classes"], meta["task"], labels)
+    scene = scene_of(job, data, meta["root"])
     if split_digest(scene.split, scene.audits) != job.digests["split"]:
         raise UserError(
             "the split of the data is not the one that was planned: the data set's labels have "
@@ -182,16 +175,14 @@ def cache_path(job: Job) -> Path:
     return Path(job.results) / "cache" / f"{job.run_key[:32]}.npz"
 
 
-def save_training(job: Job, packed: Packed) -> bool:
-    """Keep the observations, so that a new attack needs no new training. Returns whether there was
-    room for them.
-    """
+def save_training(job: Job, packed: Packed) -> None:
+    """Keep the observations, if there is room, so that a new attack needs no new training."""
     arrays = {name: a for name, a in packed[1].items() if not name.startswith("shadow:")}
     names = [name.removeprefix("signal:") for name in arrays if name.startswith("signal:")]
     meta = packed[0] | _made_by(job) | {"code": {name: _code_of(job, name) for name in names}}
     meta["digest"] = key_of({"meta": meta, "arrays": digest_of_arrays(arrays)})
     stored = arrays | {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
-    return write_if_room(cache_path(job), npz_bytes(stored, compress=False))
+    write_if_room(cache_path(job), stored)
 
 
 def load_training(job: Job) -> Packed | None:
