@@ -180,18 +180,34 @@ def save_training(job: Job, packed: Packed) -> None:
     arrays = {name: a for name, a in packed[1].items() if not name.startswith("shadow:")}
     names = [name.removeprefix("signal:") for name in arrays if name.startswith("signal:")]
     meta = packed[0] | _made_by(job) | {"code": {name: _code_of(job, name) for name in names}}
+    if earlier := _read(cache_path(job)):
+        meta, arrays = _joined((meta, arrays), earlier)
     meta["digest"] = key_of({"meta": meta, "arrays": digest_of_arrays(arrays)})
     stored = arrays | {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
     write_if_room(cache_path(job), stored)
+
+
+def _joined(packed: Packed, earlier: Packed) -> Packed:
+    """Return a training with what an ``earlier`` one measured of the same rows and it did not: both
+    have the same bits.
+    """
+    meta, arrays = packed
+    earlier_meta, earlier_arrays = earlier
+    if any(earlier_meta[name] != meta[name] for name in ("run_key", "cpu", "device", "rows")):
+        return packed
+    both = {name: earlier_meta[name] | meta[name] for name in ("code", "signal_notes")}
+    return meta | both, earlier_arrays | arrays
 
 
 def load_training(job: Job) -> Packed | None:
     """Return the cached training, if it is there, whole, and measured what the job's attacks and
     analyses ask for.
     """
-    path = cache_path(job)
-    if not path.exists():
-        return None
+    packed = _read(cache_path(job))
+    return packed if packed and _serves(job, *packed) else None
+
+
+def _read(path: Path) -> Packed | None:
     try:
         arrays = read_npz(path)
         meta = json.loads(arrays.pop("meta").tobytes())
@@ -200,7 +216,7 @@ def load_training(job: Job) -> Packed | None:
     # whatever a damaged archive makes of numpy, zipfile and json: it only costs the training again
     except Exception:
         return None
-    return (meta, arrays) if intact and _serves(job, meta, arrays) else None
+    return (meta, arrays) if intact else None
 
 
 def _serves(
