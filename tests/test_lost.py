@@ -50,6 +50,19 @@ def test_a_lost_run_is_a_failure_also_where_an_earlier_record_is_kept(
     assert "it has no new record" in " ".join(said.split()) and fingerprint(folder) == before
 
 
+def test_arrays_that_new_cells_would_join_are_read_before_anything_is_trained(finished, tmp_path):
+    folder = Path(shutil.copytree(finished, tmp_path / "r"))
+    for damaged in (folder / "records").glob("*.npz"):
+        damaged.write_bytes(damaged.read_bytes()[:100])
+    before = sorted(folder.rglob("*"))
+    path = suite(
+        tmp_path, defenses=["none", "grad-noise"], attacks=["loss-series", "threshold-loss"]
+    )
+    with pytest.raises(UserError, match="delete its record") as caught:
+        invoke(path, "--results", folder)
+    assert len(caught.value.messages) == 2 and sorted(folder.rglob("*")) == before
+
+
 # -- the marker ------------------------------------------------------------------------------------
 
 

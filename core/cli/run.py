@@ -252,10 +252,11 @@ def _compute(
     from fedbench.core.cli.progress import failures_of
     from fedbench.core.cli.provisional import ProvisionalBoards, unfinished
     from fedbench.core.run.plan import seed_by_seed, seeds_of
-    from fedbench.core.run.resume import other_cpus, pending, recorded
+    from fedbench.core.run.resume import other_cpus, pending, recorded, require_arrays
 
     states = recorded(wanted.jobs, store)
     jobs = seed_by_seed(pending(wanted.jobs, states, rerun))
+    require_arrays(jobs, store)
     # records of one key agree bit by bit on one type of CPU only
     if cpus := other_cpus(wanted.jobs, states):
         say(
