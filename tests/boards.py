@@ -23,7 +23,7 @@ from fedbench.core.store.run_file import (
     optional_names,
     write_run,
 )
-from fedbench.core.store.scores import DecisionScores, TargetScores
+from fedbench.core.store.scores import TargetScores
 from fedbench.core.store.stems import stem_of_run
 from fedbench.leaderboard.document import Source, document
 from fedbench.leaderboard.markdown import render
@@ -285,12 +285,7 @@ ACCURACY = {None: 0.8, "gradient-ascent": 0.7, "fedpoisonmia": 0.6}
 
 def decision_of(by_round, member, rng):
     """What a target's record says of an attack that decides."""
-    facts = {
-        k: v
-        for k, v in vars(decision_report(by_round, member, 0.0, rng)).items()
-        if k != "best_index"
-    }
-    return DecisionScores(best_round=10, **facts)
+    return decision_report(by_round, member, np.full(len(by_round), 10), 0.0, rng)
 
 
 class Poisoned(Folder):

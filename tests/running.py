@@ -76,11 +76,11 @@ def changed(folder: Path, change: dict, **more: Any) -> Path:
 @cache
 def plan_once() -> None:
     """Plan a suite in this process: every fork that plans inherits what it imported and read."""
-    from fedbench.core.run.expand import make_plan  # and torch, which not every Python here has
+    from fedbench.core.run.expand import Expansion  # and torch, which not every Python here has
 
     with TemporaryDirectory() as folder:
         path, registry = suite(Path(folder), defenses=["cofedmid"]), Registry.discover()
-        make_plan(*load_and_check(path, registry), registry, Path(folder), "cpu")
+        Expansion(*load_and_check(path, registry), registry, Path(folder), "cpu").plan()
 
 
 def invoke(*args: object, status: int = 0) -> str:

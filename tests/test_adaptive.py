@@ -5,7 +5,6 @@ that each beats the general attack it is made of in a world made for it.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from worlds import attack, auc
 
 from fedbench.core import Audit, Observations, Probe, UserError
 from fedbench.core.registry.components import Registry
-from fedbench.core.run.expand import make_plan
+from fedbench.core.run.expand import Expansion
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.statistics.grouping import build_sections
@@ -161,7 +160,7 @@ DEFENSES = [
 
 def plan_of(path):
     registry = Registry.discover()
-    return make_plan(*load_and_check(path, registry), registry, Path(path.parent), "cpu")
+    return Expansion(*load_and_check(path, registry), registry, path.parent, "cpu").plan()
 
 
 def planned(folder, **changes):

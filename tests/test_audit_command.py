@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -23,8 +22,8 @@ from fedbench.core.contract.defense import REMARKS
 from fedbench.core.federation.loop import Training
 from fedbench.core.recorded import components
 from fedbench.core.recorded.components import RecordedModel, data_of, misfits_of
-from fedbench.core.recorded.folder import open_recording
-from fedbench.core.recorded.replay import RecordedRound, RecordedUpload, Replay
+from fedbench.core.recorded.folder import Reply, open_recording
+from fedbench.core.recorded.replay import RecordedRound, Replay
 from fedbench.core.recorded.tensors import tensors
 from fedbench.core.recording import save_samples
 from fedbench.core.recording.rounds import write_tensors
@@ -88,23 +87,21 @@ class Saved(Training):
             yield self._round(t)
             self.received.append(self.named(self.state[0]))
 
-    def recorded(self):
-        sizes = self.setup.weighing
+    def recorded(self, folder):
+        received = [folder / f"{t}.safetensors" for t in range(len(self.received))]
+        for path, model in zip(received, self.received, strict=True):
+            write_tensors(path, model)
         for t, uploads in enumerate(self.uploads):
+            replies = [
+                Reply(k, None, False, folder / f"{t}-{k}.safetensors") for k in sorted(uploads)
+            ]
+            for reply in replies:
+                write_tensors(reply.path, uploads[reply.client])
             yield RecordedRound(
-                place=f"round {t}",
-                received=partial(self.received.__getitem__, t),
-                after=partial(self.received.__getitem__, t + 1),
-                uploads=[
-                    RecordedUpload(
-                        client=k,
-                        weight=sizes[k],
-                        is_delta=False,
-                        load=partial(uploads.get, k),
-                        place=f"client {k}",
-                    )
-                    for k in sorted(uploads)
-                ],
+                received=received[t],
+                after=received[t + 1],
+                replies=replies,
+                weights=[self.setup.weighing[reply.client] for reply in replies],
             )
 
 
@@ -115,12 +112,13 @@ def tensors_of(result):
 
 
 @pytest.mark.parametrize("module", [tiny_module, normed])
-def test_a_recorded_federation_of_the_engine_gives_its_bits(module):
+def test_a_recorded_federation_of_the_engine_gives_its_bits(module, tmp_path):
     training = Saved(tiny_setup(module=module(), participation=0.5))
     expected = []
     for result in training.rounds():
         expected.append((result.uploads.participants, [t.clone() for t in tensors_of(result)]))
-    replay = Replay(tiny_setup(module=module(), members=(), participation=0.5), training.recorded())
+    setup = tiny_setup(module=module(), members=(), participation=0.5)
+    replay = Replay(setup, training.recorded(tmp_path))
     for again, (clients, values_sent) in zip(replay.rounds(), expected, strict=True):
         assert again.uploads.participants == clients
         for found, wanted in zip(tensors_of(again), values_sent, strict=True):

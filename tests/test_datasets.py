@@ -586,7 +586,6 @@ def test_a_damaged_file_is_refused_with_its_place(name, file, change, told, inst
             r"dataset 'mine': train: 1 labels are not 0\.\.2 \(the first: 3 at position 3\)",
         ),
         ({"holdout_y": np.arange(5)}, "holdout has 6 samples but 5 labels"),
-        ({"test_y": np.zeros(6)}, "test labels are float64: make them int64"),
         (
             {"test_x": np.zeros((6, 3, 5, 4), np.uint8)},
             r"test samples are \[3, 5, 4\] uint8, train samples \[3, 4, 4\]",

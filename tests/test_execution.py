@@ -158,6 +158,19 @@ def test_a_cache_serves_the_same_code_and_type_of_cpu_alone(jobs):
     )
 
 
+def test_a_later_training_keeps_the_signals_that_an_earlier_one_measured_of_the_same_rows(tmp_path):
+    attacks = ["loss-series", "threshold-entropy"]
+    path, folder = suite(tmp_path, attacks=attacks), tmp_path / "r"
+    for attack in attacks:
+        invoke(path, "--results", folder, "--only", f"attack={attack}")
+    (job,) = build_plan(str(path), (), folder, "cpu").jobs
+    invoke(path, "--results", tmp_path / "whole")
+    meta, arrays = load_training(job)
+    at_once, expected = load_training(replace(job, results=str(tmp_path / "whole")))
+    assert (meta["code"], arrays.keys()) == (at_once["code"], expected.keys())
+    assert all(np.array_equal(arrays[name], a, equal_nan=True) for name, a in expected.items())
+
+
 @settings(max_examples=25)
 @given(
     kind=st.sampled_from(("flip", "cut", "swap")),

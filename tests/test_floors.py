@@ -18,7 +18,7 @@ from torch import nn
 
 from fedbench.core import Defense, MemberData, UserError
 from fedbench.core.registry.components import Registry
-from fedbench.core.run.expand import make_plan
+from fedbench.core.run.expand import Expansion
 from fedbench.core.spec.resolve import load_and_check
 
 MEMBERS = (0, 1)
@@ -94,9 +94,8 @@ def rows(path: Path) -> dict[str, str]:
     """
     found: dict[str, dict[str, str]] = {}
     registry = Registry.discover()
-    plan = make_plan(
-        *load_and_check(str(path), registry, ()), registry, path.parent / "results", "cpu"
-    )
+    checked = load_and_check(str(path), registry, ())
+    plan = Expansion(*checked, registry, path.parent / "results", "cpu").plan()
     for job in plan.jobs:
         found.setdefault(job.setting.name, {})[job.defense.label] = job.coalition
     assert len({(job.setting.name, job.digests["data"]) for job in plan.jobs}) == len(found)

@@ -303,10 +303,6 @@ REFUSED = {
         lambda: clipped_gradient(normed(), randn(3, 4), labels(3), 1.0),
         r"layer '1' \(BatchNorm1d\)",
     ),
-    "updates": (
-        lambda: gradient_features(cnn(), randn(2, 3, 8, 8), labels(2), randn(2, 7)),
-        r"model has \d+ trainable",
-    ),
 }
 
 

@@ -199,15 +199,8 @@ def flat(*values: float) -> np.ndarray:
         ),
         (np.zeros((3, 1, 4, 4)), [0] * 3, groups([10.0]), UserError, "float64"),
         (flat(-1, 3), [0, 0], groups([NAN], [1.2]), UserError, r"reach from -1 to 3"),
-        (
-            images(n=3),
-            [0, 1, 2],
-            groups([10.0, NAN]),
-            ValueError,
-            r"client must hold one of 0\.\.1 per sample, 3 of them",
-        ),
     ],
-    ids=["no images", "doubles", "no intensities", "no such client"],
+    ids=["no images", "doubles", "no intensities"],
 )
 def test_what_cannot_be_deformed_is_refused(x, of_client, who, kind, message):
     with pytest.raises(kind, match=message):

@@ -76,7 +76,7 @@ def test_a_step_fills_no_memory_and_adds_no_gradient(model):
     assert calls["aten::add_"] <= 8, "of the branches of a residual network alone"
     ours = flat.grad.clone()
     x, y = batch()
-    flat.clear_grad()
+    flat.show_own()
     flat.task.loss(flat.module(x), y).backward()  # into zeros, with fills
     assert torch.equal(ours, flat.grad)
 
@@ -112,7 +112,7 @@ def test_a_parameter_without_a_gradient_has_zeros_and_a_sparse_one_all_rows():
     x, y = batch()
     backend.mean_gradient(x, y)
     ours = flat.grad.clone()
-    flat.clear_grad()
+    flat.show_own()
     flat.task.loss(flat.module(x), y).backward()
     assert torch.equal(ours, flat.grad) and float(ours[:3].abs().sum()) == 0
 

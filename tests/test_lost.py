@@ -9,6 +9,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from running import fingerprint, invoke, suite
 
@@ -47,6 +48,19 @@ def test_a_lost_run_is_a_failure_also_where_an_earlier_record_is_kept(
     monkeypatch.setattr(LocalProcesses, "execute", lambda self, jobs, watcher: None)
     said = invoke(finished.parent / "tiny.yaml", "--results", folder, "--rerun", "always", status=1)
     assert "it has no new record" in " ".join(said.split()) and fingerprint(folder) == before
+
+
+def test_arrays_that_new_cells_would_join_are_read_before_anything_is_trained(finished, tmp_path):
+    folder = Path(shutil.copytree(finished, tmp_path / "r"))
+    for damaged in (folder / "records").glob("*.npz"):
+        damaged.write_bytes(damaged.read_bytes()[:100])
+    before = sorted(folder.rglob("*"))
+    path = suite(
+        tmp_path, defenses=["none", "grad-noise"], attacks=["loss-series", "threshold-loss"]
+    )
+    with pytest.raises(UserError, match="delete its record") as caught:
+        invoke(path, "--results", folder)
+    assert len(caught.value.messages) == 2 and sorted(folder.rglob("*")) == before
 
 
 # -- the marker ------------------------------------------------------------------------------------
@@ -110,9 +124,11 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_a_cache_takes_only_what
     def full(*args):
         raise OSError(errno.ENOSPC, "no room")
 
-    assert write_if_room(store.cache / "d.npz", bytes(500)) is True
+    arrays = {"a": np.zeros(500)}
+    write_if_room(store.cache / "d.npz", arrays)
     monkeypatch.setattr(files, "_replace", full)
-    assert write_if_room(store.cache / "e.npz", b"1") is False
+    write_if_room(store.cache / "e.npz", arrays)
+    assert [path.name for path in store.cache.iterdir()] == ["d.npz"]
     with pytest.raises(OSError, match="no room") as caught:
         write_atomically(store.path("cell"), b"1")
     assert caught.value.filename == str(store.path("cell")) and not list(store.records.iterdir())

@@ -4,7 +4,6 @@ and beside its null.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import numpy as np
@@ -19,7 +18,7 @@ from fedbench.core.metrics import advantage, auc, tf01
 from fedbench.core.metrics.rounds import SHUFFLES, maximum, round_report
 from fedbench.core.population.audit import shuffle_rng
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.scores import MaximumScores, RoundScores
+from fedbench.core.store.scores import MaximumScores
 from fedbench.leaderboard.submissions.recompute import recompute
 from fedbench.plugins.papers.claim_files import Quantity
 from fedbench.plugins.papers.maximum import null_of_mean, row_maximum
@@ -77,7 +76,11 @@ def test_the_maximum_is_that_of_the_slow_reference_at_ties_and_for_every_kind_of
 
 
 @pytest.mark.parametrize(
-    "of", [maximum, lambda scores, kind, rng: round_report(scores, kind == MEMBER, rng)]
+    "of",
+    [
+        maximum,
+        lambda scores, kind, rng: round_report(scores, kind == MEMBER, np.arange(len(scores)), rng),
+    ],
 )
 @pytest.mark.parametrize(
     ("value", "said"), [(np.nan, "no round has scores"), (np.inf, "not finite")]
@@ -154,16 +157,17 @@ def test_the_report_of_rounds_equals_its_definition(members, strangers):
     # with ties
     scores = np.round(rng.normal(size=(7, len(member))) + 0.2 * rng.random((7, 1)) * member, 1)
     shown = np.insert(scores, [0, 5, 7], np.nan, axis=0)  # rounds without the target are left out
-    got = round_report(shown, member, np.random.default_rng(5), shuffles=9)
+    got = round_report(shown, member, np.arange(10), np.random.default_rng(5), shuffles=9)
     wanted = list(slow_report(scores, member, np.random.default_rng(5), 9))
     wanted[6] = [1, 2, 3, 4, 5, 7, 8][wanted[6]]
     names = (
-        "last_auc last_tf01 calibrated_auc calibrated_tf01 best_auc best_tf01 best_index "
+        "last_auc last_tf01 calibrated_auc calibrated_tf01 best_auc best_tf01 best_round "
         "null_best_auc null_best_tf01"
     )
     found = [getattr(got, name) for name in names.split()]
     assert found == [w if w is None else pytest.approx(w) for w in wanted]
-    alone = round_report(scores[:, members - 1 :], member[members - 1 :], np.random.default_rng(0))
+    scores, member = scores[:, members - 1 :], member[members - 1 :]
+    alone = round_report(scores, member, np.arange(7), np.random.default_rng(0))
     assert alone.calibrated_auc is None and alone.calibrated_tf01 is None
 
 
@@ -213,8 +217,7 @@ class Looking(Folder):
                 rng = np.random.default_rng([seed, t.target, *f"{attack} {defense}".encode()])
                 earlier = last + rng.normal(size=(ROUNDS - 1, len(last)))
                 by_round = np.vstack([earlier, last])
-                facts = dataclasses.asdict(round_report(by_round, kind == 0, rng))
-                t.rounds = RoundScores(best_round=10 * (1 + facts.pop("best_index")), **facts)
+                t.rounds = round_report(by_round, kind == 0, 10 * np.arange(1, ROUNDS + 1), rng)
             found = maximum(by_round, kind, shuffle_rng(seed, t.target))
             t.maximum = MaximumScores(auc=found.auc, advantage=found.advantage, rounds=found.looks)
             arrays |= {

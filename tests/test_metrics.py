@@ -104,7 +104,10 @@ REFUSED = {
     ),
     "bootstrap": (lambda: M.bootstrap(SCORES, MEMBER, RNG), "not finite"),
     "lengths": (lambda: M.auc(np.arange(3.0), np.ones(2, bool)), "one length"),
-    "decisions": (lambda: decision_report(np.zeros(3), np.ones(3, bool), 0.0, RNG), "both needed"),
+    "decisions": (
+        lambda: decision_report(np.zeros(3), np.ones(3, bool), [0], 0.0, RNG),
+        "both needed",
+    ),
     "error": (lambda: M.combined_interval([0.5], []), "one standard error a value"),
     "value": (lambda: M.combined_interval([np.nan], [0.1]), "finite"),
     "test samples": (
@@ -289,7 +292,10 @@ def counted(row, member, threshold):
 @settings(max_examples=60)
 def test_decisions_equal_a_naive_count(case):
     scores, member, threshold = case
-    found = decision_report(scores, member, threshold, np.random.default_rng(0), shuffles=1)
+    numbers = np.arange(len(scores))
+    found = decision_report(
+        scores, member, numbers, threshold, np.random.default_rng(0), shuffles=1
+    )
     naive = {
         r: counted(row, member, threshold)
         for r, row in enumerate(scores)
@@ -301,7 +307,7 @@ def test_decisions_equal_a_naive_count(case):
     best = max(naive, key=lambda r: naive[r][0])
     assert found.best_accuracy == pytest.approx(naive[best][0])
     assert (found.best_accuracy, found.best_precision, found.best_recall) == pytest.approx(
-        naive[found.best_index]
+        naive[found.best_round]
     )
     rng = np.random.default_rng(0)
     shuffled = rng.permutation(member)  # the one shuffle for the null comes first
@@ -320,7 +326,7 @@ def test_decisions_equal_a_naive_count(case):
 
 
 def test_a_single_member_leaves_no_round_to_choose():
-    few = decision_report(np.arange(6.0), np.arange(6) < 1, 0.0, np.random.default_rng(0))
+    few = decision_report(np.arange(6.0), np.arange(6) < 1, [0], 0.0, np.random.default_rng(0))
     assert few.calibrated_accuracy is None and few.best_accuracy is not None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import numpy as np
@@ -25,9 +26,9 @@ from fake_packages import install
 from running import suite
 
 from fedbench.core import Number
+from fedbench.core.metrics.rounds import DecisionScores, RoundScores
 from fedbench.core.store.reading import Candidates, load_records, read_run
 from fedbench.core.store.record import RecordedFindings, RoundRow
-from fedbench.core.store.scores import DecisionScores, RoundScores
 from fedbench.leaderboard.board import summary
 from fedbench.leaderboard.comparison.intervals import Pairing, half_widths
 from fedbench.leaderboard.comparison.measures import values_of
@@ -186,14 +187,15 @@ def test_a_cell_within_tolerance_has_a_mark_below_reproduced(
     ],
 )
 def test_forged_single_rounds_and_decisions_are_not_reproduced(first, part, name, forged):
-    rounds = dict.fromkeys(RoundScores.model_fields, 0.7) | {"best_round": 2}
-    decision = dict.fromkeys(DecisionScores.model_fields, 0.7) | {"best_round": 2}
+    def filled(cls):
+        return cls(**dict.fromkeys(inspect.signature(cls).parameters, 0.7) | {"best_round": 2})
+
     honest = {
-        "rounds": RoundScores(**rounds),
-        "decision": DecisionScores(**decision),
+        "rounds": filled(RoundScores),
+        "decision": filled(DecisionScores),
         "maximum": first.record.targets[0].maximum,
     }
-    claimed = honest | {part: honest[part].model_copy(update={name: forged})}
+    claimed = honest | {part: type(honest[part])(**vars(honest[part]) | {name: forged})}
 
     def targets(scores):
         return [target.model_copy(update=scores) for target in first.record.targets]

@@ -20,7 +20,7 @@ from fedbench.core.spec.document import MAX_BYTES
 from fedbench.core.spec.federation import FederationSpec, Schedule, recipe_names
 from fedbench.core.spec.load import LoadedSuite, open_document, validate
 from fedbench.core.spec.resolve import load_and_check
-from fedbench.core.spec.setting import Coalition, resolve_coalition
+from fedbench.core.spec.setting import NAMED, Coalition, resolve_coalition
 
 
 def load_suite(ref: str | Path, overrides: tuple[str, ...] | list[str] = ()) -> LoadedSuite:
@@ -665,7 +665,7 @@ def test_floors_and_analyses_are_those_of_fedbench_where_a_suite_names_none(tmp_
 @given(st.integers(2, 50), st.floats(0.001, 1))
 @settings(max_examples=30)
 def test_members_of_coalitions(clients, fraction):
-    named = {name: resolve_coalition(name, clients) for name in ("none", "pair", "half", "uniform")}
+    named = {name: resolve_coalition(Coalition(name=name), clients) for name in NAMED}
     assert named == {
         "none": [],
         "pair": [0, 1],

@@ -13,7 +13,7 @@ from running import changed, invoke, loaded, settings_of, suite
 
 from fedbench.core import UserError
 from fedbench.core.run.declarations import declaration_mistake
-from fedbench.core.run.expand import make_plan
+from fedbench.core.run.expand import Expansion
 from fedbench.core.run.job import identity
 from fedbench.core.run.plan import settings_of_parts
 from fedbench.core.spec.resolve import load_and_check, written_out
@@ -201,7 +201,7 @@ def planned(tmp_path, registry):
     @cache
     def plan(*edits):
         checked = load_and_check(write(tmp_path, edited(PAIR, *edits)), registry)
-        return make_plan(*checked, registry, tmp_path / "results", "cpu")
+        return Expansion(*checked, registry, tmp_path / "results", "cpu").plan()
 
     return plan
 

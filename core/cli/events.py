@@ -33,7 +33,7 @@ from fedbench.core.contract.hooks import PROJECT, Hooks
 from fedbench.core.process.ask import plugin_limits
 from fedbench.core.process.channel import Channel, TimeLimits, at_work, pass_on_interrupt
 from fedbench.core.process.child import Child, Lines
-from fedbench.core.registry.discovery import Listener
+from fedbench.core.registry.discovery import PluginStatus
 from fedbench.core.run.executor import Watcher
 from fedbench.core.run.job import Job
 from fedbench.core.store.record import Record
@@ -51,7 +51,7 @@ class Events(AbstractContextManager["Events"]):
     command they are waited for, each call as long as a plugin's hook may take.
     """
 
-    def __init__(self, listeners: Sequence[Listener]) -> None:
+    def __init__(self, listeners: Sequence[PluginStatus]) -> None:
         self._children: dict[str, Child] = {}
         self._lines = Lines(lambda text: say(text, err=True))
         if not listeners:
@@ -60,7 +60,7 @@ class Events(AbstractContextManager["Events"]):
         for listener in listeners:
             work = partial(_listen, Path(self._file.name), listener)
             child = Child(work, TimeLimits(), printed=self._lines.take)
-            self._children[str(listener)] = child
+            self._children[f"listener {listener}"] = child
 
     def watching(self, watcher: Watcher) -> Watcher:
         """Return the callbacks with those of this object after them."""
@@ -154,18 +154,20 @@ def _info(job: Job) -> RunInfo:
 # -- in the process of a listener ------------------------------------------------------------------
 
 
-def _listen(path: Path, listener: Listener, out: Channel) -> None:
+def _listen(path: Path, plugin: PluginStatus, out: Channel) -> None:
     """Call the hook with every event; say why, where it fails."""
+    assert plugin.listener is not None
+    party = f"listener {plugin}"
     os.nice(_NICE)
     try:
         manager = pluggy.PluginManager(PROJECT)
         manager.add_hookspecs(Hooks)
-        with at_work(str(listener), plugin_limits()):
-            manager.register(listener.entry.load())
+        with at_work(party, plugin_limits()):
+            manager.register(plugin.listener.load())
         reader = _Reader()
         for kind, *values in _lines(path):
             for event in reader.events(kind, *values):
-                with at_work(str(listener), plugin_limits()):
+                with at_work(party, plugin_limits()):
                     manager.hook.fedbench_events(event=event)
     except BaseException as error:  # of a listener it costs this process alone
         pass_on_interrupt(error)

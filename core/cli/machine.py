@@ -8,7 +8,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit.download import data_folder
+from fedbench.core.words import explain
 
 if TYPE_CHECKING:
     from fedbench.core.run.executor import Executor
@@ -138,13 +139,19 @@ def _plugins() -> Iterator[Row]:
 
 
 def executor_of(name: str, workers: int | None, address: str | None) -> Executor:
-    """Return the executor of this name."""
-    from fedbench.core.run.executor import make_executor
+    """Return the executor of this name, which an installed package announces.
 
+    Raises:
+        UserError: for a class that cannot be imported.
+    """
+    options: dict[str, Any] = {"workers": workers, "address": address}
     if name == LOCAL:
-        most = workers or usable_cores()
-        return make_executor(LOCAL, workers=most, measured=workers is None)
-    return make_executor(name, workers=workers, address=address)
+        options = {"workers": workers or usable_cores(), "measured": workers is None}
+    try:
+        executor: Executor = entry_points(group="fedbench.executors")[name].load()(**options)
+    except ImportError as error:
+        raise UserError(f"executor '{name}': {explain(error)}") from error
+    return executor
 
 
 def device_of(wanted: str, executor: str, limits: Any) -> str:

@@ -58,11 +58,7 @@ def clipped(text: str, limit: int = 600) -> str:
 
 
 def opened(root: Path) -> Results:
-    """Open an existing results folder for reading; notes on its state go to standard error.
-
-    Raises:
-        UserError: for another folder.
-    """
+    """Open an existing results folder for reading. Raises ``UserError`` for another folder."""
     from fedbench.core.store.results import Results
 
     return Results.open(root.absolute())

@@ -252,10 +252,11 @@ def _compute(
     from fedbench.core.cli.progress import failures_of
     from fedbench.core.cli.provisional import ProvisionalBoards, unfinished
     from fedbench.core.run.plan import seed_by_seed, seeds_of
-    from fedbench.core.run.resume import other_cpus, pending, recorded
+    from fedbench.core.run.resume import other_cpus, pending, recorded, require_arrays
 
     states = recorded(wanted.jobs, store)
     jobs = seed_by_seed(pending(wanted.jobs, states, rerun))
+    require_arrays(jobs, store)
     # records of one key agree bit by bit on one type of CPU only
     if cpus := other_cpus(wanted.jobs, states):
         say(
@@ -345,13 +346,14 @@ def build_plan(
     registry = Registry.discover()
 
     def plan() -> str:
-        from fedbench.core.run.expand import make_plan
+        from fedbench.core.run.expand import Expansion
 
         loaded, resolved = load_and_check(suite, registry, overrides)
         settings = settings_of_parts(resolved, only or {})
         folder = _folder(loaded.spec.name, results)
         run_device = device_of(device, executor, loaded.spec.limits)
-        return plan_json(make_plan(loaded, resolved, registry, folder, run_device, settings))
+        expansion = Expansion(loaded, resolved, registry, folder, run_device)
+        return plan_json(expansion.plan(settings))
 
     # plugin classes are imported and made there, never in the process that writes
     return plan_of(ask(plan))

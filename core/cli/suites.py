@@ -125,13 +125,13 @@ def _facts(
 
 def _plan_notes(loaded: LoadedSuite, resolved: Resolved, registry: Registry) -> list[str]:
     """Plan the settings with data on this machine, and return notes; nothing is downloaded."""
-    from fedbench.core.run.expand import make_plan
+    from fedbench.core.run.expand import Expansion
 
     settings = resolved.settings
     present = {setting.spec.name for setting in settings if _is_here(setting.dataset)}
     notes: list[str] = []
     if present:
-        notes += make_plan(loaded, resolved, registry, Path(), "cpu", present).notes
+        notes += Expansion(loaded, resolved, registry, Path(), "cpu").plan(present).notes
     absent = {s.dataset.name: None for s in settings if s.spec.name not in present}
     if absent:
         notes.append(f"data not checked: {', '.join(absent)} not on this machine")

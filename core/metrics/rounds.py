@@ -5,7 +5,7 @@ null value.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy import ndarray
@@ -22,37 +22,42 @@ from fedbench.core.metrics.roc import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundReport:
-    """AUC and TF01 of one attack by how its round is chosen.
-
-    TF01 is in percent, None with fewer than 1,999 non-members to judge by.
+class RoundScores:
+    """Metrics of a single-round attack by the choice of its round; TF01 in percent, None with too
+    few non-members.
     """
 
     last_auc: float
-    """last round with scores"""
+    """AUC of the last audited round"""
     last_tf01: float | None
+    """TF01 of the last audited round"""
     calibrated_auc: float | None
-    """on a random half of the candidates, in the round that is best on the OTHER half; None where a
-    class has fewer than two
-    """
+    """round chosen on a random half of the candidates, judged on the other half"""
     calibrated_tf01: float | None
+    """TF01 of the calibrated choice"""
+    best_round: int
+    """which round the oracle chose"""
     best_auc: float
-    """oracle: best round on all candidates"""
+    """labelled oracle: the round is chosen on the answers; read it only beside its null value"""
     best_tf01: float | None
-    best_index: int
-    """position of that round"""
+    """TF01 of the oracle's choice"""
     null_best_auc: float
-    """mean of the oracle over shuffled memberships, to be shown wherever the oracle is"""
+    """the oracle's mean over shuffled memberships"""
     null_best_tf01: float | None
+    """the oracle's mean TF01 over shuffled memberships"""
+    # part of a record: unknown fields are refused
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
 
 def round_report(
     scores: ndarray,
     member: ndarray,
+    numbers: ndarray,
     rng: Generator,
     shuffles: int = 20,
-) -> RoundReport:
-    """Last, calibrated and best round of ``scores`` [R, n] against ``member`` [n].
+) -> RoundScores:
+    """Last, calibrated and best round of ``scores`` [R, n], rounds with these ``numbers`` [R],
+    against ``member`` [n].
 
     A row of NaN is a round without the target, which is not chosen. The best round has the largest
     TF01, ties by AUC (FedMIA: Zhu et al., CVPR 2025, table 1, where single-round attacks are given
@@ -72,11 +77,11 @@ def round_report(
     best_aucs, best_tf01s = (
         np.take_along_axis(values, best[:, None], axis=1)[:, 0] for values in (aucs, tf01s)
     )
-    return RoundReport(
+    return RoundScores(
         **_fields("last", aucs[0, -1], tf01s[0, -1]),
         **_fields("calibrated", *calibrated),
         **_fields("best", best_aucs[0], best_tf01s[0]),
-        best_index=int(present[best[0]]),
+        best_round=int(numbers[present[best[0]]]),
         **_fields("null_best", best_aucs[1:].mean(), best_tf01s[1:].mean()),
     )
 
@@ -177,36 +182,47 @@ class _Ranking(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecisionReport:
-    """Fractions of an attack's own decisions, by how its round is chosen as in `RoundReport`.
+class DecisionScores:
+    """Decisions of an attack with a threshold of its own, by the choice of its round; fractions.
 
-    Accuracy is (TPR + TNR) / 2; precision is None where no candidate was called a member.
+    Accuracy is (TPR + TNR) / 2; precision is None without positives.
     """
 
     last_accuracy: float
+    """of the last audited round"""
     last_precision: float | None
+    """of the last audited round"""
     last_recall: float
+    """of the last audited round"""
     calibrated_accuracy: float | None
-    """None where a class has fewer than two candidates"""
+    """round chosen on a random half of the candidates, judged on the other half"""
     calibrated_precision: float | None
+    """precision of the calibrated choice"""
     calibrated_recall: float | None
+    """recall of the calibrated choice"""
+    best_round: int
+    """which round the oracle chose"""
     best_accuracy: float
-    """oracle: round of the best accuracy"""
+    """labelled oracle, as the poisoning papers report; read it only beside its null value"""
     best_precision: float | None
+    """precision of the oracle's choice"""
     best_recall: float
-    best_index: int
+    """recall of the oracle's choice"""
     null_best_accuracy: float
+    """the oracle's mean over shuffled memberships"""
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
 
 def decision_report(
     scores: ndarray,
     member: ndarray,
+    numbers: ndarray,
     threshold: float,
     rng: Generator,
     shuffles: int = 20,
-) -> DecisionReport:
-    """Judge "member iff score > ``threshold``" of ``scores`` [R, n] (or [n]) against ``member``
-    [n].
+) -> DecisionScores:
+    """Judge "member iff score > ``threshold``" of ``scores`` [R, n] (or [n]), rounds with these
+    ``numbers`` [R], against ``member`` [n].
 
     A row of NaN is a round without the target. ``rng`` draws the shuffles, then the half. Raises
     ValueError when no round is left or a class is missing.
@@ -218,11 +234,11 @@ def decision_report(
     called = rounds > threshold
     best = int(np.argmax(_accuracy(called, member)))
     null = [float(_accuracy(called, rng.permutation(member)).max()) for _ in range(shuffles)]
-    return DecisionReport(
+    return DecisionScores(
         **_rates("last", called[-1], member),
         **_calibrated_rates(called, member, rng),
         **_rates("best", called[best], member),
-        best_index=int(present[best]),
+        best_round=int(numbers[present[best]]),
         null_best_accuracy=float(np.mean(null)),
     )
 

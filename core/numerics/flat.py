@@ -213,12 +213,8 @@ class FlatModel:
             p.grad = None
 
     def show_own(self) -> None:
-        """Let the module hold its own vectors again."""
+        """Let the module hold its own vectors again, with a gradient of zeros."""
         self.show(self._own)
-        self.clear_grad()
-
-    def clear_grad(self) -> None:
-        """Set ``grad`` to zero, and make every parameter's ``.grad`` a view of it."""
         self.grad.zero_()
         self._bind_grad()
 

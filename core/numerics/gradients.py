@@ -148,15 +148,9 @@ def gradient_features(
         chunk: rows at once; it changes memory, not results (beyond rounding).
 
     Raises:
-        ValueError: updates of another size than the model's, or normalisation by batch statistics.
+        ValueError: normalisation by batch statistics.
     """
     trainable = trainable_of(model)
-    sizes = [p.numel() for p in trainable]
-    if not sizes or updates.dim() != 2 or updates.shape[1] != sum(sizes):
-        shape = tuple(updates.shape)
-        raise ValueError(
-            f"updates have shape {shape}; the model has {sum(sizes)} trainable parameters"
-        )
     updates = updates.detach().to(trainable[0])
     with _eval_mode(model):
         refuse_batch_statistics(model)
@@ -167,6 +161,7 @@ def gradient_features(
             dot = torch.cat([products for products, _ in features], dim=1)
             sq = torch.cat([squares for _, squares in features])
         else:
+            sizes = [p.numel() for p in trainable]
             columns = zip(trainable, updates.split(sizes, dim=1), strict=True)
             directions = {id(p): u.unflatten(1, p.shape) for p, u in columns}
             layers = _Layers(model, task, directions, HANDLERS)

@@ -86,42 +86,20 @@ def data_of(recording: Recording) -> RecordedData:
         owner = np.zeros_like(owner)
     if recording.is_aggregate or max(sites) < 0:
         site = None
-    base = recording.base
-    sizes = [len(y) for _, y in clients]
-    return made_data(
-        clients,
-        holdouts,
-        tested,
-        recording.description.classes,
-        owner,
-        site,
-        rounds=lambda: rounds_of(recording, sizes),
-        rounds_digest=recording.digest(),
-        optional=frozenset(entries(base) if base.is_file() else ()),
-    )
-
-
-def made_data(
-    clients: Sequence[Samples],
-    holdouts: Sequence[Samples],
-    tested: Sequence[Samples],
-    classes: int,
-    owner: np.ndarray,
-    site: np.ndarray | None,
-    **rounds: Any,
-) -> RecordedData:
-    """Return data of these samples.
-
-    Args:
-        owner: [n] the client of each training sample.
-        site: [n] the client of each hold-out sample, -1 for none; None where all are common.
-    """
     arrays: dict[str, Any] = {}
     for split, parts in (("train", clients), ("holdout", holdouts), ("test", tested)):
         arrays[f"{split}_x"] = np.concatenate([x for x, _ in parts])
         arrays[f"{split}_y"] = np.concatenate([y for _, y in parts])
+    base = recording.base
+    sizes = [len(y) for _, y in clients]
     return RecordedData(
-        **arrays, n_classes=classes, train_client=owner, holdout_client=site, **rounds
+        **arrays,
+        n_classes=recording.description.classes,
+        train_client=owner,
+        holdout_client=site,
+        rounds=lambda: rounds_of(recording, sizes),
+        rounds_digest=recording.digest(),
+        optional=frozenset(entries(base) if base.is_file() else ()),
     )
 
 

@@ -4,9 +4,9 @@ as the round loop hands them on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -20,33 +20,18 @@ from fedbench.core.recorded.folder import Recording, Reply
 from fedbench.core.recorded.tensors import tensors
 
 Tensors = Mapping[str, Tensor]
-Load = Callable[[], Tensors]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedUpload:
-    """Upload of one client."""
-
-    client: int
-    weight: float
-    """what the server weighed it by, to be divided by the sum over the round"""
-    is_delta: bool
-    """whether it holds uploaded minus received parameters"""
-    load: Load
-    place: str
-    """for messages"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRound:
-    """A round, its models not loaded yet."""
+    """The files of a round."""
 
-    place: str
-    """for messages"""
-    received: Load
-    after: Load | None
+    received: Path
+    after: Path | None
     """the model after the round, where it was recorded"""
-    uploads: Sequence[RecordedUpload]
+    replies: Sequence[Reply]
+    weights: Sequence[float]
+    """what the server weighed each reply by, to be divided by their sum"""
     is_mean: bool = True
     """whether the next model is the weighted mean of the uploads"""
 
@@ -56,32 +41,26 @@ def rounds_of(recording: Recording, sizes: Sequence[int]) -> Iterator[RecordedRo
     rule = recording.description.weights
     for number in recording.numbers:
         after = recording.model_after(number)
-        uploads = [_upload(reply, rule, sizes) for reply in recording.replies(number)]
+        replies = recording.replies(number)
+        weights = [_weight(reply, rule, sizes) for reply in replies]
         if recording.is_aggregate and after is not None:
-            uploads = [_upload(Reply(0, 1.0, False, after), rule, (1,))]
-        received = recording.received(number)
+            replies = [Reply(0, None, False, after)]
+            weights = [1.0]
         yield RecordedRound(
-            place=str(received),
-            received=partial(tensors, received),
-            after=None if after is None else partial(tensors, after),
-            uploads=uploads,
+            received=recording.received(number),
+            after=after,
+            replies=replies,
+            weights=weights,
             is_mean=rule != "other",
         )
 
 
-def _upload(reply: Reply, rule: str, sizes: Sequence[int]) -> RecordedUpload:
-    weight = 1.0
+def _weight(reply: Reply, rule: str, sizes: Sequence[int]) -> float:
     if rule == "samples":
-        weight = float(sizes[reply.client])
-    elif rule != "equal" and reply.weight is not None:
-        weight = float(reply.weight)
-    return RecordedUpload(
-        client=reply.client,
-        weight=weight,
-        is_delta=reply.is_delta,
-        load=partial(tensors, reply.path),
-        place=str(reply.path),
-    )
+        return float(sizes[reply.client])
+    if rule == "equal" or reply.weight is None:
+        return 1.0
+    return float(reply.weight)
 
 
 # --- from tensors by name to the engine's vectors -------------------------------------------------
@@ -235,7 +214,7 @@ class Replay(Training):
 
     def _replayed(self, t: int, recorded: RecordedRound) -> RoundResult:
         self._reader.coarsest = 0.0
-        start = self._reader.read(recorded.received(), recorded.place)
+        start = self._reader.read(tensors(recorded.received), str(recorded.received))
         uploads, weights = self._uploads(t, recorded, start)
         after, steps = self._next(recorded, start, uploads, weights)
         self.state = _row(after)
@@ -265,7 +244,8 @@ class Replay(Training):
         if recorded.after is None:
             return after, steps
         mean = after.params
-        after = self._reader.read(recorded.after(), f"the model after {recorded.place}")
+        place = f"the model after {recorded.received}"
+        after = self._reader.read(tensors(recorded.after), place)
         self._compare(recorded, start.params, mean, after.params, len(weights))
         if not torch.equal(mean, after.params):
             steps = after.params - start.params
@@ -278,8 +258,8 @@ class Replay(Training):
         start: ModelState,
     ) -> tuple[Uploads, Tensor]:
         """Return the uploads of a round, and their weights [n], which sum to 1."""
-        n = len(recorded.uploads)
-        participants = tuple(upload.client for upload in recorded.uploads)
+        n = len(recorded.replies)
+        participants = tuple(reply.client for reply in recorded.replies)
         uploads = Uploads(
             round=t,
             participants=participants,
@@ -290,19 +270,21 @@ class Replay(Training):
             start_of=[0] * n,
             starts=_row(start),
         )
+        weights = torch.tensor(recorded.weights, device=self.setup.device)
         of_clients = torch.zeros(len(self.clients), device=self.setup.device)
-        for row, upload in enumerate(recorded.uploads):
-            base = start if upload.is_delta else None
-            state = self._reader.read(upload.load(), upload.place, base)
+        of_clients[list(participants)] = weights
+        uploads.weights = tuple(of_clients.tolist())
+        for row, reply in enumerate(recorded.replies):
+            base = start if reply.is_delta else None
+            state = self._reader.read(tensors(reply.path), str(reply.path), base)
             torch.sub(state.params, start.params, out=uploads.updates[row])
             uploads.buffers[row] = state.buffers
             uploads.counts[row] = state.counts
-            of_clients[upload.client] = upload.weight
-            self.trainer.usage.skip(t, upload.client)
-        uploads.weights = tuple(of_clients.tolist())
-        weights = of_clients[list(participants)]
+            self.trainer.usage.skip(t, reply.client)
         if n and not bool(weights.sum() > 0):
-            raise UserError(f"{recorded.place}: all weights of the round are 0: correct round.json")
+            raise UserError(
+                f"{recorded.received}: all weights of the round are 0: correct round.json"
+            )
         return uploads, weights / weights.sum()
 
     def _compare(
@@ -326,7 +308,7 @@ class Replay(Training):
             return
         step = float(norm(after - start))
         share = f"{distance / step:.2f} times the step" if step else f"{distance:.2g} without step"
-        self._misses.append(f"{recorded.place} by {share}")
+        self._misses.append(f"{recorded.received} by {share}")
 
     def facts(self) -> dict[str, FactValue]:
         """Return what is odd about the recording, after the last round."""

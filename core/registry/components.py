@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from fedbench.core.contract.errors import UserError
 from fedbench.core.contract.hooks import DISTRIBUTION
 from fedbench.core.registry.discovery import (
-    Listener,
     PluginStatus,
     RegisteredComponent,
     discover_plugins,
@@ -67,9 +66,9 @@ class Registry:
         return [p for p in self.plugins if not p.ok]
 
     @property
-    def listeners(self) -> list[Listener]:
+    def listeners(self) -> list[PluginStatus]:
         """The plugins that take events."""
-        return [p.listener for p in self.plugins if p.listener is not None]
+        return [p for p in self.plugins if p.listener is not None]
 
     @property
     def clashes(self) -> list[Clash]:

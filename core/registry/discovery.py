@@ -29,18 +29,6 @@ Announced = tuple[list[tuple[str, dict[str, Any]]], str, bool]
 """([(kind, fields of a Component)], mistakes, whether it takes events)"""
 
 
-@dataclass(frozen=True)
-class Listener:
-    """A plugin that takes events."""
-
-    entry: EntryPoint
-    distribution: str
-    version: str
-
-    def __str__(self) -> str:
-        return f"listener '{self.entry.name}' ({self.distribution} {self.version})"
-
-
 @dataclass(frozen=True, kw_only=True)
 class PluginStatus:
     """An entry point: the components that it announced, and the ``reason`` why it is not ok."""
@@ -51,7 +39,8 @@ class PluginStatus:
     ok: bool
     reason: str
     components: tuple[RegisteredComponent, ...]
-    listener: Listener | None = None
+    listener: EntryPoint | None = None
+    """where a plugin that takes events is loaded from"""
 
     def __str__(self) -> str:
         return f"'{self.entry_point}' ({self.distribution} {self.version})"
@@ -113,7 +102,7 @@ def _status(
     listener = None
     if isinstance(entry, EntryPoint):
         name = one_line(entry.name, 200)
-        listener = Listener(entry, distribution, version) if listens else None
+        listener = entry if listens else None
     return PluginStatus(
         entry_point=name,
         distribution=distribution,

@@ -1,15 +1,12 @@
-"""Executors of runs: their contract, and how one is found by name."""
+"""Executors of runs: their contract."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any, Protocol
 
-from fedbench.core.contract.errors import UserError
 from fedbench.core.run.job import Job
-from fedbench.core.words import explain
 
 
 @dataclass(kw_only=True)
@@ -48,23 +45,3 @@ class Executor(Protocol):
 
         Raises ``OSError`` when the results folder cannot be written.
         """
-
-
-def make_executor(name: str, **options: Any) -> Executor:
-    """Return the executor of this name.
-
-    Args:
-        options: ``workers`` and, for an executor of other machines, ``address``.
-
-    Raises ``UserError`` for a name that no package announces, and for a class that cannot be
-    imported.
-    """
-    announced = entry_points(group="fedbench.executors")
-    if name not in announced.names:
-        names = ", ".join(sorted(announced.names))
-        raise UserError(f"unknown executor '{name}'; the executors are {names}")
-    try:
-        executor: Executor = announced[name].load()(**options)
-    except ImportError as error:
-        raise UserError(f"executor '{name}': {explain(error)}") from error
-    return executor

@@ -56,23 +56,9 @@ _SplitKey = tuple[int, tuple[Target, ...], int, bool]
 _Split = tuple[str, tuple[int, int]]
 
 
-def make_plan(
-    loaded: LoadedSuite,
-    resolved: Resolved,
-    registry: Registry,
-    results: Path,
-    device: str,
-    settings: set[str] | None = None,
-) -> Plan:
-    """Return all jobs of a suite, or of some of its settings: no data of the rest is loaded.
+class Expansion:
+    """A suite that is expanded for a results folder and a device."""
 
-    Raises:
-        UserError: with every mistake of the data and partitions at once.
-    """
-    return _Expansion(loaded, resolved, registry, results, device).plan(settings)
-
-
-class _Expansion:
     def __init__(
         self,
         loaded: LoadedSuite,
@@ -98,7 +84,12 @@ class _Expansion:
         self.signals = Signals(registry, resolved.signals)
         self.refusals = Refusals(loaded, resolved)
 
-    def plan(self, settings: set[str] | None) -> Plan:
+    def plan(self, settings: set[str] | None = None) -> Plan:
+        """Return all jobs of the suite, or of some of its settings: no data of the rest is loaded.
+
+        Raises:
+            UserError: with every mistake of the data and partitions at once.
+        """
         defenses = self._declarations("defense", self.resolved.defenses)
         attacks = self._declarations("attack", self.resolved.attacks)
         self.refusals.note_unmatched(defenses, attacks)

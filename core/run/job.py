@@ -17,7 +17,7 @@ from fedbench.core.spec.setting import Adversary, Setting
 from fedbench.core.spec.suite import Limits
 from fedbench.core.store.integrity import described_of, key_of
 from fedbench.core.store.record import Provenance
-from fedbench.core.store.stems import run_stem
+from fedbench.core.store.stems import stem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class Job:
     def stem(self) -> str:
         """The name of the run's files."""
         attacker = self.attacker.label if self.attacker else None
-        return run_stem(
+        return stem(
             self.setting.name, self.coalition, self.defense.label, attacker, self.seed, self.run_key
         )
 

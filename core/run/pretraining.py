@@ -10,7 +10,7 @@ from torch import nn
 
 from fedbench.core.contract.components import Data, Model
 from fedbench.core.run.job import Job, identity
-from fedbench.core.store.files import npz_bytes, read_npz, write_if_room
+from fedbench.core.store.files import read_npz, write_if_room
 from fedbench.core.store.integrity import key_of
 
 _OF_RUN = ("contract", "digests", "device", "provenance", "dataset", "model")
@@ -29,7 +29,7 @@ def pretrain(job: Job, model: Model, module: nn.Module, data: Data, key: int) ->
     path = _path(job, key)
     if not _fill(module, path):
         model.pretrain(module, data)
-        write_if_room(path, npz_bytes(_arrays(module), compress=False))
+        write_if_room(path, _arrays(module))
     torch.manual_seed(key)
 
 

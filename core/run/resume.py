@@ -13,7 +13,7 @@ from typing import Any
 from fedbench.core.contract.errors import UserError
 from fedbench.core.run.job import Job, identity_of_cell
 from fedbench.core.store.integrity import canonical
-from fedbench.core.store.reading import LoadedRecord, read_bare, record_paths
+from fedbench.core.store.reading import LoadedRecord, read_bare, record_paths, run_by_run
 from fedbench.core.store.record import Record
 from fedbench.core.store.results import Results
 from fedbench.core.store.stems import names_in
@@ -95,6 +95,23 @@ def pending(
         done = set()
     cut = [replace(job, cells=tuple(c for c in job.cells if c.stem not in done)) for job in jobs]
     return [job for job in cut if job.cells]
+
+
+def require_arrays(jobs: Sequence[Job], store: Results) -> None:
+    """Raise ``UserError`` with every record that keeps cells beside those of the jobs, and with
+    arrays that cannot be used: their run would be trained in vain.
+    """
+    problems: list[str] = []
+    for job in jobs:
+        keys = {cell.key for cell in job.cells}
+        try:
+            for loaded in run_by_run(store.cells(job.stem)):
+                if loaded.record.key not in keys:
+                    loaded.all_arrays()
+        except UserError as error:
+            problems += error.messages
+    if problems:
+        raise UserError(*problems)
 
 
 # --- why a cell is computed again -----------------------------------------------------------------

@@ -140,18 +140,23 @@ def set_scene(job: Job, parts: Parts) -> Scene:
             f"(digest {digest[:12]} after {planned[:12]}): load(seed) must depend on nothing but "
             "its parameters and the seed"
         )
-    scene = make_scene(
+    scene = scene_of(job, data, parts.defense.root_samples)
+    if scene.groups is None:
+        return scene
+    return replace(scene, data=_deformed(data, scene.split, scene.groups))
+
+
+def scene_of(job: Job, data: Data, root: int) -> Scene:
+    """Return the scene of a run, not deformed; ``root``: samples that the server's rule wants."""
+    return make_scene(
         data,
         job.setting,
         job.targets,
         job.seed,
         adversary=job.adversary,
         poisoned=job.attacker is not None,
-        root=parts.defense.root_samples,
+        root=root,
     )
-    if scene.groups is None:
-        return scene
-    return replace(scene, data=_deformed(data, scene.split, scene.groups))
 
 
 def make_scene(

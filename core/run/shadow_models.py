@@ -17,7 +17,7 @@ from fedbench.core.numerics.rng import key_for, numpy_rng
 from fedbench.core.run.job import Job, identity
 from fedbench.core.run.scene import Parts, Scene, samples_of
 from fedbench.core.run.train import fresh_models
-from fedbench.core.store.files import npz_bytes, read_npz, write_if_room
+from fedbench.core.store.files import read_npz, write_if_room
 from fedbench.core.store.integrity import key_of
 
 _OF_RUN = ("contract", "digests", "device", "provenance", "dataset", "model", "seed")
@@ -45,9 +45,9 @@ def load_shadow_models(job: Job) -> ShadowLogits | None:
         return None
 
 
-def save_shadow_models(job: Job, shadows: ShadowLogits) -> bool:
-    """Keep them for the setting's other runs. Returns whether there was room for them."""
-    return write_if_room(_path(job), npz_bytes(vars(shadows), compress=False))
+def save_shadow_models(job: Job, shadows: ShadowLogits) -> None:
+    """Keep them for the setting's other runs, if there is room."""
+    write_if_room(_path(job), vars(shadows))
 
 
 def _path(job: Job) -> Path:

@@ -20,12 +20,12 @@ from fedbench.core.run.job import Job
 from fedbench.core.run.measurements import UsedSamples
 from fedbench.core.run.needs import measured_signals, needed_rows
 from fedbench.core.run.process import settle
-from fedbench.core.run.scene import Scene, build, make_scene, set_scene
+from fedbench.core.run.scene import Scene, build, scene_of, set_scene
 from fedbench.core.run.scoring import ask
 from fedbench.core.run.shadow_models import ShadowLogits, load_shadow_models, train_shadow_models
 from fedbench.core.run.train import Run, Trained, train
 from fedbench.core.signals.measure import PRE_DEFENSE
-from fedbench.core.store.files import npz_bytes, read_npz, write_if_room
+from fedbench.core.store.files import read_npz, write_if_room
 from fedbench.core.store.integrity import key_of
 from fedbench.core.store.run_file import digest_of_arrays
 
@@ -109,15 +109,8 @@ def made_of(job: Job, packed: Packed, shadows: ShadowLogits | None) -> Run:
     """
     meta, arrays = packed
     labels = {n.removeprefix("data:"): a for n, a in arrays.items() if n.startswith("data:")}
-    scene = make_scene(
-        data_of_labels(meta["n_classes"], meta["task"], labels),
-        job.setting,
-        job.targets,
-        job.seed,
-        adversary=job.adversary,
-        poisoned=job.attacker is not None,
-        root=meta["root"],
-    )
+    data = data_of_labels(meta["n_classes"], meta["task"], labels)
+    scene = scene_of(job, data, meta["root"])
     if split_digest(scene.split, scene.audits) != job.digests["split"]:
         raise UserError(
             "the split of the data is not the one that was planned: the data set's labels have "
@@ -182,25 +175,39 @@ def cache_path(job: Job) -> Path:
     return Path(job.results) / "cache" / f"{job.run_key[:32]}.npz"
 
 
-def save_training(job: Job, packed: Packed) -> bool:
-    """Keep the observations, so that a new attack needs no new training. Returns whether there was
-    room for them.
-    """
+def save_training(job: Job, packed: Packed) -> None:
+    """Keep the observations, if there is room, so that a new attack needs no new training."""
     arrays = {name: a for name, a in packed[1].items() if not name.startswith("shadow:")}
     names = [name.removeprefix("signal:") for name in arrays if name.startswith("signal:")]
     meta = packed[0] | _made_by(job) | {"code": {name: _code_of(job, name) for name in names}}
+    if earlier := _read(cache_path(job)):
+        meta, arrays = _joined((meta, arrays), earlier)
     meta["digest"] = key_of({"meta": meta, "arrays": digest_of_arrays(arrays)})
     stored = arrays | {"meta": np.frombuffer(json.dumps(meta).encode(), np.uint8)}
-    return write_if_room(cache_path(job), npz_bytes(stored, compress=False))
+    write_if_room(cache_path(job), stored)
+
+
+def _joined(packed: Packed, earlier: Packed) -> Packed:
+    """Return a training with what an ``earlier`` one measured of the same rows and it did not: both
+    have the same bits.
+    """
+    meta, arrays = packed
+    earlier_meta, earlier_arrays = earlier
+    if any(earlier_meta[name] != meta[name] for name in ("run_key", "cpu", "device", "rows")):
+        return packed
+    both = {name: earlier_meta[name] | meta[name] for name in ("code", "signal_notes")}
+    return meta | both, earlier_arrays | arrays
 
 
 def load_training(job: Job) -> Packed | None:
     """Return the cached training, if it is there, whole, and measured what the job's attacks and
     analyses ask for.
     """
-    path = cache_path(job)
-    if not path.exists():
-        return None
+    packed = _read(cache_path(job))
+    return packed if packed and _serves(job, *packed) else None
+
+
+def _read(path: Path) -> Packed | None:
     try:
         arrays = read_npz(path)
         meta = json.loads(arrays.pop("meta").tobytes())
@@ -209,7 +216,7 @@ def load_training(job: Job) -> Packed | None:
     # whatever a damaged archive makes of numpy, zipfile and json: it only costs the training again
     except Exception:
         return None
-    return (meta, arrays) if intact and _serves(job, meta, arrays) else None
+    return (meta, arrays) if intact else None
 
 
 def _serves(

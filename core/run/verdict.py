@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,13 +10,20 @@ from fedbench.core.contract.analysis import Judged, Judgement
 from fedbench.core.contract.attack import EXCLUDED, MEMBER, Group
 from fedbench.core.metrics.intervals import SharedDraws
 from fedbench.core.metrics.registry import Score, score_groups
-from fedbench.core.metrics.rounds import Maximum, decision_report, maximum, round_report
+from fedbench.core.metrics.rounds import (
+    DecisionScores,
+    Maximum,
+    RoundScores,
+    decision_report,
+    maximum,
+    round_report,
+)
 from fedbench.core.numerics.rng import numpy_rng
 from fedbench.core.population.audit import AuditSet, shuffle_rng
 from fedbench.core.run.job import Cell
 from fedbench.core.run.scoring import Answers, BadScores, Scores, require_shapes
 from fedbench.core.run.train import Run, Trained, kinds_of
-from fedbench.core.store.scores import DecisionScores, MaximumScores, RoundScores, TargetScores
+from fedbench.core.store.scores import MaximumScores, TargetScores
 
 _ALL = -1  # stands for the code of all targets together
 
@@ -50,19 +57,8 @@ class _Candidates:
         draws: SharedDraws | None,
     ) -> dict[Group, Score]:
         """Return the metrics of each group of candidates."""
-        counted = self.kind != EXCLUDED
-        scores = self.scores[counted]
-        kind = self.kind[counted]
-        canary = self.canary[counted]
         rng = numpy_rng(seed, "bootstrap", client=code)
-        return score_groups(
-            scores,
-            kind,
-            canary,
-            rng,
-            self.in_mix[counted],
-            draws,
-        )
+        return score_groups(self.scores, self.kind, self.canary, rng, self.in_mix, draws)
 
 
 def verdict(
@@ -207,10 +203,9 @@ def _rounds(
     if by_round is None:
         return None
     counted = kind != EXCLUDED
+    member = kind[counted] == MEMBER
     rng = numpy_rng(run.job.seed, "best round", client=code)
-    report = asdict(round_report(by_round[:, counted], kind[counted] == MEMBER, rng))
-    best_round = int(run.trained.rounds[report.pop("best_index")])
-    return RoundScores(best_round=best_round, **report)
+    return round_report(by_round[:, counted], member, run.trained.rounds, rng)
 
 
 def _decision(
@@ -228,11 +223,8 @@ def _decision(
     if threshold is None or member.all() or not member.any():
         return None
     rng = numpy_rng(run.job.seed, "decision", client=code)
-    report = asdict(decision_report(rows[:, counted], member, threshold, rng))
-    best = report.pop("best_index")
-    rounds = run.trained.rounds
-    best_round = rounds[best] if len(rows) == len(rounds) else rounds[-1]
-    return DecisionScores(best_round=int(best_round), **report)
+    numbers = run.trained.rounds[-len(rows) :]  # an attack on the trajectory has one row
+    return decision_report(rows[:, counted], member, numbers, threshold, rng)
 
 
 def _maximum(largest: Maximum | None) -> MaximumScores | None:

@@ -76,14 +76,12 @@ class Coalition(SpecModel):
         return self.clients or [k for group in self.groups or [] for k in group]
 
 
-def resolve_coalition(coalition: Coalition | str, clients: int) -> list[int]:
+def resolve_coalition(coalition: Coalition, clients: int) -> list[int]:
     """Return the ids of the members among ``clients``, ascending.
 
     Pair is [0, 1], half the first K//2, uniform all, none []; a fraction f takes the first
     max(1, round(f K)); of several groups it is all their clients.
     """
-    if isinstance(coalition, str):
-        coalition = Coalition(name=coalition)
     if coalition.ids:
         return sorted(coalition.ids)
     if coalition.fraction is not None:

@@ -57,15 +57,10 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def write_if_room(path: Path, content: bytes) -> bool:
-    """Write a file of a cache and return whether there was room: without it, its content is
-    computed again.
-    """
-    try:
-        write_atomically(path, content)
-    except OSError:
-        return False
-    return True
+def write_if_room(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write arrays to a cache, unless it cannot be written: then they are computed again."""
+    with contextlib.suppress(OSError):
+        write_atomically(path, npz_bytes(arrays, compress=False))
 
 
 def _replace(path: Path, content: bytes) -> None:

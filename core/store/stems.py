@@ -19,22 +19,17 @@ def word(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9=.,_-]+", "_", name)[:_MOST_OF_A_NAME]
 
 
-def run_stem(
-    setting: str, coalition: str, defense: str, attacker: str | None, seed: int, run_key: str
+def stem(
+    setting: str, coalition: str, defense: str, attack: str | None, seed: int, key: str
 ) -> str:
-    """Return the name of a run's files without a suffix.
+    """Return the name of a cell, or of a run's files without a suffix.
 
     Args:
-        attacker: the attack that takes part in the training.
+        attack: of a run the one that takes part in its training.
     """
-    inside = [attacker] if attacker else []
-    names = [setting, coalition, defense, *inside, f"s{seed}", run_key[:12]]
+    attacks = [attack] if attack else []
+    names = [setting, coalition, defense, *attacks, f"s{seed}", key[:12]]
     return "--".join(map(word, names))
-
-
-def stem(setting: str, coalition: str, defense: str, attack: str, seed: int, key: str) -> str:
-    """Return the name of a cell."""
-    return run_stem(setting, coalition, defense, attack, seed, key)
 
 
 def names_in(stem: str) -> str:
@@ -51,7 +46,7 @@ def stem_of_run(record: Record) -> str:
     """Return the name of the files of the record's run."""
     r = record
     attacker = r.described["adversary"]
-    return run_stem(r.setting, r.coalition, r.defense.label, attacker, r.seed, r.run_key)
+    return stem(r.setting, r.coalition, r.defense.label, attacker, r.seed, r.run_key)
 
 
 def stem_in_merged(record: Record) -> str:

@@ -17,10 +17,11 @@ from fedbench.core.contract.attack import MEMBER
 from fedbench.core.contract.defense import FactValue
 from fedbench.core.contract.section import ClientGroup
 from fedbench.core.metrics import Group, Interval, Score, combined_interval
+from fedbench.core.metrics.rounds import DecisionScores, RoundScores
 from fedbench.core.population.audit import Target
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import RoundRow, remarks_in
-from fedbench.core.store.scores import DecisionScores, MaximumScores, RoundScores, TargetScores
+from fedbench.core.store.scores import MaximumScores, TargetScores
 from fedbench.leaderboard.statistics.intervals import (
     Unit,
     UnitValue,
