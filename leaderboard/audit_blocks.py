@@ -160,7 +160,7 @@ def _verdict(section: BoardSection) -> Iterator[Text]:
     yield sentence(f"{text}.", who, summary.attack, sees)
     best = answer(section)
     if best.defense is not None:
-        yield strongest(best, best.defense)
+        yield strongest(section, best, best.defense)
     yield _covered(section, worst)
 
 
@@ -428,5 +428,4 @@ def _origin(source: Source) -> Iterator[Text]:
     yield sentence(f"board `{board_id(records)}`, of {len(records)} records")
     yield packages(records)
     yield from provenance_lines(records)
-    if source.marks is not None:
-        yield from source.marks.lines(records)[:1]
+    yield from source.marks.lines(records)[:1]
