@@ -4,6 +4,7 @@ them, and where they come from.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -411,9 +412,12 @@ def _limits(section: BoardSection) -> Iterator[Text]:
     )
     for attack in section.left_out:
         yield sentence("{} counts nowhere, since a row lacks scores of it.", attack)
-    if outcomes := {k: n for r in section.rows for k, n in r.outcomes.items() if k != "ok"}:
-        counts = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
-        yield Words(f"Cells without scores: {counts}.")
+    outcomes: Counter[str] = Counter()
+    for row in section.rows:
+        outcomes += row.outcomes
+    counts = [f"{n} {outcome}" for outcome, n in outcomes.items() if outcome != "ok"]
+    if counts:
+        yield Words(f"Cells without scores: {', '.join(counts)}.")
 
 
 def _more_trainings(interval: Interval, n: int) -> str:
