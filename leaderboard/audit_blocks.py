@@ -55,6 +55,7 @@ from fedbench.leaderboard.tables.provenance import (
     origin_notes,
     packages,
     provenance_lines,
+    series,
 )
 from fedbench.leaderboard.tables.ranking import Trust, first_rows, ranking_columns
 
@@ -197,8 +198,7 @@ def _scope(section: BoardSection, n_sections: int) -> Iterator[Text]:
             yield sentence(f"{title}: {{}}.", text)
     yield counts_note(section).text
     rounds = {row.round for loaded in section.records for row in loaded.record.history}
-    seeds = ", ".join(map(str, section.seeds))
-    text = f"Audited rounds: {', '.join(map(str, sorted(rounds)))}; trainings (seeds): {seeds}"
+    text = f"Audited rounds: {series(rounds)}; trainings (seeds): {series(section.seeds)}"
     if n_sections > 1:
         text += f"; {n_sections - 1} more settings, coalitions or views below"
     yield Words(f"{text}.")

@@ -409,7 +409,7 @@ class Cells:
 
 def packages(use: ComponentUse) -> list[str]:
     """Return every package, with its version, that has a part of it."""
-    return list(dict.fromkeys(text(part.distribution) for part in use.chain))
+    return list(dict.fromkeys(map(text, use.distributions)))
 
 
 def _fact(value: FactValue) -> str:

@@ -95,7 +95,7 @@ def answer(section: BoardSection) -> Answer:
     utility = section.utility
     losses = {label: _loss(cost.mean, utility) for label, cost in costs.items()}
     margin = WITHIN
-    if with_utility("accuracy", utility) != "accuracy" and undefended.accuracy is not None:
+    if not section.measures_accuracy and undefended.accuracy is not None:
         margin = WITHIN * abs(undefended.accuracy.mean)
     within = [label for label, loss in losses.items() if loss <= margin]
     against = pairwise.against(base.label)

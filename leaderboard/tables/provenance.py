@@ -36,10 +36,10 @@ def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int]) -> B
     lines = _described([r.record.described for r in records])
     rounds = {row.round for row in chain.from_iterable(r.record.history for r in records)}
     seeds = {r.record.seed for r in records}
-    lines += [Words(f"audited rounds: {_series(rounds)}"), Words(f"seeds: {_series(seeds)}")]
+    lines += [Words(f"audited rounds: {series(rounds)}"), Words(f"seeds: {series(seeds)}")]
     if tuning:
         why = "strengths are chosen on them, and only the tables that say so count them"
-        lines.append(Words(f"tuning seeds: {_series(tuning)}: {why}"))
+        lines.append(Words(f"tuning seeds: {series(tuning)}: {why}"))
     for view in sorted({r.record.view for r in records if r.record.outcome == "ok"}):
         sees = VIEWS.get(view, "is not described")
         lines.append(sentence(f"threat model, {{}} view: the adversary {sees}", view))
@@ -63,7 +63,8 @@ def _described(settings: Iterable[Mapping[str, Any]]) -> list[Text]:
     return lines
 
 
-def _series(values: Sequence[int] | set[int]) -> str:
+def series(values: Iterable[int]) -> str:
+    """Return the numbers in ascending order."""
     return ", ".join(map(str, sorted(values)))
 
 
@@ -96,7 +97,7 @@ def _judged(section: BoardSection) -> list[Text]:
         return []
     text = f"of {total:,} clients {len(clients):,} are judged and count in every number"
     if len(clients) <= MOST_VALUES:
-        text += f", those with the ids {_series(clients)}"
+        text += f", those with the ids {series(clients)}"
     return [Words(text)]
 
 
@@ -127,7 +128,7 @@ def unscored_blocks(sections: Sequence[BoardSection]) -> list[Block]:
         why: Text = reason if reason.strip() else Words("no reason given")
         if outcome == MISSING:
             why = Words("no record; run the suite again to compute it")
-        rows.append((*names, Words(_series(seeds)), Words(outcome), why))
+        rows.append((*names, Words(series(seeds)), Words(outcome), why))
     if not rows:
         return []
     table = table_of("", "", map(words, _UNSCORED), rows)
