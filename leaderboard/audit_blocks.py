@@ -4,6 +4,7 @@ them, and where they come from.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -54,6 +55,7 @@ from fedbench.leaderboard.tables.provenance import (
     origin_notes,
     packages,
     provenance_lines,
+    series,
 )
 from fedbench.leaderboard.tables.ranking import Trust, first_rows, ranking_columns
 
@@ -160,7 +162,7 @@ def _verdict(section: BoardSection) -> Iterator[Text]:
     yield sentence(f"{text}.", who, summary.attack, sees)
     best = answer(section)
     if best.defense is not None:
-        yield strongest(best, best.defense)
+        yield strongest(section, best, best.defense)
     yield _covered(section, worst)
 
 
@@ -196,8 +198,7 @@ def _scope(section: BoardSection, n_sections: int) -> Iterator[Text]:
             yield sentence(f"{title}: {{}}.", text)
     yield counts_note(section).text
     rounds = {row.round for loaded in section.records for row in loaded.record.history}
-    seeds = ", ".join(map(str, section.seeds))
-    text = f"Audited rounds: {', '.join(map(str, sorted(rounds)))}; trainings (seeds): {seeds}"
+    text = f"Audited rounds: {series(rounds)}; trainings (seeds): {series(section.seeds)}"
     if n_sections > 1:
         text += f"; {n_sections - 1} more settings, coalitions or views below"
     yield Words(f"{text}.")
@@ -411,9 +412,12 @@ def _limits(section: BoardSection) -> Iterator[Text]:
     )
     for attack in section.left_out:
         yield sentence("{} counts nowhere, since a row lacks scores of it.", attack)
-    if outcomes := {k: n for r in section.rows for k, n in r.outcomes.items() if k != "ok"}:
-        counts = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.items())
-        yield Words(f"Cells without scores: {counts}.")
+    outcomes: Counter[str] = Counter()
+    for row in section.rows:
+        outcomes += row.outcomes
+    counts = [f"{n} {outcome}" for outcome, n in outcomes.items() if outcome != "ok"]
+    if counts:
+        yield Words(f"Cells without scores: {', '.join(counts)}.")
 
 
 def _more_trainings(interval: Interval, n: int) -> str:
@@ -428,5 +432,4 @@ def _origin(source: Source) -> Iterator[Text]:
     yield sentence(f"board `{board_id(records)}`, of {len(records)} records")
     yield packages(records)
     yield from provenance_lines(records)
-    if source.marks is not None:
-        yield from source.marks.lines(records)[:1]
+    yield from source.marks.lines(records)[:1]

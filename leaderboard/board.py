@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from fedbench.core.contract.board import Block, Column, Content, Image, Value, opened
 from fedbench.core.contract.components import Report, Summary
 from fedbench.core.store.files import write_atomically
-from fedbench.leaderboard.columns import COLUMNS, with_utility
+from fedbench.leaderboard.columns import COLUMNS
 from fedbench.leaderboard.document import Source, document, one_page, source_of
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.rows import DefenseRow
@@ -87,7 +87,7 @@ def summary(sections: Sequence[BoardSection], trust: Trust = None) -> Summary:
     headers.insert(3, "by")  # the attack has a column of its own
     if trust:
         headers.append("trust")
-    if any(with_utility("accuracy", section.utility) != "accuracy" for section in sections):
+    if not all(section.measures_accuracy for section in sections):
         headers[headers.index("delta-acc")] = "delta"  # of each section's utility
     rows: list[list[str]] = []
     headings: list[str] = []

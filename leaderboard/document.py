@@ -88,14 +88,14 @@ class Source:
 
     records: Sequence[LoadedRecord]
     title: str
+    marks: Marks
+    """how far the records can be trusted"""
     superseded: int = 0
     """number of records left out"""
     published: Sequence[dict[str, Any]] = ()
     """the suite's entries of published numbers"""
     analyses: Sequence[Any] | None = None
     """analyses that the suite names; None: the built-in ones"""
-    marks: Marks | None = None
-    """how far the records can be trusted"""
     plan: str | None = None
     """id of the stored suite"""
     provisional: Provisional | None = None
@@ -109,17 +109,14 @@ class Source:
     @cached_property
     def sections(self) -> list[BoardSection]:
         """Sections in the board's order."""
-        if self.marks is None:
-            return build_sections(self.newest[0])
         return build_sections(self.newest[0], self.marks.refuted)
 
     @property
     def trust(self) -> ranking.Trust:
         """The trust mark of a row, where some record is imported or not repeatable."""
-        marks = self.marks
-        if marks is None or all(marks.level(r) == "measured here" for r in self.newest[0]):
+        if all(self.marks.level(r) == "measured here" for r in self.newest[0]):
             return None
-        return marks.of_row
+        return self.marks.of_row
 
 
 def source_of(results: Path) -> Source:
@@ -223,9 +220,7 @@ def _measure(source: Source) -> None:
 def _page(source: Source, first: list[BoardSection], most_rows: int, plots: bool) -> list[Block]:
     sections, records = source.sections, source.newest[0]
     blocks: list[Block] = [Heading(1, source.title), *provisional_mark(source)]
-    blocks += [*caveats(sections), *origin_notes(sections)]
-    if sections:
-        blocks.append(ranking.READING)
+    blocks += _reading(sections)
     for section in first:
         blocks += ranking.front_blocks(section, source.trust, most_rows)
     blocks += [*mixed_note(records), *uncounted(source)]
@@ -243,6 +238,12 @@ def _page(source: Source, first: list[BoardSection], most_rows: int, plots: bool
         blocks += _images(first[0], tradeoff_figure, vulnerability_figure)
     heading = Heading(2, Words("Provenance"))
     return [*blocks, heading, _short_provenance(records), Note(sentence(MORE))]
+
+
+def _reading(sections: Sequence[BoardSection]) -> list[Block]:
+    """Say what changes the reading of all tables, and how they are read where there are any."""
+    blocks = [*caveats(sections), *origin_notes(sections)]
+    return [*blocks, ranking.READING] if sections else blocks
 
 
 def _short_provenance(records: Sequence[LoadedRecord]) -> Bullets:
@@ -285,9 +286,7 @@ def document(source: Source, plots: bool = True) -> list[Block]:
         section.comparison.scores.forget(but="all")  # by which claims are judged
     cited = sentence(f"Board id: `{board_id(records)}`, made from {len(records)} records.")
     blocks: list[Block] = [Heading(1, source.title), *provisional_mark(source), Note(cited)]
-    blocks += [*caveats(sections), *origin_notes(sections)]
-    if sections:
-        blocks.append(ranking.READING)
+    blocks += _reading(sections)
     blocks += [*fronts, *mixed_note(records), *uncounted(source)]
     blocks += [*folded(ranking.across_settings(sections)), *details]
     for analysis in analyses:
@@ -299,9 +298,7 @@ def document(source: Source, plots: bool = True) -> list[Block]:
 
 def _provenance(source: Source, records: Sequence[LoadedRecord]) -> Bullets:
     """Say which records came from elsewhere, what runs the suite again, and what made them."""
-    lines: list[Text] = []
-    if source.marks is not None:
-        lines += source.marks.lines(records)
+    lines = source.marks.lines(records)
     if source.plan is not None:
         again: Text = source.plan
         if ID.fullmatch(source.plan):

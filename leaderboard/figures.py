@@ -14,7 +14,6 @@ from fedbench.core.contract.section import RowSummary
 from fedbench.core.metrics import Interval, pareto_front
 from fedbench.leaderboard import style as board_style
 from fedbench.leaderboard.columns import column_for
-from fedbench.leaderboard.statistics.audits import found_by
 from fedbench.leaderboard.statistics.roc import fpr_grid, roc_band
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
@@ -134,17 +133,15 @@ def vulnerability_figure(section: BoardSection) -> Figure | None:
 
 
 def _draw_found(style: Style, section: BoardSection) -> Canvas:
-    scores = section.comparison.calibrated_scores
     looks = row_styles(section)
     figure = style.new_figure(6.4, 4.2)
     axis = figure.subplots()
     for row in section.rows:
-        worst = section.comparison.worst_cases.of(row.label).worst
-        by_attack = found_by(scores, row.label, worst.attack, worst.sign) if worst else None
-        if by_attack is not None:
-            share = np.arange(1, len(by_attack.shares) + 1) / len(by_attack.shares)
+        finds = section.comparison.found(row.label)
+        if finds is not None:
+            share = np.arange(1, len(finds.shares) + 1) / len(finds.shares)
             look = looks[row.label] | {"marker": ""}
-            axis.plot(100 * share, 100 * by_attack.shares, label=legend_name(row), **look)
+            axis.plot(100 * share, 100 * finds.shares, label=legend_name(row), **look)
     axis.axhline(1.0, color="0.5", lw=0.8, ls=":", zorder=1)
     axis.set(xscale="log", xlabel="candidates, most often found first (%)", ylim=(0, 100))
     axis.set_ylabel("federations with it in which it is found (%)")

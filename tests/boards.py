@@ -28,6 +28,7 @@ from fedbench.core.store.stems import stem_of_run
 from fedbench.leaderboard.document import Source, document
 from fedbench.leaderboard.markdown import render
 from fedbench.leaderboard.statistics.grouping import build_sections
+from fedbench.leaderboard.submissions.trust import Marks
 from fedbench.plugins.analyses.clients import count_error
 from fedbench.plugins.analyses.groups import GAPS
 
@@ -257,7 +258,8 @@ def row_of(section, label):
 
 def blocks_of(folder, plots=False, **more):
     """The blocks of a folder's full board."""
-    return document(Source(records=load_records(folder.root), title="Demo", **more), plots)
+    records, marks = load_records(folder.root), Marks(folder.root)
+    return document(Source(records=records, title="Demo", marks=marks, **more), plots)
 
 
 def board(folder, plots=False, **more):

@@ -28,6 +28,10 @@ class _Independent(Part):
 class Contest(LeakStatistics):
     """A comparison with its results under short names."""
 
+    @property
+    def rows(self):
+        return self.scores.rows
+
     def signed(self, label, attack):
         return self.leaks.of(label, attack).auc
 
@@ -99,6 +103,7 @@ def world(aucs, error=1e-6, labels=None, names=None):
             fold=seed,
             unit=(seed, 0),
             position=at,
+            factors=np.ones(len(at)),
             aucs=flat,
             below=error * np.eye(len(at)),
             entries={

@@ -78,6 +78,14 @@ def test_a_paragraph_follows_a_table(tmp_path, without_browser, call):
     assert re.search(note, page_of(folder.root))
 
 
+def test_cells_without_scores_are_counted_over_all_rows(tmp_path):
+    folder = Folder(tmp_path / "results", LEAKS).fill()
+    for defense in ("mixup", "free-rider"):
+        folder.add(defense, "loss-series", 0, "skipped", reason="no shadow models")
+    write_marker(folder.root, {"suite": "demo"})
+    assert "Cells without scores: 2 skipped." in str(audit_blocks(source_of(folder.root)))
+
+
 def test_narrower_intervals_are_promised_of_several_trainings_alone(tmp_path, results):
     single = Folder(tmp_path / "single", LEAKS).fill(seeds=(0,)).root
     write_marker(single, {"suite": "demo"})

@@ -289,7 +289,7 @@ def test_equal_rows_are_given_an_order_in_at_most_five_percent_of_cases():
 def everything(contest):
     """Every number of a contest."""
     results = [contest.worst_cases.eligible, contest.pairwise.ranks]
-    for row in contest.rows:
+    for row in contest.scores.rows:
         case = contest.worst_cases.of(row.label)
         results += [case.worst, case.worst_tf01, case.mean, contest.pairwise.against(row.label)]
         for attack in contest.attacks:

@@ -49,7 +49,7 @@ from fedbench.leaderboard.site.data import board_of
 from fedbench.leaderboard.site.pages import pages
 from fedbench.leaderboard.statistics.intervals import accuracy_error, smallest_shown
 from fedbench.leaderboard.tables.answer import answer, sentences
-from fedbench.leaderboard.tables.tradeoffs import trade_off
+from fedbench.leaderboard.tables.tradeoffs import on_front, trade_off
 from fedbench.plugins.analyses.strengths import Tuned
 
 NO_RANK = "–"  # noqa: RUF001
@@ -135,7 +135,7 @@ def test_floors_have_no_rank_and_the_members_share_is_above_the_free_riders_accu
     (section,) = sections_of(Cells(tmp_path / "r", {"s": rows}, seeds=range(3), of_seed=of_seed))
     assert (
         set(section.comparison.pairwise.ranks)
-        == set(trade_off(section).points)
+        == set(trade_off(section))
         == {"none", "mixup", "lazy"}
     )
     assert section.comparison.pairwise.leader("loss-series") == "lazy"  # free-rider is as low
@@ -174,7 +174,7 @@ def test_accuracy_is_the_mean_over_the_last_three_audited_rounds_everywhere(
     delta = expected["mixup"] - expected["none"]
     assert section.summaries["mixup"].delta_accuracy.mean == pytest.approx(delta)
     assert section.differences([("noise-2", "mixup")])[0].accuracy.mean == pytest.approx(below)
-    assert trade_off(section).points["mixup"][1] == pytest.approx(1 - expected["mixup"])
+    assert trade_off(section)["mixup"][1] == pytest.approx(1 - expected["mixup"])
     loaded = fedbench.load(folder.root)
     shown = {row["defense"]: row for row in loaded.rows.to_dict("records")}
     assert (shown["mixup"]["accuracy"], shown["mixup"]["delta"]) == pytest.approx(
@@ -542,7 +542,7 @@ def test_a_utility_that_is_better_when_lower_is_read_so_and_named_with_its_unit(
     )
     best = answer(section)
     assert (best.outcome, best.within) == ("found", ("better",))
-    assert trade_off(section).on_front == {"none": False, "better": True, "worse": True}
+    assert on_front(section) == {"none": False, "better": True, "worse": True}
     text = " ".join(map(inline, sentences(section)))
     assert "within 1 % of the undefended error is better" in text
     assert "a change of error of -0.1000 ± 0.0130 m" in text
@@ -665,7 +665,7 @@ def test_a_row_that_an_attack_skips_has_no_rank_and_is_named(tmp_path):
     assert set(section.comparison.worst_cases.eligible) == {"fedmia-ii", "loss-series"}
     assert section.comparison.pairwise.ranks.keys() == {"mixup", "none"}
     assert answer(section).defense.label == "mixup"
-    assert trade_off(section).points.keys() == {"mixup", "none"}
+    assert trade_off(section).keys() == {"mixup", "none"}
     assert [row.label for row in section.rows] == ["mixup", "none", "immune"]
     text = board(folder).replace("\\", "")
     note = "Without a rank, since its worst case does not count loss-series: immune."

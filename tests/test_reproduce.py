@@ -288,7 +288,7 @@ def test_a_refuted_row_has_no_rank_and_the_others_rank_as_if_it_were_not_there(t
     assert pairwise.ranks == honest.comparison.pairwise.ranks
     assert pairwise.leader("loss-series") == answer(section).defense.label == "grad-sparse"
     assert pairwise.against("none").keys() == {"mixup", "grad-sparse"}
-    assert "forged" not in trade_off(section).points
+    assert "forged" not in trade_off(section)
     table = summary(source.sections, source.trust)
     shown = {row[1]: (row[0], row[table.headers.index("trust")]) for row in table.rows}
     glance = rows_of(render(document(source, plots=False)), "**At a glance**")

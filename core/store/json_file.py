@@ -12,6 +12,7 @@ from typing import Any
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import bytes_of
+from fedbench.core.store.integrity import digest_mistake
 from fedbench.core.words import one_line
 
 MAX_DEPTH = 40
@@ -65,6 +66,12 @@ def parse_bytes(text: bytes, name: str, remedy: str) -> Any:
             f"{name}: unreadable, not a complete JSON file ({one_line(str(error), 120)}); {remedy}"
         ) from error
     return content
+
+
+def require_digest(content: dict[str, Any], path: Path, remedy: str) -> None:
+    """Raise ``UserError`` unless the content of a file is the one that its digest was made of."""
+    if mistake := digest_mistake(content):
+        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({mistake}); {remedy}")
 
 
 def _refuse_extremes(content: Any) -> None:

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from fedbench.core.contract.errors import UserError
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
-from fedbench.core.store.integrity import digest_mistake, sealed
-from fedbench.core.store.json_file import parse_json
+from fedbench.core.store.integrity import sealed
+from fedbench.core.store.json_file import parse_json, require_digest
 from fedbench.core.store.locks import is_lock, locked
 from fedbench.core.store.reading import (
     IMPORTED,
@@ -253,10 +253,7 @@ def read_marker(root: Path) -> dict[str, Any]:
             f"{path}: schema {version} is newer than this fedbench understands ({SCHEMA_VERSION}); "
             "upgrade fedbench"
         )
-    if mistake := digest_mistake(facts):
-        raise UserError(
-            f"{path}: damaged or changed since fedbench wrote it ({mistake}); {_REMEDY}"
-        )
+    require_digest(facts, path, _REMEDY)
     try:
         _Facts.model_validate(facts)
     except ValidationError as error:

@@ -5,6 +5,7 @@ key.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 
 from fedbench.core.store.record import Record
@@ -17,6 +18,15 @@ STEM = re.compile(r"[A-Za-z0-9=,_-][A-Za-z0-9=.,_-]*--[0-9a-f]{12}")
 def word(name: str) -> str:
     """Return a name with the characters that file names may have."""
     return re.sub(r"[^A-Za-z0-9=.,_-]+", "_", name)[:_MOST_OF_A_NAME]
+
+
+def unused(name: str, used: Collection[str], between: str) -> str:
+    """Return the name, with a number behind ``between`` where it is used."""
+    number, free = 1, name
+    while free in used:
+        number += 1
+        free = f"{name}{between}{number}"
+    return free
 
 
 def stem(

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedbench.core.contract.errors import UserError
-from fedbench.core.store.integrity import digest_mistake
+from fedbench.core.store.json_file import require_digest
 from fedbench.core.store.record import SCHEMA_VERSION, Record
 from fedbench.core.store.run_file import cells_of
 from fedbench.core.words import one_line
@@ -31,8 +31,7 @@ def validated(content: Any, path: Path) -> list[Record]:
             "folder"
         )
     _require_schema(content["schema_version"], path)
-    if mistake := digest_mistake(content):
-        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({mistake}); {RERUN}")
+    require_digest(content, path, RERUN)
     try:
         records = _records(cells_of(content))
         mistake = next(_mistakes(records), None)

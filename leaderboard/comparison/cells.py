@@ -103,7 +103,7 @@ def snapshot_of(records: Sequence[LoadedRecord]) -> Snapshot:
         r, key = loaded.record, key_of(loaded)
         if r.outcome == "ok":
             scored.setdefault(key, {}).setdefault(r.seed, loaded)
-            runs.setdefault(_run_of(key), {}).setdefault(r.seed, loaded)
+            runs.setdefault(run_of(key), {}).setdefault(r.seed, loaded)
         else:
             reason = f"{r.outcome}: {r.reason or 'no reason given'}"
             unscored.setdefault(key, {}).setdefault(r.seed, reason)
@@ -132,7 +132,8 @@ def _versions(records: Sequence[LoadedRecord], name: str) -> list[str]:
     return sorted({str(getattr(loaded.record.provenance, name)) for loaded in records})
 
 
-def _run_of(key: Key) -> Key:
+def run_of(key: Key) -> Key:
+    """Return the key of the run that a cell is of."""
     return key._replace(attack="", view="")
 
 
@@ -184,7 +185,7 @@ def run_cell(key: Key, seeds: Seeds) -> Cell:
         digests[seed] = digest_of_arrays({"test_correct": loaded.test_correct()})[:16]
         utilities[seed] = accuracy_of(loaded)
     name = LOSS if directions == {"lower"} else ACCURACY
-    return Cell(_run_of(key), identities, digests, {name: utilities})
+    return Cell(run_of(key), identities, digests, {name: utilities})
 
 
 def _identity(loaded: LoadedRecord) -> Identity:

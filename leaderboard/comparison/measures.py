@@ -17,6 +17,7 @@ from fedbench.core.metrics.roc import TF01_FPR, allowed_false_positives, placeme
 from fedbench.core.store.reading import Candidates, LoadedRecord
 from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue, numbered
 from fedbench.leaderboard.statistics.rows import utility_error
+from fedbench.leaderboard.statistics.scores import deviations
 from fedbench.leaderboard.statistics.tf01 import (
     Sample,
     alignable,
@@ -156,7 +157,7 @@ def values_of(seeds: Mapping[int, Sequence[Candidates]], measures: Iterable[str]
 
 def accuracy_of(loaded: LoadedRecord) -> Value:
     """Return the utility of the run, by default its test accuracy, with the standard error."""
-    pulls = [_pulls(loaded.test_correct())]
+    pulls = [deviations(loaded.test_correct())]
     return _value([loaded.record.accuracy], utility_error(loaded), pulls)
 
 
@@ -172,8 +173,8 @@ def _auc(seed: int, targets: Sequence[Candidates]) -> Value:
     ids = numbered([c.ids[~member] for c, member in zip(targets, members, strict=True)])
     for i, (c, member) in enumerate(zip(targets, members, strict=True)):
         aucs, below, above = placements(c.scores, member)
-        of_members = _pulls(below[0])
-        of_nonmembers = _pulls(above[0])
+        of_members = deviations(below[0])
+        of_nonmembers = deviations(above[0])
         pulls.append(np.concatenate([of_members, of_nonmembers]))
         error = float("nan")
         if min(len(of_members), len(of_nonmembers)) > 1:
@@ -190,7 +191,7 @@ def _tf01(seeds: Mapping[int, Sequence[Candidates]]) -> dict[int, Value]:
     values = {}
     for seed, targets in seeds.items():
         samples = [_sample(seed, c) for c in targets]
-        pulls = [100 * _pulls(_called(s)) for s in samples]
+        pulls = [100 * deviations(_called(s)) for s in samples]
         rate = low_rate(samples) if together else aligned_rate(samples)
         values[seed] = _value([100 * rate], None, pulls)
     return values
@@ -205,12 +206,6 @@ def _called(s: Sample) -> np.ndarray:
     """Return [members] bool: who is called a member at the threshold of TF01."""
     rank = max(allowed_false_positives(len(s.nonmember), TF01_FPR), 0)
     return np.asarray(s.member > np.sort(s.nonmember)[-1 - rank])
-
-
-def _pulls(values: np.ndarray) -> np.ndarray:
-    """Return [n] deviations from the mean, scaled to its standard error."""
-    n = len(values)
-    return np.asarray((values - values.mean()) / np.sqrt(n * max(n - 1, 1)))
 
 
 def _value(parts: Sequence[float], error: float | None, pulls: Sequence[np.ndarray]) -> Value:

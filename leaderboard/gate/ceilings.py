@@ -12,7 +12,6 @@ from typing import Literal
 
 from fedbench.core import UserError
 from fedbench.core.contract.board import Table, Words
-from fedbench.core.store.integrity import RECORDED
 from fedbench.core.words import DOCS
 from fedbench.leaderboard.columns import COLUMNS, RankingColumn
 from fedbench.leaderboard.document import source_of
@@ -162,7 +161,7 @@ def _number(
     text = amount(interval, column.heading)
     if interval.between:
         return text, interval.high * column.scale, reason
-    if section.described.get("source") != RECORDED or math.isnan(interval.high):
+    if not section.is_recorded or math.isnan(interval.high):
         return text, None, "no interval with one seed"
     text = f"{text}, at most {interval.high * column.scale:.{column.digits}f}"
     return text, interval.high * column.scale, "of this one training, over candidates"

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedbench.core import UserError
 from fedbench.core.store.files import write_atomically
-from fedbench.core.store.integrity import digest_mistake, digest_of, key_of
-from fedbench.core.store.json_file import identified, parse_json
+from fedbench.core.store.integrity import digest_of, key_of
+from fedbench.core.store.json_file import identified, parse_json, require_digest
 from fedbench.core.store.validity import first_mistake
 from fedbench.core.words import one_line
 from fedbench.leaderboard.comparison.cells import Cell, Identity, Key, Snapshot, snapshot_of
@@ -182,8 +182,7 @@ def read_baseline(path: Path) -> Snapshot:
             f"{path}: a baseline of schema {one_line(repr(version), 40)}, this fedbench reads "
             f"{SCHEMA}; {'upgrade fedbench' if newer else ANEW}"
         )
-    if mistake := digest_mistake(content):
-        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({mistake}); {ANEW}")
+    require_digest(content, path, ANEW)
     try:
         return _snapshot(BaselineFile.model_validate(content))
     except ValidationError as error:

@@ -46,7 +46,7 @@ from fedbench.leaderboard.tables.answer import answer, caveats, sentences
 from fedbench.leaderboard.tables.differential_privacy import claimed
 from fedbench.leaderboard.tables.provenance import mixed_note, origin
 from fedbench.leaderboard.tables.ranking import Trust, references
-from fedbench.leaderboard.tables.tradeoffs import trade_off
+from fedbench.leaderboard.tables.tradeoffs import on_front
 
 FPR = np.geomspace(10.0**-DECADES, 1, 8 * DECADES + 1)  # 0.1 % among them
 _KEY = 12  # hex digits of a key or a digest
@@ -179,7 +179,7 @@ def _rows(
     """Return the rows of the section at that position, in the board's order, numbered from
     ``first_row``.
     """
-    front = trade_off(section)
+    front = on_front(section)
     best = answer(section)
     place = {row.label: first_row + i for i, row in enumerate(section.rows)}
     better: dict[str, list[int]] = {label: [] for label in place}
@@ -190,7 +190,7 @@ def _rows(
         described = _described(row, cells) | {"claims": text(plain(claimed(section, row)))}
         fields = {
             "section": position,
-            "front": front.on_front.get(row.label) if front else None,
+            "front": front.get(row.label),
             "within": row.label in best.within,
             "winner": best.outcome == "found" and best.defense is section.summaries[row.label],
             "trust": trust(row).text if trust else "",
@@ -409,7 +409,7 @@ class Cells:
 
 def packages(use: ComponentUse) -> list[str]:
     """Return every package, with its version, that has a part of it."""
-    return list(dict.fromkeys(text(part.distribution) for part in use.chain))
+    return list(dict.fromkeys(map(text, use.distributions)))
 
 
 def _fact(value: FactValue) -> str:

@@ -21,8 +21,8 @@ from pydantic import (
 )
 
 from fedbench.core import UserError
-from fedbench.core.store.integrity import digest_mistake, digest_of
-from fedbench.core.store.json_file import identified, parse_json
+from fedbench.core.store.integrity import digest_of
+from fedbench.core.store.json_file import identified, parse_json, require_digest
 from fedbench.core.words import one_line
 from fedbench.leaderboard.columns import BY_KEY, COLUMNS
 
@@ -266,8 +266,7 @@ def read_board(path: Path) -> Board:
     if isinstance(content, dict):
         fields = {name: value for name, value in content.items() if name != "digest"}
     board = validated(fields, str(path))
-    if mistake := digest_mistake(content):
-        raise UserError(f"{path}: damaged or changed since fedbench wrote it ({mistake}); {REMEDY}")
+    require_digest(content, path, REMEDY)
     return board
 
 
@@ -277,7 +276,7 @@ def document_file(board: Board) -> bytes:
     return _line(content | {"digest": digest_of(content)}).encode() + b"\n"
 
 
-def as_json(board: Board, without: set[str] | None = None) -> str:
+def as_json(board: Board, without: set[str]) -> str:
     """Return one line, only ASCII, always the same; ``without`` these fields."""
     return _line(board.model_dump(mode="json", exclude=without))
 

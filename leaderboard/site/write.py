@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedbench.core import UserError
 from fedbench.core.api import load
 from fedbench.core.store.files import TEMPORARY_PREFIX, write_atomically
 from fedbench.core.store.json_file import parse_json
+from fedbench.core.store.stems import unused
 from fedbench.core.store.stored_suites import ID, read_suite
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.figures import slug
@@ -41,7 +42,7 @@ def make_site(sources: Sequence[Path], folder: Path) -> dict[str, int]:
         board = document_of(source)
         if source.is_dir():
             write_atomically(source.absolute() / "leaderboard" / DOCUMENT, document_file(board))
-        name = _free(board.name, boards)
+        name = unused(board.name, {*boards, *_RESERVED}, "_")
         boards[name] = board.model_copy(update={"name": name})
     content = pages(list(boards.values()))
     _mark(folder, before | set(content))  # first: the same command takes up what a kill leaves
@@ -100,15 +101,6 @@ def _name(source: Path) -> str:
     if path.name == DOCUMENT and path.parent.name == "leaderboard":
         path = path.parents[1]
     return slug(path.stem if source.is_file() else path.name).replace("-", "_")
-
-
-def _free(name: str, used: Collection[str]) -> str:
-    """Return the name, with a number where another page has it."""
-    number, free = 1, name
-    while free in used or free in _RESERVED:
-        number += 1
-        free = f"{name}_{number}"
-    return free
 
 
 def _files_of_site(folder: Path) -> set[str]:

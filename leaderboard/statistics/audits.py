@@ -7,7 +7,7 @@ without each candidate. An attack's score in one of them is then judged by its s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -32,13 +32,7 @@ from fedbench.leaderboard.statistics.epsilon import (
     chosen_bound,
 )
 from fedbench.leaderboard.statistics.rows import DefenseRow
-from fedbench.leaderboard.statistics.scores import (
-    CandidateFilter,
-    EntryScores,
-    Key,
-    Part,
-    SectionScores,
-)
+from fedbench.leaderboard.statistics.scores import Key, SectionScores
 
 TOGETHER = "all attacks together"
 LOG_PROBABILITY = "blackbox-loss"
@@ -92,41 +86,6 @@ def pool_of(by_seed: Mapping[int, Candidates]) -> Pool:
     return Pool(tuple(by_seed), ids, scores, kind == MEMBER, kind == OFL, canary)
 
 
-@dataclass(frozen=True)
-class CalibratedEntry(EntryScores):
-    """Row and calibrated attack, with errors of federations that judge each other."""
-
-    factor: float
-
-    @property
-    def pulls(self) -> ndarray:
-        """[n]"""
-        return self.factor * super().pulls
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibratedPart(Part):
-    """Part of calibrated scores; ``factors``: [V] of the errors."""
-
-    factors: ndarray
-
-    def pulls(self, positions: Sequence[int]) -> ndarray:
-        """Return [v, m + n]."""
-        pulls: ndarray = self.factors[list(positions), None] * super().pulls(positions)
-        return pulls
-
-
-def calibrated_part(part: Part) -> CalibratedPart:
-    """Return the part with the errors of calibrated attacks."""
-    entries = {}
-    for (label, attack), of_key in part.entries.items():
-        factor = shared(attack)
-        fields = {**vars(of_key), "error": factor * of_key.error}
-        entries[label, attack] = CalibratedEntry(**fields, factor=factor)
-    factors = np.array([shared(attack) for _, attack in part.position])
-    return CalibratedPart(**{**vars(part), "entries": entries}, factors=factors)
-
-
 class Calibrated(SectionScores):
     """Scores of a section's rows after calibration: each attack that counts in each way, and all of
     these together.
@@ -143,6 +102,10 @@ class Calibrated(SectionScores):
         """False: a ratio of likelihoods is higher for members."""
         return False
 
+    def factor(self, attack: str) -> float:
+        """Return :func:`shared`."""
+        return shared(attack)
+
     @cached_property
     def pools(self) -> dict[tuple[int, Key], Pool]:
         """Target, row and attack -> its scores over seeds. Raises UserError where two records of a
@@ -152,25 +115,12 @@ class Calibrated(SectionScores):
         for row in self._measured.rows:
             scores = SectionScores([row], self._measured.units)
             by_key: dict[tuple[int, Key], dict[int, Candidates]] = {}
-            for seed, targets in self._targets():
+            for seed, targets in self._measured.targets.items():
                 for target, candidates in scores.candidates(seed, targets).items():
                     for key, c in candidates.items():
                         by_key.setdefault((target, key), {})[seed] = c
             pools |= {place: pool_of(by_seed) for place, by_seed in by_key.items()}
         return pools
-
-    def parts(self, kind: CandidateFilter = "all") -> list[Part]:
-        """Return the parts, with errors of federations that judge each other."""
-        if kind not in self._parts:
-            known = set(self._parts)
-            super().parts(kind)
-            for read in self._parts.keys() - known:
-                self._parts[read] = [calibrated_part(part) for part in self._parts[read]]
-        return self._parts[kind]
-
-    def _targets(self) -> Iterator[tuple[int, list[int]]]:
-        for seed in sorted({seed for seed, _ in self.units}):
-            yield seed, [target for s, target in self.units if s == seed]
 
     @cached_property
     def _ratios(self) -> dict[tuple[int, Key], tuple[Pool, ndarray]]:

@@ -1,7 +1,7 @@
 """Lower bounds on epsilon from guesses about canaries, each of them a member by a fair coin.
 
-A bound holds with probability ``1 - LEVEL`` over coins and mechanism. None of them can pass a limit
-that its design sets: print the number of canaries or federations beside it.
+A bound holds with probability ``1 - LEVEL`` over coins and mechanism. It cannot pass a limit that
+its design sets: print the number of canaries beside it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from itertools import product
 import numpy as np
 from numpy import ndarray
 from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri
 from scipy.stats import binom
-
-from fedbench.core.metrics.intervals import exact_interval
 
 LEVEL = 0.05
 SIZES = (50, 100, 200, 400, 800, 1600)
@@ -26,7 +23,7 @@ _PRECISION = 1e-6
 _MOST = 64.0  # no design with less than 10^27 canaries shows more
 
 
-# --- one run --------------------------------------------------------------------------------------
+# --- the bound ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Guesses:
     """v"""
 
 
-def approximate_dp(guesses: Guesses, delta: float = 0.0) -> float:
+def approximate_dp(guesses: Guesses, delta: float) -> float:
     """Return the largest epsilon of an (epsilon, delta)-DP mechanism that the guesses refute.
 
     Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023), theorem 5.2:
@@ -59,32 +56,10 @@ def approximate_dp(guesses: Guesses, delta: float = 0.0) -> float:
         near = (binom.sf(v - steps - 1, r, q) - tail) / steps
         return float(tail + 2 * m * delta * near.max(initial=0.0) - LEVEL)
 
-    return _largest(excess)
+    return largest_refuted(excess)
 
 
-def gaussian_dp_of_run(guesses: Guesses) -> float:
-    """Return the largest mu of a mu-GDP mechanism that the guesses refute. No bound on another.
-
-    Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run" (2025): were at
-    least v guesses right more often than in LEVEL of runs, the right and the wrong ones of runs
-    with at least i right ones were r and h parts of m, and f(x) = Phi(Phi^-1(x) - mu), the curve of
-    the mechanism, bounds h by r, from i = v down to 0. More parts than guesses refute mu.
-    """
-    m, guessed, right = guesses.canaries, guesses.guessed, guesses.right
-
-    def excess(mu: float) -> float:
-        r = LEVEL * right / m
-        h = LEVEL * (guessed - right) / m
-        for i in range(right - 1, -1, -1):
-            previous = h
-            h = max(h, float(ndtr(ndtri(r) - mu)))
-            r += i / (guessed - i) * (h - previous)
-        return guessed / m - (r + h)
-
-    return _largest(excess)
-
-
-def _largest(excess: Callable[[float], float]) -> float:
+def largest_refuted(excess: Callable[[float], float]) -> float:
     """Return the largest value at which the increasing ``excess`` is not above 0; 0 for none."""
     if excess(0.0) > 0:
         return 0.0
@@ -92,50 +67,6 @@ def _largest(excess: Callable[[float], float]) -> float:
         return _MOST
     root = float(brentq(excess, 0.0, _MOST, xtol=_PRECISION))
     return max(0.0, root - _PRECISION)
-
-
-# --- many federations -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """Decisions of independent federations whether they have the canary, one a federation."""
-
-    hits: int
-    """of the ``members``, those with the canary"""
-    members: int
-    false_alarms: int
-    """of the ``outsiders``, those without it"""
-    outsiders: int
-
-    @property
-    def rates(self) -> tuple[float, float]:
-        """A lower bound on TPR and an upper bound on FPR, each at half the level (Clopper and
-        Pearson 1934).
-        """
-        # a two-sided interval at 95 %: each end is at LEVEL / 2
-        tpr, _ = exact_interval(self.hits, self.members)
-        _, fpr = exact_interval(self.false_alarms, self.outsiders)
-        return tpr, fpr
-
-
-def clopper_pearson(decisions: Decisions, delta: float = 0.0) -> float:
-    """Return the largest epsilon of an (epsilon, delta)-DP mechanism that the decisions refute.
-
-    It has TPR <= e^epsilon FPR + delta and TNR <= e^epsilon FNR + delta (Kairouz, Oh and Viswanath
-    2015; Nasr et al. 2021).
-    """
-    tpr, fpr = decisions.rates
-    ratios = (tpr - delta) / fpr, (1 - fpr - delta) / (1 - tpr)
-    return max(0.0, *(math.log(max(ratio, 1.0)) for ratio in ratios))
-
-
-def gaussian_dp(decisions: Decisions) -> float:
-    """Return the largest mu of a mu-GDP mechanism that the decisions refute: it has Phi^-1(TPR) <=
-    Phi^-1(FPR) + mu by definition (Dong, Roth and Su 2022). No bound on another mechanism.
-    """
-    tpr, fpr = decisions.rates
-    return max(0.0, float(ndtri(tpr) - ndtri(fpr)))
 
 
 # --- what to guess --------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from fedbench.leaderboard.statistics.scores import (
 )
 from fedbench.leaderboard.statistics.tf01 import (
     alignable,
-    aligned_rates,
+    aligned_rate,
     enough,
     has_rate,
     low_rate,
@@ -65,11 +65,6 @@ class Leaks:
         target differ in candidates.
         """
         return self.scores.parts(self.kind)
-
-    @property
-    def halves(self) -> bool:
-        """Whether folds are halves of the candidates of one seed."""
-        return len({seed for seed, _ in self.scores.units}) == 1
 
     @cached_property
     def excesses(self) -> dict[Key, dict[int, float]]:
@@ -107,6 +102,16 @@ class Leaks:
             pulls = sign * scores.pulls
             parts.append((part.unit, UnitValue(auc, scores.error, pulls, scores.sample.ids)))
         return estimate(parts)
+
+    def by_seed(self, label: str, picks: Picks) -> dict[int, float]:
+        """Return seed -> mean over its targets of the AUC of what is picked of a row."""
+        estimated = self.estimate(label, picks)
+        if estimated is None:
+            return {}
+        aucs: dict[int, list[float]] = {}
+        for (seed, _), unit in estimated.by_unit.items():
+            aucs.setdefault(seed, []).append(unit.value)
+        return {seed: float(np.mean(values)) for seed, values in aucs.items()}
 
     def rate(self, label: str, picks: Picks) -> Interval | None:
         """Return the TF01 in percent of what is picked of a row, all units pooled."""
@@ -146,8 +151,7 @@ class Leaks:
             nonmembers = [len(scores.sample.nonmember) for scores in part.entries.values()]
             if nonmembers:
                 sizes.append(max(nonmembers))
-        seeds = len({seed for seed, _ in self.scores.units})
-        return alignable(sizes, seeds) and not enough(sizes)
+        return alignable(sizes, len(self.scores.targets)) and not enough(sizes)
 
 
 class Leak:
@@ -194,7 +198,7 @@ class Leak:
 
     def _p_elsewhere(self) -> Iterable[float]:
         """Yield the p-value of chance on the other folds of each fold; 1 without scores there."""
-        if not self._leaks.halves:
+        if not self._leaks.scores.halves:
             assert self._unsigned is not None, "it has signs"
             return self._unsigned.without_each.p_of_chance
         label, attack = self._key
@@ -246,17 +250,11 @@ class Leak:
     def rates_elsewhere(self) -> dict[int, float]:
         """Return fold -> TPR on the other folds, with the fold's sign, which is chosen on these."""
         parts = [part for part in self._leaks.parts if self._key in part.entries]
-        rates: dict[int, float] = {}
-        for sign in sorted(set(self.signs.values())):
-            samples = [part.entries[self._key].sample.signed(sign) for part in parts]
-            folds = [part.fold for part in parts]
-            left_out = [fold for fold, of_fold in self.signs.items() if of_fold == sign]
-            if self._leaks.aligned:
-                rates |= aligned_rates(samples, folds, left_out)
-                continue
-            for fold in left_out:
-                others = [s for s, of_part in zip(samples, folds, strict=True) if of_part != fold]
-                rates[fold] = low_rate(others)
+        rate = aligned_rate if self._leaks.aligned else low_rate
+        rates = {}
+        for fold, sign in self.signs.items():
+            others = [part.entries[self._key].sample for part in parts if part.fold != fold]
+            rates[fold] = rate([sample.signed(sign) for sample in others])
         return rates
 
 

@@ -9,9 +9,9 @@ or candidates, that are not judged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -45,12 +45,14 @@ class EntryScores:
     sample: Sample
     below: ndarray
     """[m + n] as of :class:`Part`"""
+    factor: float = 1.0
+    """as of :meth:`SectionScores.factor`"""
 
     @property
     def pulls(self) -> ndarray:
         """[n] contribution of each non-member to the error (``UnitValue.pulls``)."""
         m = len(self.sample.member)
-        return -_deviations(self.below[m:], m)
+        return -self.factor * deviations(self.below[m:] / (2 * m))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,8 @@ class Part:
     """each row and attack on the candidates that count for it"""
     position: Mapping[Key, int]
     """of each row and attack in the arrays"""
+    factors: ndarray
+    """[V] of the errors (:meth:`SectionScores.factor`)"""
     aucs: ndarray
     """[V]"""
     below: ndarray
@@ -83,7 +87,8 @@ class Part:
         """Return the contributions [v, m + n] of each member and non-member to these AUCs; products
         of rows are covariances.
         """
-        return _pulls(self.below[positions], self.members)
+        pulls = _pulls(self.below[positions], self.members)
+        return np.asarray(self.factors[positions, None] * pulls)
 
 
 class SectionScores:
@@ -101,11 +106,33 @@ class SectionScores:
         self._parts: dict[CandidateFilter, list[Part]] = {}
 
     @property
+    def base(self) -> DefenseRow | None:
+        """The undefended row; None where it is refuted."""
+        return next((row for row in self.rows if row.undefended and not row.refuted), None)
+
+    @cached_property
+    def targets(self) -> dict[int, list[int]]:
+        """Seed -> its targets, in the order of the units."""
+        targets: dict[int, list[int]] = {}
+        for seed, target in self.units:
+            targets.setdefault(seed, []).append(target)
+        return targets
+
+    @property
+    def halves(self) -> bool:
+        """Whether folds are halves of the candidates of one seed."""
+        return len(self.targets) == 1
+
+    @property
     def chooses_signs(self) -> bool:
         """Whether an adversary decides on other folds if low scores mean members."""
         return self.population == "outside"
 
-    def parts(self, kind: CandidateFilter = "all") -> list[Part]:
+    def factor(self, attack: str) -> float:
+        """Return the factor of an attack's errors: 1 where federations do not judge each other."""
+        return 1.0
+
+    def parts(self, kind: CandidateFilter) -> list[Part]:
         """Return the parts on candidates of one kind, in the order of the units; none without
         non-members that count.
 
@@ -115,8 +142,8 @@ class SectionScores:
             parts: dict[CandidateFilter, list[Part]] = {"clean": [], "canary": []}
             if kind == "all":
                 parts = {"all": []}
-            for seed, units in groupby(self.units, key=lambda unit: unit[0]):
-                self._read(seed, list(units), parts)
+            for seed, targets in self.targets.items():
+                self._read(seed, targets, parts)
             self._parts |= parts
         return self._parts[kind]
 
@@ -126,18 +153,39 @@ class SectionScores:
         """
         self._parts = {kind: parts for kind, parts in self._parts.items() if kind == but}
 
-    def _read(self, seed: int, units: list[Unit], parts: dict[CandidateFilter, list[Part]]) -> None:
+    def _read(
+        self, seed: int, targets: Sequence[int], parts: dict[CandidateFilter, list[Part]]
+    ) -> None:
         """Add the parts of a seed."""
-        by_target = self.candidates(seed, [target for _, target in units])
+        by_target = self.candidates(seed, targets)
         if not by_target:
             return
-        halves = len({s for s, _ in self.units}) == 1
         ids = numbered([next(iter(of_key.values())).ids for of_key in by_target.values()])
         for (target, candidates), of_target in zip(by_target.items(), ids, strict=True):
             counted = {}
             for key, c in candidates.items():
                 counted[key] = replace(of_population(c, self.population), ids=of_target)
-            _add_parts((seed, target), counted, halves, parts)
+            self._add((seed, target), counted, parts)
+
+    def _add(
+        self,
+        unit: Unit,
+        candidates: Mapping[Key, Candidates],
+        parts: dict[CandidateFilter, list[Part]],
+    ) -> None:
+        """Add the part of a unit, or one for each half of its candidates."""
+        first = next(iter(candidates.values()))
+        canary = first.canary
+        folds = {unit[0]: np.ones_like(canary)}
+        if self.halves:
+            half = _first_half(first.kind, unit)
+            folds = {0: half, 1: ~half}
+        for fold, mask in folds.items():
+            masks = {"all": mask, "clean": mask & ~canary, "canary": mask & canary}
+            for kind, kind_parts in parts.items():
+                part = part_of(fold, unit, candidates, masks[kind], self.factor)
+                if part is not None:
+                    kind_parts.append(part)
 
     def candidates(
         self, seed: int, targets: Sequence[int]
@@ -190,26 +238,6 @@ def _require_same(
             )
 
 
-def _add_parts(
-    unit: Unit,
-    candidates: Mapping[Key, Candidates],
-    halves: bool,
-    parts: dict[CandidateFilter, list[Part]],
-) -> None:
-    """Add the part of a unit, or one for each half of its candidates."""
-    first = next(iter(candidates.values()))
-    canary = first.canary
-    folds = {unit[0]: np.ones_like(canary)}
-    if halves:
-        half = _first_half(first.kind, unit)
-        folds = {0: half, 1: ~half}
-    for fold, mask in folds.items():
-        masks = {"all": mask, "clean": mask & ~canary, "canary": mask & canary}
-        for kind, kind_parts in parts.items():
-            if (part := part_of(fold, unit, candidates, masks[kind])) is not None:
-                kind_parts.append(part)
-
-
 def _first_half(kind: ndarray, unit: Unit) -> ndarray:
     """[n] bool: a random half of each kind of candidates, the same for every row and attack."""
     rng = numpy_rng(unit[0], f"halves/{unit[1]}")
@@ -221,10 +249,14 @@ def _first_half(kind: ndarray, unit: Unit) -> ndarray:
 
 
 def part_of(
-    fold: int, unit: Unit, candidates: Mapping[Key, Candidates], mask: ndarray
+    fold: int,
+    unit: Unit,
+    candidates: Mapping[Key, Candidates],
+    mask: ndarray,
+    factor: Callable[[str], float],
 ) -> Part | None:
     """Part of these candidates (``mask`` [n] bool) of one unit; None without members or without
-    outside non-members.
+    outside non-members. ``factor``: of the errors of an attack.
     """
     kinds: dict[Key, ndarray] = {}
     keys_by_kind: dict[bytes, list[Key]] = {}
@@ -239,7 +271,8 @@ def part_of(
     entries: dict[Key, EntryScores] = {}
     for keys in keys_by_kind.values():
         placed = _placed([candidates[key] for key in keys], kinds[keys[0]])
-        entries |= zip(keys, _entries(unit[0], placed), strict=True)
+        factors = [factor(attack) for _, attack in keys]
+        entries |= zip(keys, _entries(unit[0], placed, factors), strict=True)
     keys = list(kinds)
     if len(keys_by_kind) > 1:
         stacked = np.stack(list(kinds.values()))
@@ -251,6 +284,7 @@ def part_of(
         unit=unit,
         entries=entries,
         position={key: i for i, key in enumerate(keys)},
+        factors=np.array([factor(attack) for _, attack in keys]),
         aucs=np.full(len(keys), np.nan) if placed.few else placed.aucs,
         below=placed.below,
         ids=placed.ids,
@@ -293,15 +327,15 @@ def _placed(candidates: Sequence[Candidates], kind: ndarray) -> _Placed:
     return _Placed(scores, ids, aucs, below)
 
 
-def _entries(seed: int, placed: _Placed) -> Iterator[EntryScores]:
+def _entries(seed: int, placed: _Placed, factors: Sequence[float]) -> Iterator[EntryScores]:
     m = placed.scores.shape[1] - len(placed.ids)
-    errors = np.linalg.norm(_pulls(placed.below, m), axis=1)
+    errors = factors * np.linalg.norm(_pulls(placed.below, m), axis=1)
     if placed.few:
         errors[:] = np.nan
     for i, auc in enumerate(placed.aucs):
         scores = placed.scores[i]
         sample = Sample(seed, scores[:m], scores[m:], placed.ids)
-        yield EntryScores(float(auc), float(errors[i]), sample, placed.below[i])
+        yield EntryScores(float(auc), float(errors[i]), sample, placed.below[i], factors[i])
 
 
 def _pulls(below: ndarray, m: int) -> ndarray:
@@ -309,14 +343,13 @@ def _pulls(below: ndarray, m: int) -> ndarray:
     member and non-member. Their squares add up to DeLong's variance.
     """
     n = below.shape[-1] - m
-    gains = _deviations(below[..., :m], n)
-    losses = _deviations(below[..., m:], m)
+    gains = deviations(below[..., :m] / (2 * n))
+    losses = deviations(below[..., m:] / (2 * m))
     return np.concatenate([gains, -losses], axis=-1)
 
 
-def _deviations(below: ndarray, others: int) -> ndarray:
-    """[..., n] share of the others below each, minus the mean, in the scale of its error."""
-    n = below.shape[-1]
-    shares = below / (2 * others)
-    deviations = shares - shares.mean(axis=-1, keepdims=True)
-    return np.asarray(deviations / np.sqrt(n * max(n - 1, 1)))
+def deviations(values: ndarray) -> ndarray:
+    """[..., n] values minus their mean, in the scale of its standard error."""
+    n = values.shape[-1]
+    distances = values - values.mean(axis=-1, keepdims=True)
+    return np.asarray(distances / np.sqrt(n * max(n - 1, 1)))

@@ -104,7 +104,7 @@ class BoardSection:
     @property
     def base(self) -> DefenseRow | None:
         """The undefended row; None where it is refuted."""
-        return self.comparison.base
+        return self.comparison.scores.base
 
     @property
     def free_rider(self) -> DefenseRow | None:
@@ -120,7 +120,7 @@ class BoardSection:
         with the undefended run's on at least half of the seeds, else the undefended row; None where
         the federation was trained elsewhere.
         """
-        if self.described.get("source") == RECORDED:
+        if self.is_recorded:
             return None
         placebo = self._floor(PLACEBO)
         ratio = _runtime(_run_pairs(self.base, placebo))
@@ -137,6 +137,11 @@ class BoardSection:
     def described(self) -> Mapping[str, Any]:
         """The setting as its records describe it; the first, where they differ."""
         return next((loaded.record.described for loaded in self.records), {})
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the federation was trained elsewhere."""
+        return self.described.get("source") == RECORDED
 
     @cached_property
     def groups(self) -> tuple[ClientGroup, ...]:

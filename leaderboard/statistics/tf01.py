@@ -15,7 +15,7 @@ prints bias and coverage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -156,35 +156,15 @@ def aligned_rate(units: Sequence[Sample]) -> float:
     """TF01 of aligned units as a fraction; 0 without one that has enough non-members to be
     aligned.
     """
-    return aligned_rates(units, [0] * len(units), (-1,))[-1]
-
-
-def aligned_rates(
-    units: Sequence[Sample], folds: Sequence[int], left_out: Iterable[int]
-) -> dict[int, float]:
-    """:func:`aligned_rate` without the units of each fold that is ``left_out``."""
-    usable = [i for i, unit in enumerate(units) if len(unit.nonmember) >= ALIGNED_OF_ONE]
-    if not usable:
-        return dict.fromkeys(left_out, 0.0)
-    members = [units[i].aligned.member for i in usable]
-    nonmembers = [units[i].aligned.nonmember for i in usable]
-    fold_of_member, fold_of_nonmember = (
-        np.repeat([folds[i] for i in usable], list(map(len, scores)))
-        for scores in (members, nonmembers)
-    )
-    all_members, all_nonmembers = np.concatenate(members), np.concatenate(nonmembers)
-    # of all but one fold, the largest are among the largest of all and as many as that fold has
-    _, sizes = np.unique(fold_of_nonmember, return_counts=True)
-    most = min(int(TF01_FPR * (sizes.sum() + 1)) + 2 + sizes.max(), sizes.sum())
-    top = np.argpartition(-all_nonmembers, most - 1)[:most]
-    top = top[np.argsort(-all_nonmembers[top])]
-    rates = {}
-    for fold in left_out:
-        kept = all_members[fold_of_member != fold]
-        n = int(np.count_nonzero(fold_of_nonmember != fold))
-        thresholds = all_nonmembers[top[fold_of_nonmember[top] != fold]]
-        rates[fold] = _hits(kept, thresholds, n, TF01_FPR) / len(kept) if n else 0.0
-    return rates
+    aligned = [unit.aligned for unit in units if len(unit.nonmember) >= ALIGNED_OF_ONE]
+    if not aligned:
+        return 0.0
+    members = np.concatenate([unit.member for unit in aligned])
+    nonmembers = np.concatenate([unit.nonmember for unit in aligned])
+    n = len(nonmembers)
+    most = min(int(TF01_FPR * (n + 1)) + 2, n)  # as many as can be thresholds
+    largest = np.partition(nonmembers, n - most)[n - most :]
+    return _hits(members, _falling(largest), n, TF01_FPR) / len(members)
 
 
 # -- estimates -------------------------------------------------------------------------------------

@@ -9,13 +9,12 @@ from itertools import combinations
 
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
-from fedbench.leaderboard.statistics.audits import Calibrated
+from fedbench.leaderboard.statistics.audits import Calibrated, Found, found_by
 from fedbench.leaderboard.statistics.intervals import holm, smallest_shown
 from fedbench.leaderboard.statistics.leaks import Leaks
 from fedbench.leaderboard.statistics.paired import Pair, PairTests, ordered, rank_ranges
-from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.scores import CandidateFilter, Population, SectionScores
-from fedbench.leaderboard.statistics.worst_case import WorstCase, WorstCases, base_of
+from fedbench.leaderboard.statistics.worst_case import WorstCase, WorstCases
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,10 @@ class Difference:
 class Pairwise:
     """Tests of all pairs of rows' worst cases, and the ranks that follow."""
 
-    def __init__(self, leaks: Leaks, worst_cases: WorstCases, rows: Sequence[DefenseRow]) -> None:
+    def __init__(self, leaks: Leaks, worst_cases: WorstCases) -> None:
         self._leaks = leaks
         self._worst_cases = worst_cases
-        self._rows = rows
+        self._rows = leaks.scores.rows
         self._leaders: dict[str, str | None] = {}
         self._intervals: dict[Pair, Interval | None] = {}
 
@@ -94,8 +93,7 @@ class Pairwise:
         """
         pairs = list(combinations(self.ranked, 2))
         deviations = [d for d in map(self.tests.deviation, pairs) if d is not None]
-        seeds = len({seed for seed, _ in self._leaks.scores.units})
-        return smallest_shown(deviations, seeds, len(pairs))
+        return smallest_shown(deviations, len(self._leaks.scores.targets), len(pairs))
 
     def leader(self, attack: str) -> str | None:
         """Return the one complete row with the lowest AUC of an attack, if it is significantly
@@ -167,11 +165,10 @@ class LeakStatistics:
         kind: CandidateFilter = "all",
     ) -> None:
         self.scores = scores
-        self.rows = scores.rows
         self.attacks = tuple(attacks)
         self.leaks = Leaks(scores, kind)
-        self.worst_cases = WorstCases(self.leaks, self.rows, self.attacks, eligible)
-        self.pairwise = Pairwise(self.leaks, self.worst_cases, self.rows)
+        self.worst_cases = WorstCases(self.leaks, self.attacks, eligible)
+        self.pairwise = Pairwise(self.leaks, self.worst_cases)
 
     @cached_property
     def by_kind(self) -> tuple[LeakStatistics, LeakStatistics]:
@@ -182,11 +179,12 @@ class LeakStatistics:
     @cached_property
     def clean_base(self) -> WorstCase | None:
         """The undefended row's worst case on clean candidates, for which no other row is read."""
-        if self.base is None:
+        base = self.scores.base
+        if base is None:
             return None
-        alone = SectionScores([self.base], self.scores.units, self.scores.population)
+        alone = SectionScores([base], self.scores.units, self.scores.population)
         clean = LeakStatistics(alone, self.attacks, kind="clean")
-        return clean.worst_cases.of(self.base.label).worst
+        return clean.worst_cases.of(base.label).worst
 
     @cached_property
     def calibrated_scores(self) -> Calibrated:
@@ -200,14 +198,18 @@ class LeakStatistics:
         attacks = [attack for attack, entry in entries if not entry.adaptive]
         return LeakStatistics(self.calibrated_scores, attacks)
 
+    def found(self, label: str) -> Found | None:
+        """Return how often the attack of a row's worst case finds each candidate; None without
+        scores.
+        """
+        worst = self.worst_cases.of(label).worst
+        if worst is None:
+            return None
+        return found_by(self.calibrated_scores, label, worst.attack, worst.sign)
+
     def held_against(self, population: Population) -> LeakStatistics:
         """Return the comparison with other non-members, judged by the attacks eligible here."""
         if population == self.scores.population:
             return self
-        scores = SectionScores(self.rows, self.scores.units, population)
+        scores = SectionScores(self.scores.rows, self.scores.units, population)
         return LeakStatistics(scores, self.attacks, self.worst_cases.eligible)
-
-    @property
-    def base(self) -> DefenseRow | None:
-        """The undefended row; None where it is refuted."""
-        return base_of(self.rows)

@@ -19,7 +19,6 @@ from fedbench.leaderboard.statistics.intervals import (
 )
 from fedbench.leaderboard.statistics.leaks import Leak, Leaks, Picks, readings
 from fedbench.leaderboard.statistics.paired import Rival, Weights, difference
-from fedbench.leaderboard.statistics.rows import DefenseRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +54,11 @@ class WorstCases:
     def __init__(
         self,
         leaks: Leaks,
-        rows: Sequence[DefenseRow],
         attacks: Sequence[str],
         eligible: Sequence[str] | None = None,
     ) -> None:
         self._leaks = leaks
-        self._rows = rows
+        self._rows = leaks.scores.rows
         self._attacks = tuple(attacks)
         self._chosen_elsewhere = eligible
         self._row_cases: dict[str, RowCase] = {}
@@ -76,26 +74,27 @@ class WorstCases:
         """
         if self._chosen_elsewhere is not None:
             return tuple(self._chosen_elsewhere)
-        base = base_of(self._rows)
-        if base is None:
+        if self._leaks.scores.base is None:
             return self._attacks
-        aucs = self._undefended(base.label)
+        aucs = self._undefended()
         adjusted = holm({attack: auc.p_of_chance for attack, auc in aucs.items()})
         return tuple(a for a in aucs if aucs[a].mean > 0.5 and adjusted[a] <= 1 - LEVEL)
 
     @property
     def untested(self) -> bool:
         """Whether no AUC on the undefended run has an error, of the candidates or over seeds."""
-        base = base_of(self._rows)
-        aucs = self._undefended(base.label) if base else {}
+        aucs = self._undefended()
         known = [auc.sums.seeds > 1 or not np.isnan(auc.error) for auc in aucs.values()]
         return bool(aucs) and not any(known)
 
-    def _undefended(self, label: str) -> dict[str, Estimate]:
+    def _undefended(self) -> dict[str, Estimate]:
         """Return the AUC of each attack that has scores of the undefended run."""
-        aucs = {}
+        base = self._leaks.scores.base
+        aucs: dict[str, Estimate] = {}
+        if base is None:
+            return aucs
         for attack in self._attacks:
-            auc = self._leaks.estimate(label, self._leaks.of(label, attack).picks)
+            auc = self._leaks.estimate(base.label, self._leaks.of(base.label, attack).picks)
             if auc is not None:
                 aucs[attack] = auc
         return aucs
@@ -253,8 +252,3 @@ def _mean_weights(sides: Sequence[Weights], folds: set[int]) -> Weights:
             for key, weight in side[fold].items():
                 weights[key] = weight / len(sides)
     return means
-
-
-def base_of(rows: Sequence[DefenseRow]) -> DefenseRow | None:
-    """Return the undefended row; None where it is refuted."""
-    return next((row for row in rows if row.undefended and not row.refuted), None)

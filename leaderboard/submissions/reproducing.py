@@ -17,10 +17,10 @@ from pydantic import BaseModel, Field, ValidationError
 from fedbench.core import UserError
 from fedbench.core.store.files import write_atomically
 from fedbench.core.store.reading import REPRODUCED, LoadedRecord, load_records
-from fedbench.core.store.record import Record
 from fedbench.core.store.results import DRAW, Results
 from fedbench.core.store.stems import names_in
 from fedbench.core.store.stored_suites import SUITES
+from fedbench.leaderboard.comparison.cells import Key, key_of, run_of
 from fedbench.leaderboard.submissions.comparing import judged
 from fedbench.leaderboard.submissions.trust import missing, pip_command, why_stale
 
@@ -64,10 +64,11 @@ def sampled(records: Sequence[LoadedRecord], draw: Draw) -> list[LoadedRecord]:
     of the records. A cell that is said to have diverged, or that its attack is said to have
     skipped, is a claim like a score.
     """
-    rows: dict[tuple[str, ...], set[str]] = {}
+    rows: dict[tuple[str, Key], set[str]] = {}
     claims = [r for r in records if r.record.outcome in CLAIMS]
     for loaded in claims:
-        rows.setdefault(_row(loaded.record), set()).add(loaded.record.run_key)
+        row = loaded.record.suite, run_of(key_of(loaded))
+        rows.setdefault(row, set()).add(loaded.record.run_key)
     chosen: set[str] = set()
     for runs in rows.values():
         n = max(1, math.ceil(draw.share * len(runs) - 1e-9))
@@ -75,12 +76,6 @@ def sampled(records: Sequence[LoadedRecord], draw: Draw) -> list[LoadedRecord]:
             sorted(runs, key=lambda run: sha256(f"{draw.seed}:{run}".encode()).digest())[:n]
         )
     return [r for r in claims if r.record.run_key in chosen]
-
-
-def _row(record: Record) -> tuple[str, ...]:
-    """Return its row on a board, and the adversary that it was trained with."""
-    adversary = str(record.described.get("adversary") or "")
-    return record.suite, record.setting, record.coalition, record.defense.label, adversary
 
 
 # -- the plan --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from fedbench.core.store.reading import IMPORTED, REPRODUCED, LoadedRecord, load
 from fedbench.core.store.record import Record
 from fedbench.core.store.results import Provisional, Results, write_marker
 from fedbench.core.store.run_file import CellResult, write_run
-from fedbench.core.store.stems import stem_in_merged, stem_of_run, word
+from fedbench.core.store.stems import stem_in_merged, stem_of_run, unused, word
 from fedbench.core.store.stored_suites import StoredSuite, keep_suite, read_suite
 from fedbench.core.words import bounded, one_line
 from fedbench.leaderboard.comparison.fields import differing
@@ -213,7 +213,7 @@ def _merged(sources: Sequence[_Source], root: Path) -> Merged:
         bundle = source.bundle or loaded.bundle
         name = ""
         if bundle:
-            free = _free(bundle, names.values())
+            free = unused(bundle, names.values(), "-")
             name = f"{IMPORTED}/{names.setdefault((source.path, bundle), free)}"
         folders.setdefault(name, []).append(loaded)
         observations = observations_of(loaded)
@@ -227,15 +227,6 @@ def _merged(sources: Sequence[_Source], root: Path) -> Merged:
     _write_folder(root, folders, sources)
     imported = (r for source in sources if source.bundle for r in source.records)
     return Merged(len(records), sum(map(other_draws, imported)), notes)
-
-
-def _free(name: str, used: Collection[str]) -> str:
-    """Return the name, with a number where it is used."""
-    number, free = 1, name
-    while free in used:
-        number += 1
-        free = f"{name}-{number}"
-    return free
 
 
 def _united(sources: Sequence[_Source]) -> tuple[list[tuple[_Source, LoadedRecord]], list[str]]:

@@ -21,12 +21,14 @@ from fedbench.core import UserError
 from fedbench.core.contract.board import Quote, Text, Words
 from fedbench.core.contract.hooks import CONTRACT_VERSION
 from fedbench.core.registry.digest import engine_digest, source_digest
+from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.integrity import RECORDED
 from fedbench.core.store.reading import LoadedRecord
 from fedbench.core.store.record import Record
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.submissions.comparing import judged, reproductions
 from fedbench.leaderboard.tables.common import joined
+from fedbench.leaderboard.tables.provenance import uses_of
 
 Level = Literal[
     "measured here", "not repeatable", "claimed", "reproduced", "within tolerance", "not reproduced"
@@ -37,7 +39,6 @@ _LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+!_-]*", re.ASCII)
-_Use = Mapping[str, Any]
 
 
 class Marks:
@@ -121,7 +122,7 @@ def why_stale(record: Record) -> tuple[str, ...]:
     package that is not installed is not compared: see :func:`missing`.
     """
     reasons = list(_versions(record.identity.run))
-    for kind, use in _uses_of(record):
+    for kind, use in uses_of(record):
         reasons += _changed(kind, use)
     return tuple(dict.fromkeys(reasons))
 
@@ -130,7 +131,7 @@ def missing(record: Record) -> dict[str, str]:
     """Return packages that the record was made with and that are not installed here: name ->
     version.
     """
-    packages = dict(_package_of(use) for _, use in _uses_of(record))
+    packages = dict(_package_of(use) for _, use in uses_of(record))
     return {name: version for name, version in packages.items() if _installed(name) is None}
 
 
@@ -146,22 +147,8 @@ def pip_command(packages: Mapping[str, str]) -> str:
     return f"pip install {' '.join(good)}"
 
 
-def _uses_of(record: Record) -> Iterator[tuple[str, _Use]]:
-    """Yield (kind, component) of everything that took part, those that follow a defense
-    included.
-    """
-    i = record.identity
-    uses = [(kind, i.run[kind]) for kind in ("dataset", "model", "defense")]
-    uses.append(("attack", i.attack))
-    uses += [("signal", use) for use in i.signals.values()]
-    uses += [("analysis", use) for use in i.analyses.values()]
-    for kind, use in uses:
-        yield kind, use
-        yield from ((kind, part) for part in use.get("then", ()))
-
-
-def _package_of(use: _Use) -> tuple[str, str]:
-    name, _, version = str(use["distribution"]).rpartition(" ")
+def _package_of(use: ComponentUse) -> tuple[str, str]:
+    name, _, version = use.distribution.rpartition(" ")
     return name, version
 
 
@@ -182,15 +169,15 @@ def other_versions(run: Mapping[str, Any]) -> dict[str, str]:
     return {name: version for name, version in versions.items() if version != _installed(name)}
 
 
-def _changed(kind: str, use: _Use) -> Iterator[str]:
+def _changed(kind: str, use: ComponentUse) -> Iterator[str]:
     name, version = _package_of(use)
     installed = _installed(name)
     if installed is None:
         return
     if installed != version:
-        yield f"{kind} '{use['name']}' is of {name} {version}, here {installed}"
-    elif _digest(str(use["target"]), name) != use["digest"]:
-        yield f"the code of {kind} '{use['name']}' changed ({name} {version})"
+        yield f"{kind} '{use.name}' is of {name} {version}, here {installed}"
+    elif _digest(use.target, name) != use.digest:
+        yield f"the code of {kind} '{use.name}' changed ({name} {version})"
 
 
 _engine = cache(engine_digest)

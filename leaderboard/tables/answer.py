@@ -10,7 +10,6 @@ import numpy as np
 
 from fedbench.core.contract.board import Block, Note, Part, Text, Value, Words
 from fedbench.core.contract.section import RowSummary
-from fedbench.core.store.integrity import RECORDED
 from fedbench.core.store.record import Utility
 from fedbench.leaderboard.columns import BY_KEY, column_for, delta_for, with_utility
 from fedbench.leaderboard.statistics.sections import BoardSection
@@ -64,10 +63,8 @@ class Answer:
     """rows within one point, the lowest first"""
     tied: tuple[str, ...] = ()
     """rows of those that are statistically tied with the defense"""
-    seeds: int = 0
     margin: float = WITHIN
     """the cost that one point, or 1 %, is"""
-    utility: Utility | None = None
 
 
 def _loss(change: float, utility: Utility | None) -> float:
@@ -93,12 +90,12 @@ def answer(section: BoardSection) -> Answer:
         if label in pairwise.ranked and summary.delta_accuracy is not None
     }
     if not costs:
-        return Answer(outcome="none here", undefended=undefended, seeds=len(section.seeds))
+        return Answer(outcome="none here", undefended=undefended)
     # rows are in the order of their worst cases
     utility = section.utility
     losses = {label: _loss(cost.mean, utility) for label, cost in costs.items()}
     margin = WITHIN
-    if with_utility("accuracy", utility) != "accuracy" and undefended.accuracy is not None:
+    if not section.measures_accuracy and undefended.accuracy is not None:
         margin = WITHIN * abs(undefended.accuracy.mean)
     within = [label for label, loss in losses.items() if loss <= margin]
     against = pairwise.against(base.label)
@@ -113,9 +110,7 @@ def answer(section: BoardSection) -> Answer:
         unsure=not (max(ends) <= margin or min(ends) > margin),
         within=tuple(within),
         tied=tuple(name for name in within if name in tied),
-        seeds=len(section.seeds),
         margin=margin,
-        utility=utility,
     )
 
 
@@ -160,13 +155,12 @@ def sentences(section: BoardSection) -> tuple[Text, ...]:
     """
     best = answer(section)
     texts = refutations(section)
-    is_recorded = section.described.get("source") == RECORDED
     if best.defense is not None:
-        texts.append(strongest(best, best.defense))
-    elif not (is_recorded and best.outcome == "none here"):  # it has no defenses to compare
+        texts.append(strongest(section, best, best.defense))
+    elif not (section.is_recorded and best.outcome == "none here"):  # it has no defenses to compare
         texts.append(Words(_WITHOUT[best.outcome].format(no_attack(section))))
     if best.undefended is not None:
-        texts.append(_leak(best.undefended, best.seeds, is_recorded))
+        texts.append(_leak(section, best.undefended))
     texts += _power(section)
     for attack in section.left_out:
         lacking = [row.label for row in section.rows if row.entries[attack].broken]
@@ -175,11 +169,12 @@ def sentences(section: BoardSection) -> tuple[Text, ...]:
     return tuple(texts)
 
 
-def strongest(best: Answer, defense: RowSummary) -> Text:
+def strongest(section: BoardSection, best: Answer, defense: RowSummary) -> Text:
     """Say the leak and the cost of the answer's defense."""
     cost = defense.delta_accuracy
     assert cost is not None
-    delta = delta_for(best.utility)
+    delta = delta_for(section.utility)
+    seeds = len(section.seeds)
     in_points = delta.unit == "pp"
     text = f"{_LEADS[best.outcome]}: {{}}"
     if best.difference is not None:
@@ -188,30 +183,30 @@ def strongest(best: Answer, defense: RowSummary) -> Text:
     unit = "points" if in_points else delta.unit
     text += f", at a change of accuracy of {amount(cost, delta)} {unit}".rstrip()
     if best.unsure:
-        seeds = "one seed does" if best.seeds == 1 else f"{best.seeds} seeds do"
-        text += f", which {seeds} not distinguish from one point"
-    elif best.seeds > 1 and cost.half_width > best.margin:
+        lead = "one seed does" if seeds == 1 else f"{seeds} seeds do"
+        text += f", which {lead} not distinguish from one point"
+    elif seeds > 1 and cost.half_width > best.margin:
         text += ", with an interval wider than that point"
-    if best.seeds == 1:
+    if seeds == 1:
         text += "; one seed shows no differences"
     ties: Text = ()
     if best.tied:
         ties = sentence("; statistically tied with {}", named(best.tied, MOST_NAMED))
     if not in_points:
-        text = with_utility(text, best.utility)
+        text = with_utility(text, section.utility)
         text = text.replace("one point", "1 %").replace("that point", "that")
     return sentence(f"{text}{{}}.", defense.label, _auc(defense), ties)
 
 
-def _leak(row: RowSummary, seeds: int, is_recorded: bool) -> Text:
+def _leak(section: BoardSection, row: RowSummary) -> Text:
     lacking = "not enough non-members for TF01"
-    if seeds < ALIGNED_SEEDS:
-        trainings = "recordings" if is_recorded else "seeds"
+    if len(section.seeds) < ALIGNED_SEEDS:
+        trainings = "recordings" if section.is_recorded else "seeds"
         lacking = f"TF01 takes {ALIGNED_SEEDS} {trainings}, or 999 non-members of each client"
     tf01 = sentence(f"; {lacking}")
     if row.tf01 is not None:
         tf01 = sentence(f", and a TF01 of {amount(row.tf01, _TF01)} % ({{}})", row.tf01_attack)
-    federation = "recorded" if is_recorded else "undefended"
+    federation = "recorded" if section.is_recorded else "undefended"
     return sentence(f"The {federation} federation leaks a {{}}{{}}.", _auc(row), tf01)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedbench.core.contract.board import Block, Content, Note, Value, Words, value
 from fedbench.core.metrics import t_interval
 from fedbench.core.words import DOCS
-from fedbench.leaderboard.statistics.audits import Calibrated, found_by, shared
+from fedbench.leaderboard.statistics.audits import shared
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import FEWEST_FEDERATIONS, BoardSection
 from fedbench.leaderboard.statistics.verdict import LeakStatistics
@@ -68,7 +68,7 @@ def epsilon_columns(section: BoardSection) -> list[Declared]:
 
 def _columns(section: BoardSection) -> list[Declared]:
     general, strongest = section.comparison, section.comparison.calibrated
-    found = partial(_found, general, general.calibrated_scores)
+    found = partial(_found, general)
     return [
         (RANK, partial(rank_of, general)),
         (words("# calibrated"), partial(rank_of, strongest)),
@@ -103,29 +103,17 @@ def _difference(general: LeakStatistics, strongest: LeakStatistics, row: Defense
 def _by_seed(statistics: LeakStatistics, label: str) -> dict[int, float]:
     """Return seed -> mean AUC over targets of the attack that the other seeds pick."""
     worst = statistics.worst_cases.of(label).worst
-    if worst is None:
-        return {}
-    aucs: dict[int, list[float]] = {}
-    for part in statistics.leaks.parts:
-        attack, sign = worst.picks.get(part.fold, ("", 1))
-        entry = part.entries.get((label, attack))
-        if entry is not None:
-            aucs.setdefault(part.fold, []).append(0.5 + sign * (entry.auc - 0.5))
-    return {seed: float(np.mean(values)) for seed, values in aucs.items()}
+    return statistics.leaks.by_seed(label, worst.picks) if worst else {}
 
 
 def _found(
-    general: LeakStatistics,
-    scores: Calibrated,
-    which: Literal["all", "tenth", "canaries"],
-    row: DefenseRow,
+    general: LeakStatistics, which: Literal["all", "tenth", "canaries"], row: DefenseRow
 ) -> Content:
-    worst = general.worst_cases.of(row.label).worst
-    by_attack = found_by(scores, row.label, worst.attack, worst.sign) if worst else None
-    if by_attack is None:
+    finds = general.found(row.label)
+    if finds is None:
         return None
-    mean = float(by_attack.shares.mean())
-    share = {"all": mean, "tenth": by_attack.tenth, "canaries": by_attack.canaries}[which]
+    mean = float(finds.shares.mean())
+    share = {"all": mean, "tenth": finds.tenth, "canaries": finds.canaries}[which]
     return None if np.isnan(share) else Value(mean=100 * share)
 
 

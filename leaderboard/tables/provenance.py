@@ -9,8 +9,9 @@ from typing import Any
 
 from fedbench.core.contract.attack import ANSWERS
 from fedbench.core.contract.board import Block, Bullets, Heading, Note, Part, Quote, Text, Words
-from fedbench.core.store.integrity import RECORDED
+from fedbench.core.registry.use import ComponentUse
 from fedbench.core.store.reading import LoadedRecord
+from fedbench.core.store.record import Record
 from fedbench.leaderboard.statistics.rows import MISSING, DefenseRow, outcome_of
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.tables.common import joined, sentence, table_of, words
@@ -35,10 +36,10 @@ def setting_bullets(records: Sequence[LoadedRecord], tuning: Sequence[int]) -> B
     lines = _described([r.record.described for r in records])
     rounds = {row.round for row in chain.from_iterable(r.record.history for r in records)}
     seeds = {r.record.seed for r in records}
-    lines += [Words(f"audited rounds: {_series(rounds)}"), Words(f"seeds: {_series(seeds)}")]
+    lines += [Words(f"audited rounds: {series(rounds)}"), Words(f"seeds: {series(seeds)}")]
     if tuning:
         why = "strengths are chosen on them, and only the tables that say so count them"
-        lines.append(Words(f"tuning seeds: {_series(tuning)}: {why}"))
+        lines.append(Words(f"tuning seeds: {series(tuning)}: {why}"))
     for view in sorted({r.record.view for r in records if r.record.outcome == "ok"}):
         sees = VIEWS.get(view, "is not described")
         lines.append(sentence(f"threat model, {{}} view: the adversary {sees}", view))
@@ -62,7 +63,8 @@ def _described(settings: Iterable[Mapping[str, Any]]) -> list[Text]:
     return lines
 
 
-def _series(values: Sequence[int] | set[int]) -> str:
+def series(values: Iterable[int]) -> str:
+    """Return the numbers in ascending order."""
     return ", ".join(map(str, sorted(values)))
 
 
@@ -72,13 +74,12 @@ def origin_notes(sections: Sequence[BoardSection]) -> list[Block]:
     """
     notes: dict[tuple[str, str], list[Text]] = {}
     for section in sections:
-        described = section.described
         parts: list[Text] = []
-        if described.get("source") == RECORDED:
+        if section.is_recorded:
             parts.append(Words("trained elsewhere, judged by rounds that its owner recorded"))
             parts += _judged(section)
             parts += [Quote(text, 600) for text in _remarks(section)]
-        if origin := described.get("nonmembers"):
+        if origin := section.described.get("nonmembers"):
             parts.append(sentence("non-members are {}", Quote(str(origin), 100)))
         if parts:
             notes[section.suite, section.setting] = parts
@@ -96,7 +97,7 @@ def _judged(section: BoardSection) -> list[Text]:
         return []
     text = f"of {total:,} clients {len(clients):,} are judged and count in every number"
     if len(clients) <= MOST_VALUES:
-        text += f", those with the ids {_series(clients)}"
+        text += f", those with the ids {series(clients)}"
     return [Words(text)]
 
 
@@ -127,7 +128,7 @@ def unscored_blocks(sections: Sequence[BoardSection]) -> list[Block]:
         why: Text = reason if reason.strip() else Words("no reason given")
         if outcome == MISSING:
             why = Words("no record; run the suite again to compute it")
-        rows.append((*names, Words(_series(seeds)), Words(outcome), why))
+        rows.append((*names, Words(series(seeds)), Words(outcome), why))
     if not rows:
         return []
     table = table_of("", "", map(words, _UNSCORED), rows)
@@ -216,13 +217,22 @@ def provenance_lines(records: Sequence[LoadedRecord]) -> list[Text]:
 
 def packages(records: Sequence[LoadedRecord]) -> Text:
     """Return the packages that provide the components of the records, with their versions."""
-    names: set[str] = set()
-    for loaded in records:
-        r, also = loaded.record, loaded.record.components
-        uses = [r.defense, r.attack, also.dataset, also.model]
-        for use in [*uses, *also.signals.values(), *also.analyses.values()]:
-            names |= {part.distribution for part in use.chain}
+    names = {use.distribution for loaded in records for _, use in uses_of(loaded.record)}
     return sentence("packages: {}", joined([Quote(name, 120) for name in sorted(names)]))
+
+
+def uses_of(record: Record) -> Iterator[tuple[str, ComponentUse]]:
+    """Yield (kind, component) of everything that took part, those that follow a defense
+    included.
+    """
+    also = record.components
+    uses = [("dataset", also.dataset), ("model", also.model)]
+    uses += [("defense", record.defense), ("attack", record.attack)]
+    uses += [("signal", use) for use in also.signals.values()]
+    uses += [("analysis", use) for use in also.analyses.values()]
+    for kind, use in uses:
+        for part in use.chain:
+            yield kind, part
 
 
 def _first(values: set[str]) -> tuple[Part, ...]:

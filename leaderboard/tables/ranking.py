@@ -65,7 +65,6 @@ MOST_REMARKS, LONGEST_REMARK = 4, 600
 """remarks of a row, characters of one"""
 MOST_SECTIONS = 5
 """sections in one table of a page"""
-PLAIN = "Runtime is over plain training's, that of the row with 1."
 READING = Note(
     sentence(
         "Lower AUC and TF01 are better; an AUC of 0.5 is guessing. Ranges of ranks (#) that "
@@ -148,8 +147,7 @@ def front_table(section: BoardSection, rows: Sequence[DefenseRow], trust: Trust)
     keys = ["rank", "defense", *(c.key for c in COLUMNS if c.terminal), "trust"]
     columns = [declared[key] for key in keys if key in declared]
     place = section.setting, section.coalition, section.view
-    footnotes = [*_unranked(section), *_runtime(section), *tf01_notes(section)]
-    footnotes += _not_adaptive(section)
+    footnotes = _notes(section)
     if len(rows) < len(section.rows):
         more = len(section.rows) - len(rows)
         footnotes.insert(0, Words(f"{more} more rows are in the full board."))
@@ -198,14 +196,17 @@ def ranking_table(section: BoardSection, trust: Trust = None) -> Table:
         share = "n/a, since there is no run"
     footnotes = (
         Words(f"Members' share: {share} with members that upload nothing."),
-        *_unranked(section),
-        *_runtime(section),
-        *tf01_notes(section),
-        *_not_adaptive(section),
+        *_notes(section),
         *_remarks(section),
     )
     columns = list(ranking_columns(section, trust).values())
     return row_table("Ranking", caption, section.rows, columns, footnotes=footnotes)
+
+
+def _notes(section: BoardSection) -> list[Text]:
+    """Return the footnotes that both widths have."""
+    notes = [*_unranked(section), *_runtime(section), *tf01_notes(section)]
+    return notes + _not_adaptive(section)
 
 
 def _unranked(section: BoardSection) -> list[Text]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -96,27 +96,21 @@ def paired_table(section: BoardSection) -> list[Table]:
     return [row_table("Worst case compared", caption, rows, columns)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TradeOff:
-    """The rows of a section that have a rank, as points."""
-
-    points: dict[str, Point]
-    """by row label"""
-    on_front: dict[str, bool]
-    """by row label"""
+def on_front(section: BoardSection) -> dict[str, bool]:
+    """Return row label -> whether it is on the Pareto front, of the rows of :func:`trade_off`."""
+    points = trade_off(section)
+    front = pareto_front(np.array(list(points.values())))
+    return dict(zip(points, map(bool, front), strict=True))
 
 
-def trade_off(section: BoardSection) -> TradeOff | None:
-    """Return privacy loss and test error of the rows with a rank; None where none has both."""
+def trade_off(section: BoardSection) -> dict[str, Point]:
+    """Return row label -> privacy loss and test error, of the rows with a rank that have both."""
     losses = _privacy_losses(section)
     points: dict[str, Point] = {}
     for row in section.rows:
         if row.label in losses and row.accuracy:
             points[row.label] = losses[row.label], section.test_error(row.accuracy.mean)
-    if not points:
-        return None
-    front = map(bool, pareto_front(np.array(list(points.values()))))
-    return TradeOff(points=points, on_front=dict(zip(points, front, strict=True)))
+    return points
 
 
 def _privacy_losses(section: BoardSection) -> dict[str, float]:

@@ -12,7 +12,6 @@ from numpy import ndarray
 from fedbench.core.metrics import Interval
 from fedbench.core.metrics.intervals import LEVEL
 from fedbench.core.numerics.rng import numpy_rng
-from fedbench.leaderboard.statistics.leaks import Picks
 from fedbench.leaderboard.statistics.rows import DefenseRow
 from fedbench.leaderboard.statistics.sections import BoardSection
 from fedbench.leaderboard.statistics.tf01 import aligned_rate, low_rate
@@ -117,22 +116,14 @@ def values_by_seed(section: BoardSection, q: Quantity) -> BySeed:
     return _VALUES[q.measure](section, row, q)
 
 
-def _aucs(section: BoardSection, label: str, picks: Picks) -> BySeed:
-    estimate = section.comparison.leaks.estimate(label, picks)
-    by_seed: dict[int, list[float]] = {}
-    for (seed, _), unit in estimate.by_unit.items() if estimate else ():
-        by_seed.setdefault(seed, []).append(unit.value)
-    return {seed: float(np.mean(values)) for seed, values in by_seed.items()}
-
-
 def _auc(section: BoardSection, row: DefenseRow, q: Quantity) -> BySeed:
-    leak = section.comparison.leaks.of(row.label, q.attack or "")
-    return _aucs(section, row.label, leak.picks)
+    leaks = section.comparison.leaks
+    return leaks.by_seed(row.label, leaks.of(row.label, q.attack or "").picks)
 
 
 def _worst_auc(section: BoardSection, row: DefenseRow, q: Quantity) -> BySeed:
     worst = section.comparison.worst_cases.of(row.label).worst
-    return _aucs(section, row.label, worst.picks if worst else {})
+    return section.comparison.leaks.by_seed(row.label, worst.picks if worst else {})
 
 
 def _tf01(section: BoardSection, row: DefenseRow, q: Quantity) -> BySeed:

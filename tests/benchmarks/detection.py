@@ -21,6 +21,10 @@ import numpy as np
 import torch
 from torch import nn
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from other_bounds import Decisions, clopper_pearson, gaussian_dp, gaussian_dp_of_run
+
 from fedbench.core import Batch, Defense, MemberData
 from fedbench.core.federation.compose import Composite
 from fedbench.core.federation.loop import Training
@@ -31,13 +35,9 @@ from fedbench.core.spec.federation import FederationSpec
 from fedbench.leaderboard.statistics.epsilon import (
     ChosenBound,
     Coins,
-    Decisions,
     Guesses,
     approximate_dp,
     chosen_bound,
-    clopper_pearson,
-    gaussian_dp,
-    gaussian_dp_of_run,
 )
 from fedbench.plugins.defenses.dp_accounting import epsilon
 from fedbench.plugins.defenses.dp_sgd import DPSGD

@@ -38,6 +38,7 @@ AUCS = (0.5, 0.48, 0.45, 0.4, 0.2)
 
 def compared(seeds: int, deviation: float, auc: float, rng: np.random.Generator) -> LeakStatistics:
     """One row and attack; of a single seed the two halves of the candidates."""
+    scores_of_parts = SectionScores([], [(seed, 0) for seed in range(seeds)])
     parts: list[Part] = []
     for seed in range(seeds):
         shift = np.sqrt(2) * norm.ppf(auc + deviation * rng.standard_normal())
@@ -48,9 +49,9 @@ def compared(seeds: int, deviation: float, auc: float, rng: np.random.Generator)
         candidates = Candidates(scores, KIND, np.arange(len(KIND)), ~nothing, nothing)
         even = np.arange(len(KIND)) % 2 == 0
         for fold, where in {0: even, 1: ~even}.items() if seeds == 1 else [(seed, ~nothing)]:
-            part = part_of(fold, (seed, 0), {("row", "attack"): candidates}, where)
+            of_entry = {("row", "attack"): candidates}
+            part = part_of(fold, (seed, 0), of_entry, where, scores_of_parts.factor)
             parts += [part] if part else []
-    scores_of_parts = SectionScores([], [(seed, 0) for seed in range(seeds)])
     scores_of_parts._parts = {"all": parts}
     return LeakStatistics(scores_of_parts, ["attack"])
 
