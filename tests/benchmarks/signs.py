@@ -1,4 +1,4 @@
-"""Coverage of an AUC with a sign chosen on few seeds: the table of docs/method.md.
+"""Coverage of an AUC with a sign chosen on few seeds; docs/method.md has three of the rows.
 
 ``python tests/benchmarks/signs.py`` prints it. One target a seed with 90 members and 500
 non-members; the AUC of a training is normal around the true one. The truth is the AUC of an
