@@ -5,7 +5,6 @@ that each beats the general attack it is made of in a world made for it.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +15,7 @@ from torch.testing import assert_close
 from worlds import attack, auc
 
 from fedbench.core import Audit, Observations, Probe, UserError
-from fedbench.core.registry.components import Registry
-from fedbench.core.run.expand import make_plan
-from fedbench.core.spec.resolve import load_and_check
+from fedbench.core.cli.run import build_plan
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.statistics.grouping import build_sections
 from fedbench.leaderboard.statistics.scores import SectionScores
@@ -160,8 +157,7 @@ DEFENSES = [
 
 
 def plan_of(path):
-    registry = Registry.discover()
-    return make_plan(*load_and_check(path, registry), registry, Path(path.parent), "cpu")
+    return build_plan(str(path), (), path.parent, "cpu")
 
 
 def planned(folder, **changes):

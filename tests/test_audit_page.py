@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 from boards import Folder
+from site_boards import marked
 
 from fedbench.core.api import load
 from fedbench.core.contract.board import Table
-from fedbench.core.store.results import write_marker
 from fedbench.leaderboard.audit_blocks import audit_blocks
 from fedbench.leaderboard.audit_page import BROWSERS
 from fedbench.leaderboard.document import source_of
@@ -23,8 +23,7 @@ HOSTILE = "<script>alert(1)</script>"
 def results(tmp_path):
     """A defense, the undefended row and a control, two attacks, three seeds."""
     folder = Folder(tmp_path / "results", LEAKS).fill(setting=HOSTILE)
-    write_marker(folder.root, {"suite": "demo", "title": f"Audit {HOSTILE}"})
-    return folder.root
+    return marked(folder, f"Audit {HOSTILE}")
 
 
 @pytest.fixture
@@ -71,16 +70,14 @@ def test_a_single_training_is_said_to_be_one(finished, tmp_path, without_browser
 
 def test_a_paragraph_follows_a_table(tmp_path, without_browser, call):
     facts = {"epsilon": 2.0, "delta": 1e-5, "neighbours": "example without its gradient"}
-    folder = Folder(tmp_path / "results", LEAKS).fill(facts=facts)
-    write_marker(folder.root, {"suite": "demo"})
-    assert call("leaderboard", folder.root, "--report", "audit")[0] == 0
+    results = marked(Folder(tmp_path / "results", LEAKS).fill(facts=facts))
+    assert call("leaderboard", results, "--report", "audit")[0] == 0
     note = r"</table>\s*<p>No lower bound on epsilon was computed"
-    assert re.search(note, page_of(folder.root))
+    assert re.search(note, page_of(results))
 
 
 def test_narrower_intervals_are_promised_of_several_trainings_alone(tmp_path, results):
-    single = Folder(tmp_path / "single", LEAKS).fill(seeds=(0,)).root
-    write_marker(single, {"suite": "demo"})
+    single = marked(Folder(tmp_path / "single", LEAKS).fill(seeds=(0,)))
     pages = [str(audit_blocks(source_of(root))) for root in (single, results)]
     assert ["about half as wide" in page for page in pages] == [False, True]
     assert ["how far trainings differ is in no interval" in page for page in pages] == [True, False]
@@ -131,8 +128,8 @@ def test_the_longest_page_prints_on_two_sheets(tmp_path, call):
     folder = Folder(tmp_path / "results", leaks)
     for setting in ("one", "two", "three", "four", "five", "six", "seven", "eight"):
         folder.fill(setting=setting)
-    write_marker(folder.root, {"suite": "demo"})
-    status, words = call("leaderboard", folder.root, "--report", "audit", "--set", "records=10")
+    results = marked(folder)
+    status, words = call("leaderboard", results, "--report", "audit", "--set", "records=10")
     assert (status, "audit.pdf" in words) == (0, True)
-    pdf = (folder.root / "leaderboard" / "audit.pdf").read_bytes()
+    pdf = (results / "leaderboard" / "audit.pdf").read_bytes()
     assert len(re.findall(rb"/Type */Page\b", pdf)) == 2

@@ -12,11 +12,11 @@ import pytest
 from boards import Folder, board, sections_of
 from contests import judged
 from running import finish, invoke, suite
+from site_boards import marked
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
 from fedbench.core.contract.board import Note, Table
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.results import write_marker
 from fedbench.leaderboard.audit_blocks import audit_blocks
 from fedbench.leaderboard.comparison.cells import Key, snapshot_of
 from fedbench.leaderboard.comparison.compare import compare
@@ -111,18 +111,6 @@ def test_canaries_have_a_share_of_their_own():
     assert found.canaries > 0.95 and found.shares.mean() < 0.25
     pool.canary[:] = False
     assert np.isnan(found_by(scores, "none", "fedmia-ii", 1).canaries)
-
-
-def test_scores_without_a_leak_stay_at_chance_and_show_no_epsilon():
-    section = contest(gain=0.0)
-    scores = Calibrated(section.scores)
-    bound = epsilon_bound(scores, "none")
-    assert bound.epsilon == 0 and bound.limit > 2
-    found = found_by(scores, "none", "fedmia-ii", 1)
-    assert found.shares.mean() < 0.03 and found.tenth < 0.06
-    parts = section.calibrated.leaks.parts
-    aucs = [part.entries["none", "fedmia-ii, LiRA"].auc for part in parts]
-    assert np.mean(aucs) == pytest.approx(0.5, abs=0.04)
 
 
 def null(seed, federations=16):
@@ -265,7 +253,7 @@ def claiming(tmp_path_factory):
         for seed in range(8):
             terms = {"neighbours": "an example leaves"} if facts else {}
             folder.add(label, "fedmia-ii", seed, facts=facts | terms)
-    write_marker(folder.root, {"suite": "demo", "cells": []})
+    marked(folder)
     return folder
 
 
@@ -322,7 +310,7 @@ def test_the_candidates_found_most_often_are_listed_and_too_few_federations_name
     assert member.sum() == lines[0]["federations"]
     assert "liar" in call("show", claiming.root, "liar", "--vulnerable")[1]
     few = PoolFolder(tmp_path / "few", {"none": 1.0, "mixup": 1.0}, ("fedmia-ii",)).fill(range(3))
-    write_marker(few.root, {"suite": "demo", "cells": []})
+    marked(few)
     needed = "n/a: 8 federations of one pool are needed, there are 3"
     assert needed in call("show", few.root, "--vulnerable")[1]
     (note,) = auditors_table(sections_of(few)[0])
@@ -340,8 +328,7 @@ def test_the_auditors_page_has_the_bounds_of_a_pool_and_says_where_there_are_too
         i = [plain_text(column.name) for column in calibrated.columns].index(name)
         expected = {plain_text(row[0]): row[i] for row in calibrated.rows}
         assert {plain_text(row[0]): row[names.index(name)] for row in table.rows} == expected
-    few = PoolFolder(tmp_path / "few", {"none": 1.0}, ("fedmia-ii",)).fill(range(3)).root
-    write_marker(few, {"suite": "demo", "cells": []})
+    few = marked(PoolFolder(tmp_path / "few", {"none": 1.0}, ("fedmia-ii",)).fill(range(3)))
     notes = [plain_text(b.text) for b in audit_blocks(source_of(few)) if isinstance(b, Note)]
     assert sum("No lower bound on epsilon was computed: it takes 8" in text for text in notes) == 1
 

@@ -283,12 +283,6 @@ def test_json_is_one_document_and_quiet_prints_what_failed_alone(tmp_path, fedbe
     assert (status, out) == (2, "") and "nonne" in err
 
 
-def test_a_misspelt_name_is_answered_with_the_right_one(fedbench):
-    status, _, err = fedbench("run", "partial_defense", "--only", "defense=cofedmdi", "--dry-run")
-    said = "--only defense=cofedmdi: the suite has no such defense - did you mean 'cofedmid'?"
-    assert status == 2 and said in err
-
-
 # plugins, doctor
 
 
