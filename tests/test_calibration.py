@@ -23,11 +23,11 @@ from fedbench.leaderboard.statistics.calibration import (
 )
 
 
-def world(federations=12, candidates=30, gain=0.0, seed=7, spread=3.0):
+def world(federations, candidates, gain=0.0):
     """Scores with a level of its own for each candidate, which hides the gain of membership."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(7)
     member = rng.random((federations, candidates)) < 0.5
-    level = spread * rng.normal(size=candidates)
+    level = 3 * rng.normal(size=candidates)
     return level + rng.normal(size=member.shape) + gain * member, member
 
 

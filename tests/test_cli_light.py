@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import re
 import subprocess
 import sys
@@ -43,22 +42,14 @@ def fedbench(capsys):
     return called
 
 
-def apart(*args: str, watched: tuple[str, ...] = HEAVY, **env: str) -> tuple[str, set[str]]:
-    """What a command prints in a process of its own, and which modules of ``watched`` it
-    imports.
-    """
+def apart(*args: str) -> tuple[str, set[str]]:
+    """What a command prints in a process of its own, and which of the heavy modules it imports."""
     code = (
-        f"import atexit, sys; atexit.register(lambda: print('IMPORTED', *(m for m in {watched!r} "
+        f"import atexit, sys; atexit.register(lambda: print('IMPORTED', *(m for m in {HEAVY!r} "
         "if m in sys.modules))); "
         f"from fedbench.core.cli.main import main; main({list(args)!r})"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, **env},
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *lines, last = done.stdout.splitlines()
     return "\n".join(lines), set(last.split()[1:])
 

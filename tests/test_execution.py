@@ -76,8 +76,6 @@ def test_kill_minus_nine_then_the_same_command_gives_the_same_records(tmp_path, 
     toys = install(site, "waiting", WAITING)
     path, cut = suite(tmp_path, defenses=["none", "waits"]), tmp_path / "cut"
     invoke(path, "--results", tmp_path / "whole")
-    cut.mkdir()
-    (cut / f"{TEMPORARY_PREFIX}half").write_text("{")  # as of a kill before the folder was marked
     (tmp_path / "wait").touch()  # the second run gets no further than its first round
     process = start(path, cut, toys)
     wait_for(lambda: len(list((cut / "records").glob("*.json"))) == 1, process)

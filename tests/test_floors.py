@@ -4,22 +4,17 @@ prints.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
 from defense_cases import made
 from fake_packages import install
-from ruamel.yaml import YAML
-from running import records, suite
-from tiny import tiny_module, tiny_setup, train_all
-from torch import nn
+from running import records, settings_of, suite
+from tiny import normed, tiny_setup, train_all
 
-from fedbench.core import Defense, MemberData, UserError
-from fedbench.core.registry.components import Registry
-from fedbench.core.run.expand import make_plan
-from fedbench.core.spec.resolve import load_and_check
+from fedbench.core import Defense, MemberData
+from fedbench.core.cli.run import build_plan
 
 MEMBERS = (0, 1)
 
@@ -28,10 +23,8 @@ MEMBERS = (0, 1)
 
 
 def test_a_free_rider_uploads_nothing_with_its_weight_and_the_others_as_ever():
-    inner = tiny_module()
-    module = nn.Sequential(inner[0], nn.BatchNorm1d(6), *inner[1:])
     free, plain = (
-        train_all(tiny_setup(made(n), MEMBERS, module=deepcopy(module)))[1][0]
+        train_all(tiny_setup(made(n), MEMBERS, module=normed()))[1][0]
         for n in ("free-rider", "none")
     )
     assert not free.uploads.updates[:2].any() and plain.uploads.updates[:2].any(dim=1).all()
@@ -76,15 +69,10 @@ def edited(folder: Path, *changes: dict, **more) -> Path:
     """A suite with a setting for each of the changes; it names its floors only where ``more``
     does.
     """
-    yaml = YAML(typ="safe")
-    path = suite(folder, **more)
-    spec = yaml.load(path)
+    named = [{"name": f"s{i}", **change} for i, change in enumerate(changes)]
+    path = suite(folder, settings=settings_of(folder, *named), **more)
     if "floors" not in more:
-        del spec["floors"]
-    spec["settings"] = [
-        {**spec["settings"][0], "name": f"s{i}", **change} for i, change in enumerate(changes)
-    ]
-    yaml.dump(spec, path)
+        path.write_text(path.read_text().replace("floors: []\n", ""))
     return path
 
 
@@ -93,13 +81,10 @@ def rows(path: Path) -> dict[str, str]:
     same data.
     """
     found: dict[str, dict[str, str]] = {}
-    registry = Registry.discover()
-    plan = make_plan(
-        *load_and_check(str(path), registry, ()), registry, path.parent / "results", "cpu"
-    )
-    for job in plan.jobs:
+    jobs = build_plan(str(path), (), path.parent / "results", "cpu").jobs
+    for job in jobs:
         found.setdefault(job.setting.name, {})[job.defense.label] = job.coalition
-    assert len({(job.setting.name, job.digests["data"]) for job in plan.jobs}) == len(found)
+    assert len({(job.setting.name, job.digests["data"]) for job in jobs}) == len(found)
     return {
         name: " ".join(sorted(f"{label}:{c}" for label, c in of_setting.items()))
         for name, of_setting in found.items()
@@ -122,17 +107,6 @@ def test_every_setting_has_both_floors_where_members_defend_unless_it_names_its_
         "s2": "mixup:pair none:none",
         "s3": "none:none placebo:pair",
     }
-
-
-def test_a_suite_may_name_its_floors(tmp_path):
-    assert rows(edited(tmp_path, {}, floors=["free-rider"])) == {"s0": "free-rider:pair none:none"}
-
-
-def test_a_defense_that_is_no_floor_is_refused_with_its_place(tmp_path):
-    with pytest.raises(
-        UserError, match=r"tiny.yaml:\d+:\d+: floors\[0\]: 'mixup' is not a floor; the floors are"
-    ):
-        rows(edited(tmp_path, {}, floors=["mixup"]))
 
 
 PACKAGE = """

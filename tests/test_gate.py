@@ -102,9 +102,9 @@ def snapshot(seeds=SEEDS, noise=0.0, draw=0, suite="demo"):
     return Snapshot(suite=suite, made={"torch": ["2.11"]}, cells=cells)
 
 
-def made_of(path, value, seeds=SEEDS):
+def made_of(path, value):
     """The snapshot with a value put into every identity that has such a place."""
-    made = snapshot(seeds)
+    made = snapshot()
     for cell in made.cells.values():
         for one in cell.identities.values():
             with contextlib.suppress(KeyError):

@@ -206,9 +206,9 @@ class Clock:
         return self.now
 
 
-def numbers(rates: list[float], most: int = 16, held: int = 2, total: int = 80) -> list[int]:
+def numbers(rates: list[float], most: int = 16, held: int = 2) -> list[int]:
     """Runs at once before and after each set of runs, of which the GPU makes this many rounds a
-    second together.
+    second together and each holds ``held`` of 80 GiB.
     """
     clock = Clock()
     places = Places(most, 1, clock)
@@ -217,7 +217,7 @@ def numbers(rates: list[float], most: int = 16, held: int = 2, total: int = 80) 
         n = places.number
         clock.now += 100.0
         for _ in range(n):
-            places.ended(round(100 * rate / n), held, total)
+            places.ended(round(100 * rate / n), held, 80)
         found.append(places.number)
     return found
 

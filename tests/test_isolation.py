@@ -549,11 +549,6 @@ def test_printed_text_and_tracebacks_are_in_the_logs_alone(defended, attacked):
     assert "Singular matrix\n" in text
 
 
-def test_an_active_attack_has_a_training_of_its_own(attacked):
-    passive, active = (of_digits(attacked)["none", name] for name in ("ill-last", "ill-flip"))
-    assert passive["run_key"] != active["run_key"] and passive["history"] != active["history"]
-
-
 def test_the_process_of_the_command_never_imports_a_plugin_and_runs_none_of_its_code(
     defended, attacked
 ):
