@@ -293,11 +293,10 @@ def test_a_bound_above_the_claim_of_an_example_refutes_the_row_everywhere(claimi
 
 
 def test_the_candidates_found_most_often_are_listed_and_too_few_federations_named(
-    claiming, tmp_path, call
+    claiming, tmp_path, words_of
 ):
-    status, text = call("show", claiming.root, "liar", "--vulnerable", "--json")
-    lines = json.loads(text)
-    assert (status, len(lines)) == (0, 20) and {line["defense"] for line in lines} == {"liar"}
+    lines = json.loads(words_of("show", claiming.root, "liar", "--vulnerable", "--json"))
+    assert len(lines) == 20 and {line["defense"] for line in lines} == {"liar"}
     shares = [line["found"] / line["federations"] for line in lines]
     assert shares == sorted(shares, reverse=True) and shares[0] == 1
     member = np.stack(
@@ -308,11 +307,11 @@ def test_the_candidates_found_most_often_are_listed_and_too_few_federations_name
         ]
     )
     assert member.sum() == lines[0]["federations"]
-    assert "liar" in call("show", claiming.root, "liar", "--vulnerable")[1]
+    assert "liar" in words_of("show", claiming.root, "liar", "--vulnerable")
     few = PoolFolder(tmp_path / "few", {"none": 1.0, "mixup": 1.0}, ("fedmia-ii",)).fill(range(3))
     marked(few)
     needed = "n/a: 8 federations of one pool are needed, there are 3"
-    assert needed in call("show", few.root, "--vulnerable")[1]
+    assert needed in words_of("show", few.root, "--vulnerable")
     (note,) = auditors_table(sections_of(few)[0])
     assert plain_text(note.text) == f"Calibrated attacks: {needed}."
 

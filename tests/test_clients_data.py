@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from jobs import judge, use
+from jobs import judge
 from running import suite
 from worlds import chance_band
 
@@ -176,7 +176,7 @@ def loss_aucs(parts, members):
     given = setting(
         federation, audit, partition={"name": "dirichlet", "beta": 0.1, "min_samples": 20}
     )
-    defense = use(FreeRider) if members else None
+    defense = given_use(FreeRider) if members else None
     job, made, scene = job_of(
         given, defense=defense, dataset=given_use(Digits, {}), members=members
     )
