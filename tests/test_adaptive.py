@@ -188,15 +188,10 @@ def test_one_that_no_row_can_be_judged_by_is_refused_with_its_line(tmp_path):
 # --- boards ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("adaptive")
-    path = changed(folder, {}, defenses=DEFENSES, adaptive=True, seeds=[0, 1])
-    invoke(path, "--results", folder / "results")
-    return load_records(folder / "results")
-
-
-def test_a_board_counts_them_and_names_rows_without_one(records):
+def test_a_board_counts_them_and_names_rows_without_one(tmp_path):
+    path = changed(tmp_path, {}, defenses=DEFENSES, adaptive=True, seeds=[0, 1])
+    invoke(path, "--results", tmp_path / "results")
+    records = load_records(tmp_path / "results")
     (section,) = build_sections(records)
     assert section.left_out == []
     assert all(row.complete for row in section.rows)

@@ -449,16 +449,12 @@ def test_changes_by_migration_vary_over_seeds_and_not_over_clients_of_one_traini
 # --- on a board -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def clustered(tmp_path_factory):
-    return Clustered(tmp_path_factory.mktemp("clustered") / "results").fill(seeds=range(5))
-
-
 def shown(interval, digits, scale=1):
     return f"{interval.mean * scale:.{digits}f} ± {interval.half_width * scale:.{digits}f}"
 
 
-def test_groups_stand_side_by_side_with_intervals_over_seeds(clustered):
+def test_groups_stand_side_by_side_with_intervals_over_seeds(tmp_path):
+    clustered = Clustered(tmp_path / "results").fill(seeds=range(5))
     text = board(clustered)
     rows = {r["defense"]: r for r in rows_of(text, "**Groups of clients**")}
     assert set(rows) == {"none (undefended)", "ifca", "local-only"}

@@ -418,15 +418,9 @@ def test_what_is_left_without_a_seed_is_the_estimate_of_the_others():
         assert without.p_value()[seed] == pytest.approx(others.p_value())
 
 
-@pytest.fixture(scope="module")
-def section(tmp_path_factory):
+def test_a_pair_is_compared_as_with_one_row_and_its_reverse_is_the_negative(tmp_path):
     leaks = {"none": 2.0, "shield": 0.0, "twin": 0.0, "mixup": 1.5}
-    return sections_of(
-        Folder(tmp_path_factory.mktemp("pairs") / "r", leaks, ("fedmia-server",)).fill(range(6))
-    )[0]
-
-
-def test_a_pair_is_compared_as_with_one_row_and_its_reverse_is_the_negative(section):
+    section = sections_of(Folder(tmp_path / "r", leaks, ("fedmia-server",)).fill(range(6)))[0]
     pairwise, others = section.comparison.pairwise, ("twin", "gone", "shield")
     pairs = [("shield", "mixup"), ("mixup", "shield"), *(("shield", row) for row in others)]
     one, other, alike = section.differences(pairs)

@@ -68,25 +68,6 @@ def test_the_same_seed_gives_the_same_bits_whether_members_do_nothing_or_are_non
     assert torch.equal(a, b) and torch.equal(a, same) and not torch.equal(a, other)
 
 
-def test_buffers_are_averaged_and_dropout_does_not_depend_on_earlier_draws():
-    def trained():
-        torch.manual_seed(0)
-        module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3))
-        torch.rand(drawn)
-        return train_all(
-            tiny_setup(module=module, rounds=1, members=(), clients=uneven(), batch_size=12)
-        )
-
-    drawn = 1
-    federation, (result,) = trained()
-    weights = torch.tensor([10.0, 8, 6, 4]) / 28
-    torch.testing.assert_close(federation.state.buffers[0], weights @ result.uploads.buffers)
-    assert not torch.equal(federation.state.buffers[0], torch.cat([torch.zeros(6), torch.ones(6)]))
-    assert result.uploads.updates.shape[1] == 4 * 6 + 6 + 12 + 6 * 3 + 3
-    drawn = 17
-    assert torch.equal(federation.models, trained()[0].models)
-
-
 class Counting(nn.Module):
     """Trains and answers by integer buffers: batches seen, a switch, and constants that no float32
     holds.
