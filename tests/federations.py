@@ -55,9 +55,9 @@ class DigitsFederation:
         self.test = x[1400:], y[1400:]
         self.model = digits_net().state_dict()
 
-    def rounds(self, n: int = 15) -> Iterator[tuple[State, dict[str, tuple[State, int]]]]:
+    def rounds(self) -> Iterator[tuple[State, dict[str, tuple[State, int]]]]:
         """(what was sent, what came back with its weight) of each round, then the final model."""
-        for _ in range(n):
+        for _ in range(15):
             uploads = {
                 name: (self.local(*map(torch.from_numpy, site)), len(site[1]))
                 for name, site in self.sites.items()

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 from contests import Contest, judged
+from layered import one_backward_a_sample
 from running import changed, invoke
 from torch.testing import assert_close
 from worlds import attack, auc
 
 from fedbench.core import Audit, Observations, Probe, UserError
-from fedbench.core.registry.components import Registry
-from fedbench.core.run.expand import Expansion
-from fedbench.core.spec.resolve import load_and_check
+from fedbench.core.cli.run import build_plan
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.statistics.grouping import build_sections
 from fedbench.leaderboard.statistics.scores import SectionScores
@@ -138,14 +137,10 @@ def test_the_cosine_is_that_of_a_gradient_and_the_update_without_the_constant():
     update = flat[1] - flat[0]
     update[-7:] += 2.0
     torch.nn.utils.vector_to_parameters(flat[0] + update, model.parameters())
-    cosines = []
-    for sample, label in zip(x, y, strict=True):
-        loss = torch.nn.functional.cross_entropy(start(sample), label)
-        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, start.parameters())])
-        clean = without_suffix_shift(update)
-        cosines.append(-torch.cosine_similarity(gradient, clean, dim=0))
+    gradients = one_backward_a_sample(start, x, y)
+    cosines = -torch.cosine_similarity(gradients, without_suffix_shift(update)[None])
     measured = UnshiftedCosine().measure(Probe(model, update, x, y, model(x)))
-    assert_close(measured, torch.stack(cosines), atol=1e-5, rtol=1e-4)
+    assert_close(measured, cosines, atol=1e-5, rtol=1e-4)
 
 
 # --- rows of a suite ------------------------------------------------------------------------------
@@ -159,8 +154,7 @@ DEFENSES = [
 
 
 def plan_of(path):
-    registry = Registry.discover()
-    return Expansion(*load_and_check(path, registry), registry, path.parent, "cpu").plan()
+    return build_plan(str(path), (), path.parent, "cpu")
 
 
 def planned(folder, **changes):
@@ -194,15 +188,10 @@ def test_one_that_no_row_can_be_judged_by_is_refused_with_its_line(tmp_path):
 # --- boards ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("adaptive")
-    path = changed(folder, {}, defenses=DEFENSES, adaptive=True, seeds=[0, 1])
-    invoke(path, "--results", folder / "results")
-    return load_records(folder / "results")
-
-
-def test_a_board_counts_them_and_names_rows_without_one(records):
+def test_a_board_counts_them_and_names_rows_without_one(tmp_path):
+    path = changed(tmp_path, {}, defenses=DEFENSES, adaptive=True, seeds=[0, 1])
+    invoke(path, "--results", tmp_path / "results")
+    records = load_records(tmp_path / "results")
     (section,) = build_sections(records)
     assert section.left_out == []
     assert all(row.complete for row in section.rows)

@@ -22,13 +22,11 @@ from boards import (
 )
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
-from worlds import component
 
 from fedbench.core import Findings, Judged, Judgement, Number, UserError
 from fedbench.core.metrics import auc, combined_interval, exact_interval, t_interval, tf01
+from fedbench.core.registry.components import Registry
 from fedbench.leaderboard.statistics.intervals import accuracy_error
-from fedbench.plugins import papers
-from fedbench.plugins.analyses import fedbench_analyses
 from fedbench.plugins.analyses.clients import count_error
 from fedbench.plugins.analyses.common import interval_of
 from fedbench.plugins.analyses.distributions import quantile
@@ -41,8 +39,7 @@ CANARY = np.arange(len(POOL)) % 4 == 0
 
 def analysis(name, **params):
     """A built-in analysis by its name."""
-    announced = {c.name: c for c in [*fedbench_analyses(), *papers.fedbench_analyses()]}
-    return component(announced[name])(**params)
+    return Registry.discover().get("analysis", name).load()(**params)
 
 
 def run_of(leak=(0.5, 0.5, 2.0), **change):
@@ -452,16 +449,12 @@ def test_changes_by_migration_vary_over_seeds_and_not_over_clients_of_one_traini
 # --- on a board -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def clustered(tmp_path_factory):
-    return Clustered(tmp_path_factory.mktemp("clustered") / "results").fill(seeds=range(5))
-
-
 def shown(interval, digits, scale=1):
     return f"{interval.mean * scale:.{digits}f} ± {interval.half_width * scale:.{digits}f}"
 
 
-def test_groups_stand_side_by_side_with_intervals_over_seeds(clustered):
+def test_groups_stand_side_by_side_with_intervals_over_seeds(tmp_path):
+    clustered = Clustered(tmp_path / "results").fill(seeds=range(5))
     text = board(clustered)
     rows = {r["defense"]: r for r in rows_of(text, "**Groups of clients**")}
     assert set(rows) == {"none (undefended)", "ifca", "local-only"}

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedbench.core.contract.errors import UserError
+from fedbench.core import UserError
 from fedbench.core.process.ask import Defect, Ended, ask, ask_each
 from fedbench.core.process.channel import Channel, TimeLimits, at_work, trace
 from fedbench.core.process.child import Child

@@ -530,8 +530,8 @@ def test_site_identity_counts_as_membership_unless_hold_outs_are_of_the_site(tmp
     """Sites with shifted inputs, and models that have never seen the members."""
     rng = np.random.default_rng(0)
 
-    def samples(k, n=200):
-        x = rng.normal(size=(n, 4))
+    def samples(k):
+        x = rng.normal(size=(200, 4))
         y = (np.digitize(x[:, 0], (-0.5, 0.5)) + k) % 3  # each site has a rule of its own
         return (x + 2 * k).astype(np.float32), y
 

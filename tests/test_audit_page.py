@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 from boards import Folder
+from site_boards import marked
 
 from fedbench.core.api import load
 from fedbench.core.contract.board import Table
-from fedbench.core.store.results import write_marker
 from fedbench.leaderboard.audit_blocks import audit_blocks
 from fedbench.leaderboard.audit_page import BROWSERS
 from fedbench.leaderboard.document import source_of
@@ -23,8 +23,7 @@ HOSTILE = "<script>alert(1)</script>"
 def results(tmp_path):
     """A defense, the undefended row and a control, two attacks, three seeds."""
     folder = Folder(tmp_path / "results", LEAKS).fill(setting=HOSTILE)
-    write_marker(folder.root, {"suite": "demo", "title": f"Audit {HOSTILE}"})
-    return folder.root
+    return marked(folder, f"Audit {HOSTILE}")
 
 
 @pytest.fixture
@@ -43,10 +42,10 @@ def tables_of(results, **more):
 
 
 def test_numbers_are_the_boards_and_none_stands_without_its_interval(
-    results, without_browser, call
+    results, without_browser, words_of
 ):
-    status, words = call("leaderboard", results, "--report", "audit", "--set", "records=3")
-    assert (status, "audit.html alone: no browser that prints a PDF" in words) == (0, True)
+    words = words_of("leaderboard", results, "--report", "audit", "--set", "records=3")
+    assert "audit.html alone: no browser that prints a PDF" in words
     rows = load(results).rows
     rows = rows if isinstance(rows, list) else rows.to_dict("records")
     page = page_of(results)
@@ -60,22 +59,21 @@ def test_numbers_are_the_boards_and_none_stands_without_its_interval(
     assert HOSTILE not in page and "&lt;script&gt;alert(1)" in page
 
 
-def test_a_single_training_is_said_to_be_one(finished, tmp_path, without_browser, call):
+def test_a_single_training_is_said_to_be_one(finished, tmp_path, without_browser, words_of):
     results = shutil.copytree(finished, tmp_path / "r")
-    assert call("leaderboard", results, "--report", "audit")[0] == 0
+    words_of("leaderboard", results, "--report", "audit")
     page = page_of(results)
     assert "<strong>No leak was shown</strong> without a defense: of 2 attacks none" in page
     assert "cover candidates of one training alone (trainings: 1" in page
     assert "trainings (seeds): 0" in page
 
 
-def test_a_paragraph_follows_a_table(tmp_path, without_browser, call):
+def test_a_paragraph_follows_a_table(tmp_path, without_browser, words_of):
     facts = {"epsilon": 2.0, "delta": 1e-5, "neighbours": "example without its gradient"}
-    folder = Folder(tmp_path / "results", LEAKS).fill(facts=facts)
-    write_marker(folder.root, {"suite": "demo"})
-    assert call("leaderboard", folder.root, "--report", "audit")[0] == 0
+    results = marked(Folder(tmp_path / "results", LEAKS).fill(facts=facts))
+    words_of("leaderboard", results, "--report", "audit")
     note = r"</table>\s*<p>No lower bound on epsilon was computed"
-    assert re.search(note, page_of(folder.root))
+    assert re.search(note, page_of(results))
 
 
 def test_cells_without_scores_are_counted_over_all_rows(tmp_path):
@@ -87,8 +85,7 @@ def test_cells_without_scores_are_counted_over_all_rows(tmp_path):
 
 
 def test_narrower_intervals_are_promised_of_several_trainings_alone(tmp_path, results):
-    single = Folder(tmp_path / "single", LEAKS).fill(seeds=(0,)).root
-    write_marker(single, {"suite": "demo"})
+    single = marked(Folder(tmp_path / "single", LEAKS).fill(seeds=(0,)))
     pages = [str(audit_blocks(source_of(root))) for root in (single, results)]
     assert ["about half as wide" in page for page in pages] == [False, True]
     assert ["how far trainings differ is in no interval" in page for page in pages] == [True, False]
@@ -126,21 +123,20 @@ def test_exposed_records_are_those_above_most_non_members(results):
         ("rows=1", "--set rows: Extra inputs are not permitted; the parameters of"),
     ],
 )
-def test_a_mistaken_parameter_is_explained(results, text, message, call):
-    status, words = call("leaderboard", results, "--report", "audit", "--set", text)
-    assert (status, message in words) == (2, True)
+def test_a_mistaken_parameter_is_explained(results, text, message, words_of):
+    assert message in words_of("leaderboard", results, "--report", "audit", "--set", text, status=2)
 
 
 @pytest.mark.slow
-def test_the_longest_page_prints_on_two_sheets(tmp_path, call):
+def test_the_longest_page_prints_on_two_sheets(tmp_path, words_of):
     if not any(map(shutil.which, BROWSERS)):
         pytest.skip("needs Chromium: apt-get install chromium")
     leaks = dict.fromkeys(["none", *(f"a-defense-with-a-name-{i}" for i in range(12))], 0.5)
     folder = Folder(tmp_path / "results", leaks)
     for setting in ("one", "two", "three", "four", "five", "six", "seven", "eight"):
         folder.fill(setting=setting)
-    write_marker(folder.root, {"suite": "demo"})
-    status, words = call("leaderboard", folder.root, "--report", "audit", "--set", "records=10")
-    assert (status, "audit.pdf" in words) == (0, True)
-    pdf = (folder.root / "leaderboard" / "audit.pdf").read_bytes()
+    results = marked(folder)
+    options = ("--report", "audit", "--set", "records=10")
+    assert "audit.pdf" in words_of("leaderboard", results, *options)
+    pdf = (results / "leaderboard" / "audit.pdf").read_bytes()
     assert len(re.findall(rb"/Type */Page\b", pdf)) == 2

@@ -46,22 +46,22 @@ def scores_of(folder):
 
 
 @pytest.mark.slow
-def test_recordings_are_compared_with_ceilings_and_a_baseline(results, tmp_path, call):
-    assert call("compare", results, "--max", "worst_auc=1")[0] == 0
+def test_recordings_are_compared_with_ceilings_and_a_baseline(results, tmp_path, words_of):
+    words_of("compare", results, "--max", "worst_auc=1")
     baseline = tmp_path / "baseline.json"
-    assert call("baseline", results, "-o", baseline)[0] == 0
-    status, words = call("compare", results, baseline, "--max", "worst_auc=0.1")
-    assert (status, "The ceilings **failed**: 1 of 1" in words) == (1, True)
+    words_of("baseline", results, "-o", baseline)
+    words = words_of("compare", results, baseline, "--max", "worst_auc=0.1", status=1)
+    assert "The ceilings **failed**: 1 of 1" in words
     assert "The gate **passed**" in words and "on 2 paired seeds" in words
 
 
 @pytest.mark.slow
-def test_a_bundle_of_recordings_has_their_scores_and_is_judged_alike(results, tmp_path, call):
+def test_a_bundle_of_recordings_has_their_scores_and_is_judged_alike(results, tmp_path, words_of):
     own, bundle, theirs = tmp_path / "own", tmp_path / "b.zip", tmp_path / "theirs"
     shutil.copytree(results, own)
-    assert call("export", results, "--observations", "-o", bundle)[0] == 0
-    assert call("judge", bundle, "--attack", "fedmia-i", "-o", theirs)[0] == 0
-    assert call("judge", own, "--attack", "fedmia-i")[0] == 0
+    words_of("export", results, "--observations", "-o", bundle)
+    words_of("judge", bundle, "--attack", "fedmia-i", "-o", theirs)
+    words_of("judge", own, "--attack", "fedmia-i")
     judged = scores_of(own)
     assert set(judged) == {(a, s) for a in ("loss-series", "fedmia-i") for s in SEEDS}
     assert scores_of(theirs) == judged
@@ -71,12 +71,11 @@ def test_a_bundle_of_recordings_has_their_scores_and_is_judged_alike(results, tm
 
 
 @pytest.mark.slow
-def test_a_doubtful_recording_is_one_on_the_page_and_to_a_gate(tmp_path, monkeypatch, call):
+def test_a_doubtful_recording_is_one_on_the_page_and_to_a_gate(tmp_path, monkeypatch, words_of):
     folder = audited(tmp_path / "r", small(tmp_path / "wrong", weights="equal"))
     monkeypatch.setenv("PATH", "")  # no browser
-    assert call("leaderboard", folder, "--report", "audit")[0] == 0
+    words_of("leaderboard", folder, "--report", "audit")
     page = (folder / "leaderboard" / "audit.html").read_text()
     result, scope = page.index("Result</h2>"), page.index("What was audited</h2>")
     assert result < page.index(f"{DOUBTFUL}: in 3 of 3 rounds") < scope
-    status, words = call("compare", folder, "--max", "worst_auc=1")
-    assert (status, DOUBTFUL in words) == (1, True)
+    assert DOUBTFUL in words_of("compare", folder, "--max", "worst_auc=1", status=1)

@@ -12,11 +12,11 @@ import pytest
 from boards import Folder, board, sections_of
 from contests import judged
 from running import finish, invoke, suite
+from site_boards import marked
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, UserError
 from fedbench.core.contract.board import Note, Table
 from fedbench.core.store.reading import load_records
-from fedbench.core.store.results import write_marker
 from fedbench.leaderboard.audit_blocks import audit_blocks
 from fedbench.leaderboard.comparison.cells import Key, snapshot_of
 from fedbench.leaderboard.comparison.compare import compare
@@ -265,7 +265,7 @@ def claiming(tmp_path_factory):
         for seed in range(8):
             terms = {"neighbours": "an example leaves"} if facts else {}
             folder.add(label, "fedmia-ii", seed, facts=facts | terms)
-    write_marker(folder.root, {"suite": "demo", "cells": []})
+    marked(folder)
     return folder
 
 
@@ -305,11 +305,10 @@ def test_a_bound_above_the_claim_of_an_example_refutes_the_row_everywhere(claimi
 
 
 def test_the_candidates_found_most_often_are_listed_and_too_few_federations_named(
-    claiming, tmp_path, call
+    claiming, tmp_path, words_of
 ):
-    status, text = call("show", claiming.root, "liar", "--vulnerable", "--json")
-    lines = json.loads(text)
-    assert (status, len(lines)) == (0, 20) and {line["defense"] for line in lines} == {"liar"}
+    lines = json.loads(words_of("show", claiming.root, "liar", "--vulnerable", "--json"))
+    assert len(lines) == 20 and {line["defense"] for line in lines} == {"liar"}
     shares = [line["found"] / line["federations"] for line in lines]
     assert shares == sorted(shares, reverse=True) and shares[0] == 1
     member = np.stack(
@@ -320,11 +319,11 @@ def test_the_candidates_found_most_often_are_listed_and_too_few_federations_name
         ]
     )
     assert member.sum() == lines[0]["federations"]
-    assert "liar" in call("show", claiming.root, "liar", "--vulnerable")[1]
+    assert "liar" in words_of("show", claiming.root, "liar", "--vulnerable")
     few = PoolFolder(tmp_path / "few", {"none": 1.0, "mixup": 1.0}, ("fedmia-ii",)).fill(range(3))
-    write_marker(few.root, {"suite": "demo", "cells": []})
+    marked(few)
     needed = "n/a: 8 federations of one pool are needed, there are 3"
-    assert needed in call("show", few.root, "--vulnerable")[1]
+    assert needed in words_of("show", few.root, "--vulnerable")
     (note,) = auditors_table(sections_of(few)[0])
     assert plain_text(note.text) == f"Calibrated attacks: {needed}."
 
@@ -340,8 +339,7 @@ def test_the_auditors_page_has_the_bounds_of_a_pool_and_says_where_there_are_too
         i = [plain_text(column.name) for column in calibrated.columns].index(name)
         expected = {plain_text(row[0]): row[i] for row in calibrated.rows}
         assert {plain_text(row[0]): row[names.index(name)] for row in table.rows} == expected
-    few = PoolFolder(tmp_path / "few", {"none": 1.0}, ("fedmia-ii",)).fill(range(3)).root
-    write_marker(few, {"suite": "demo", "cells": []})
+    few = marked(PoolFolder(tmp_path / "few", {"none": 1.0}, ("fedmia-ii",)).fill(range(3)))
     notes = [plain_text(b.text) for b in audit_blocks(source_of(few)) if isinstance(b, Note)]
     assert sum("No lower bound on epsilon was computed: it takes 8" in text for text in notes) == 1
 

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 from boards import Folder
+from site_boards import marked
 
-from fedbench.core.store.results import write_marker
 from fedbench.core.words import DOCS
 from fedbench.leaderboard.document import source_of
 from fedbench.leaderboard.gate.ceilings import DOUBTFUL, NAMES, ceilings_of
@@ -20,9 +20,7 @@ LEAKS = {"none": 1.0, "mixup": 0.6, "hamp": 0.1}
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """Two defenses and the undefended row, two attacks, three seeds; read-only."""
-    folder = Folder(tmp_path_factory.mktemp("ceilings") / "results", LEAKS).fill()
-    write_marker(folder.root, {"suite": "demo"})
-    return folder.root
+    return marked(Folder(tmp_path_factory.mktemp("ceilings") / "results", LEAKS).fill())
 
 
 def verdicts(root, **most):

@@ -28,7 +28,6 @@ from scipy import stats
 
 from fedbench.core import IFL, MEMBER, OFL, UserError
 from fedbench.core.metrics import Interval
-from fedbench.core.registry.components import Registry
 from fedbench.core.spec.resolve import load_and_check
 from fedbench.core.store.record import RecordedFindings as Recorded
 from fedbench.leaderboard.markdown import render
@@ -780,9 +779,9 @@ def test_the_shipped_claims_are_complete():
 @pytest.mark.parametrize(
     "suite", sorted({place.suite for paper, claim in CLAIMS for place in paper.places(claim)})
 )
-def test_rows_and_attacks_of_claims_are_in_their_suites(suite):
+def test_rows_and_attacks_of_claims_are_in_their_suites(suite, registry):
     ref = next(ref for ref in shipped_suites() if ref.rpartition("/")[2] == suite)
-    _, resolved = load_and_check(ref, Registry.discover())
+    _, resolved = load_and_check(ref, registry)
     rows = {use.label for use in resolved.defenses}
     attacks = {None, *(use.label for use in resolved.attacks)}
     for paper, claim, asked in ASKED:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from jobs import judge, use
+from jobs import judge
 from running import suite
 from worlds import chance_band
 
@@ -23,7 +23,7 @@ from fedbench.core.run.scene import build, client_data, make_scene, set_scene
 from fedbench.core.run.scoring import ask
 from fedbench.core.run.shadow_models import train_shadow_models
 from fedbench.core.run.train import Run, kinds_of, train
-from fedbench.core.spec.setting import Adversary, Setting
+from fedbench.core.spec.setting import Adversary
 from fedbench.plugins.datasets.handwriting import Digits
 from fedbench.plugins.defenses.uploads import FreeRider
 from fedbench.testing.worlds import given_use, job_of, setting_of
@@ -34,24 +34,9 @@ BOTH = pytest.mark.parametrize("parts", [PARTS, RELEASED], ids=["own", "nonmembe
 
 
 def setting(parts, audit=None, **more):
-    federation = {
-        "clients": 4,
-        "rounds": 2,
-        "local_epochs": 1,
-        "batch_size": 10,
-        "optimizer": {"lr": 0.1},
-        **parts,
-    }
-    return Setting.model_validate(
-        {
-            "name": "s",
-            "dataset": {"name": "d"},
-            "federation": federation,
-            "audit": {"nonmembers": 40, **(audit or {})},
-            "partition": {"name": "dirichlet", "beta": 1.0},
-            **more,
-        }
-    )
+    federation = {"rounds": 2, "local_epochs": 1, "batch_size": 10, "optimizer": {"lr": 0.1}}
+    changes = {"partition": {"name": "dirichlet", "beta": 1.0}, **more}
+    return setting_of(federation | parts, audit={"nonmembers": 40, **(audit or {})}, **changes)
 
 
 # -- parts -----------------------------------------------------------------------------------------
@@ -191,7 +176,7 @@ def loss_aucs(parts, members):
     given = setting(
         federation, audit, partition={"name": "dirichlet", "beta": 0.1, "min_samples": 20}
     )
-    defense = use(FreeRider) if members else None
+    defense = given_use(FreeRider) if members else None
     job, made, scene = job_of(
         given, defense=defense, dataset=given_use(Digits, {}), members=members
     )

@@ -16,6 +16,7 @@ from parties import CPU, facts_of, generator, member_context
 from pydantic import ValidationError
 from tiny import tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.testing import assert_close
 
 from fedbench.core import MemberData, ServerContext, UserError
@@ -38,17 +39,13 @@ def member(data, key=1, threshold=None):
 
 def module_with(params):
     module = tiny_module()
-    torch.nn.utils.vector_to_parameters(params.clone(), module.parameters())
+    vector_to_parameters(params.clone(), module.parameters())
     return module
 
 
 def models_of(*seeds):
-    return torch.stack(
-        [
-            torch.cat([p.detach().reshape(-1) for p in tiny_module(seed=s).parameters()])
-            for s in seeds
-        ]
-    )
+    modules = [tiny_module(seed=s) for s in seeds]
+    return torch.stack([parameters_to_vector(m.parameters()).detach() for m in modules])
 
 
 def slow_losses(models, data):
@@ -98,7 +95,7 @@ def descended(params, data, steps, rate):
         with torch.no_grad():
             for p in module.parameters():
                 p -= rate * p.grad
-    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+    return parameters_to_vector(module.parameters()).detach()
 
 
 def full_batch(defense, n_models=2, **changes):

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import train_all
+from fedavg import slow_fedavg
+from tiny import tiny_setup, train_all
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
@@ -16,18 +17,13 @@ from fedbench.core import Defense, MemberData, Selection
 from fedbench.core.federation import stacked
 from fedbench.core.federation.compose import composed
 from fedbench.core.federation.loop import Training
-from fedbench.core.federation.setup import Setup, Uploads
+from fedbench.core.federation.setup import Setup
 from fedbench.core.federation.trainer import Trainer
 from fedbench.core.numerics import gradients
 from fedbench.core.numerics.chain import Chain
-from fedbench.core.numerics.flat import FlatModel
-from fedbench.core.numerics.rng import key_for
 from fedbench.core.numerics.wrappers import Normalised
 from fedbench.core.registry.components import Registry
-from fedbench.core.spec.federation import FederationSpec
 from fedbench.testing.trials import train_defense
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +79,15 @@ KINDS = ["plain"] * 5 + [
     "hook",
     "tied",
 ]
+
+
+# of models that cannot be stacked
+NOTES = {
+    "dropout": "draws random numbers",
+    "gelu": "(GELU) is no layer",
+    "mixing": "(Mixing)",
+    "hook": "of it is hooked",
+}
 
 
 def drawn_model(
@@ -147,27 +152,20 @@ def drawn_setup(
     # a bias before a mean has no gradient but rounding, of which Adam makes a step
     adam = {"name": "adam", "lr": 0.01, "keep_state": bool(rng.random() < 0.5)}
     optimizer = sgd if rng.random() < 0.5 or kind in ("batch norm", "mixing") else adam
-    config = FederationSpec(
-        clients=len(clients),
-        rounds=3,
+    setup = tiny_setup(
+        defense,
+        members=tuple(range(len(clients))) if defense else (),
+        module=module,
+        clients=clients,
+        seed=case,
         local_epochs=int(rng.integers(1, 3)),
         batch_size=int(rng.integers(2, 6)),
         local_batches=int(rng.integers(1, 4)) if rng.random() < 0.2 else None,
-        optimizer=optimizer,
         participation=float(rng.choice([0.5, 0.7, 1])),
         backend=backend,
+        **optimizer,
     )
-    flat = FlatModel(module, CPU)
-    return kind, Setup(
-        config=config,
-        seed=case,
-        flat=flat,
-        clients=clients,
-        n_classes=classes,
-        defense=defense or Defense(),
-        members=tuple(range(len(clients))) if defense else (),
-        initial=flat.params[None].clone(),
-    )
+    return kind, replace(setup, n_classes=classes)
 
 
 def ends(setup: Setup) -> list[torch.Tensor]:
@@ -175,43 +173,9 @@ def ends(setup: Setup) -> list[torch.Tensor]:
     return [result.uploads.updates.clone() for result in Training(setup).rounds()]
 
 
-def by_hand(setup: Setup, before: Setup, rounds: list[Uploads]) -> list[torch.Tensor]:
-    """The updates [n, P] of each round with autograd and torch's optimisers, from the setup
-    ``before`` it was trained in, for the clients and from the models of ``rounds``.
-    """
-    c, rule, updates = setup.config, setup.config.optimizer, []
-    kept: dict[int, tuple[nn.Module, torch.optim.Optimizer]] = {}
-    for uploads in rounds:
-        rows = []
-        for k in uploads.participants:
-            if k not in kept or not rule.keep_state:
-                local = deepcopy(before.flat.module).train()
-                make = torch.optim.Adam if rule.name == "adam" else torch.optim.SGD
-                more = {} if rule.name == "adam" else {"momentum": rule.momentum}
-                kept[k] = (
-                    local,
-                    make(local.parameters(), lr=rule.lr, weight_decay=rule.weight_decay, **more),
-                )
-            local, optimizer = kept[k]
-            start = uploads.starts.params[0]
-            nn.utils.vector_to_parameters(start.clone(), local.parameters())
-            torch.manual_seed(key_for(setup.seed, "module", uploads.round, k) >> 1)
-            shuffle = torch.Generator().manual_seed(
-                key_for(setup.seed, "shuffle", uploads.round, k) >> 1
-            )
-            data = setup.clients[k]
-            for _ in range(c.local_epochs):
-                order = data.trainable[torch.randperm(len(data.trainable), generator=shuffle)]
-                for pick in order.split(c.batch_size)[: c.local_batches]:
-                    for p in local.parameters():
-                        # torch's optimisers pass over a parameter without one
-                        p.grad = torch.zeros_like(p)
-                    targets = data.y if data.soft is None else data.soft
-                    cross_entropy(local(data.x[pick]), targets[pick]).backward()
-                    optimizer.step()
-            rows.append(nn.utils.parameters_to_vector(local.parameters()).detach() - start)
-        updates.append(torch.stack(rows))
-    return updates
+def vector(module: nn.Module, state: dict[str, torch.Tensor]) -> torch.Tensor:
+    """[P]: the parameters of a module's state."""
+    return torch.cat([state[name].flatten() for name, _ in module.named_parameters()])
 
 
 @pytest.mark.parametrize(
@@ -228,38 +192,27 @@ def test_random_cohorts_end_where_a_plain_autograd_loop_ends(cases, monkeypatch)
             case,
             kind,
         )
+        untrained = deepcopy(setup.flat.module).train()
         rounds = [result.uploads for result in train_all(setup)[1]]
-        for uploads, expected in zip(
-            rounds, by_hand(setup, drawn_setup(case)[1], rounds), strict=True
-        ):
+        sent = [uploads.participants for uploads in rounds]
+        start = vector(untrained, untrained.state_dict())
+        states = slow_fedavg(setup, sent, lambda model=untrained: deepcopy(model))
+        for uploads, (*ends_of, mean) in zip(rounds, states, strict=True):
+            expected = torch.stack([vector(untrained, end) for end in ends_of]) - start
             told = lambda m, c=case, t=uploads.round: f"case {c}, round {t}: {m}"  # noqa: E731
             torch.testing.assert_close(uploads.updates, expected, rtol=1e-9, atol=1e-11, msg=told)
+            start = vector(untrained, mean)
         several += setup.config.optimizer.keep_state and len({u.participants for u in rounds}) > 1
         noted = (
             kind in ("dropout", "batch norm", "gelu", "mixing", "hook", "tied")
             and len(setup.clients) > 1
         )
-        assert bool(Trainer(setup).note) == noted, (case, kind)
+        note = Trainer(setup).note
+        assert bool(note) == noted, (case, kind)
+        if noted:
+            assert NOTES.get(kind, "") in note
         together += stacks
     assert together > len(cases) / 4 and several > len(cases) / 30
-
-
-def test_a_model_that_cannot_be_stacked_is_named():
-    notes: dict[str, str] = {}
-    for case in range(60):
-        kind, setup = drawn_setup(case)
-        if len(setup.clients) > 1:
-            notes[kind] = Trainer(setup).note
-    words = {
-        "dropout": "draws random numbers",
-        "gelu": "(GELU) is no layer",
-        "mixing": "(Mixing)",
-        "hook": "of it is hooked",
-    }
-    assert (
-        all(text in notes[kind] for kind, text in words.items())
-        and notes["plain"] == notes["conv"] == ""
-    )
 
 
 # -- defended members ------------------------------------------------------------------------------
@@ -496,20 +449,7 @@ def test_one_client_with_much_data_does_not_widen_the_others(monkeypatch):
     clients = [
         MemberData(torch.randn(n, 3), torch.zeros(n, dtype=torch.int64)) for n in (640, 4, 4, 4)
     ]
-    flat = FlatModel(nn.Sequential(nn.Linear(3, 2)), CPU)
-    config = FederationSpec(
-        clients=4, rounds=1, local_epochs=1, batch_size=4, optimizer={"name": "sgd", "lr": 0.1}
-    )
-    ends(
-        Setup(
-            config=config,
-            seed=0,
-            flat=flat,
-            clients=clients,
-            n_classes=2,
-            defense=Defense(),
-            members=(),
-            initial=flat.params[None].clone(),
-        )
-    )
+    module = nn.Sequential(nn.Linear(3, 2))
+    changes = {"members": (), "rounds": 1, "local_epochs": 1, "batch_size": 4}
+    ends(tiny_setup(module=module, clients=clients, **changes))
     assert sum(sizes) <= 640 + 3 * 4 * 32

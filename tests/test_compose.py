@@ -103,9 +103,9 @@ def same(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def facts(defense, members=(0, 1)):
+def facts(defense):
     """What the defense says of a training."""
-    return train_all(tiny_setup(defense, members, n_models=defense.n_models))[0].facts()
+    return train_all(tiny_setup(defense, n_models=defense.n_models))[0].facts()
 
 
 # -- a list of defenses ----------------------------------------------------------------------------

@@ -20,8 +20,6 @@ from PIL import Image
 from torch.nn.functional import conv2d, linear, max_pool2d, relu
 
 from fedbench.core import Data, UserError
-from fedbench.core.contract.hooks import DISTRIBUTION
-from fedbench.core.registry.components import Registry
 from fedbench.core.toolkit import Remote
 from fedbench.core.toolkit.arrays import check_data
 from fedbench.plugins.datasets.cifar import Cifar10, Cifar100, Stl10
@@ -91,22 +89,23 @@ def idx(a: np.ndarray) -> bytes:
     )
 
 
+def idx_files(stem: str, images: np.ndarray, y: np.ndarray) -> dict[str, bytes]:
+    return {f"{stem}-images-idx3-ubyte": idx(images), f"{stem}-labels-idx1-ubyte": idx(y)}
+
+
 def mnist(cls: Any) -> Small:
     x, y = pixels(100, 1, 28, 28), np.arange(100) % 10
-    files = {}
-    for name, s in (("train", slice(60)), ("t10k", slice(60, None))):
-        files[f"{cls.folder}/{name}-images-idx3-ubyte"] = idx(x[s, 0])
-        files[f"{cls.folder}/{name}-labels-idx1-ubyte"] = idx(y[s])
+    files = idx_files(f"{cls.folder}/train", x[:60, 0], y[:60])
+    files |= idx_files(f"{cls.folder}/t10k", x[60:, 0], y[60:])
     return Small(cls, {"expected": (60, 40)}, files, x, y, 40, {"holdout": 10})
 
 
 def emnist() -> Small:
     """Rows and columns are exchanged in the files."""
     x, y = pixels(310, 1, 28, 28), np.arange(310) % 62
-    files = {}
-    for name, s in (("train", slice(186)), ("test", slice(186, None))):
-        files[f"EMNIST/raw/emnist-byclass-{name}-images-idx3-ubyte"] = idx(x[s, 0].swapaxes(1, 2))
-        files[f"EMNIST/raw/emnist-byclass-{name}-labels-idx1-ubyte"] = idx(y[s])
+    exchanged = x[:, 0].swapaxes(1, 2)
+    files = idx_files("EMNIST/raw/emnist-byclass-train", exchanged[:186], y[:186])
+    files |= idx_files("EMNIST/raw/emnist-byclass-test", exchanged[186:], y[186:])
     return Small(Femnist, {"expected": (186, 124)}, files, x, y, 124, {"holdout": 62})
 
 
@@ -464,12 +463,8 @@ def test_a_hold_out_beyond_the_test_set_has_training_images_that_are_not_trained
 # -- refusals --------------------------------------------------------------------------------------
 
 
-def test_every_built_in_data_set_says_what_it_is_and_whether_it_is_here():
-    found = {
-        c.component.name: c.load()
-        for c in Registry.discover().components("dataset")
-        if c.distribution == DISTRIBUTION
-    }
+def test_every_built_in_data_set_says_what_it_is_and_whether_it_is_here(registry):
+    found = {c.name: c.load() for c in registry.own("dataset")}
     assert found.keys() >= {name.partition(",")[0] for name in SETS}
     for name, cls in found.items():
         assert cls.licence != "unknown" and cls.citation, name
@@ -610,8 +605,8 @@ def test_the_data_of_any_data_set_are_checked(changes, told):
 # -- the network of FEMNIST's paper ----------------------------------------------------------------
 
 
-def test_leafs_network_layer_by_layer():
-    module = Registry.discover().get("model", "leaf-cnn").load()().build((1, 13, 9), 5).double()
+def test_leafs_network_layer_by_layer(registry):
+    module = registry.get("model", "leaf-cnn").load()().build((1, 13, 9), 5).double()
     x = torch.randn(3, 1, 13, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     p, h = iter(module.parameters()), x
     for _ in range(2):

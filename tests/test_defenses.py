@@ -28,10 +28,10 @@ CLASSES, SIZES = 4, (30, 5, 20, 4)  # of two_layers()
 seeds = st.integers(0, 2**20)
 
 
-def batch(n=8, seed=0, dtype=torch.float64):
+def batch(n=8, seed=0):
     g = generator(seed)
     return Batch(
-        torch.randn(n, 6, generator=g, dtype=dtype),
+        torch.randn(n, 6, generator=g, dtype=torch.float64),
         torch.randint(0, CLASSES, (n,), generator=g),
         torch.arange(n),
     )

@@ -28,10 +28,8 @@ def whole(data: MemberData) -> Batch:
 OFF = {"crop": 0, "hflip": False, "vflip": False, "rotation": 0, "brightness": 0, "contrast": 0}
 
 
-def images(
-    n: int = 3, channels: int = 2, height: int = 9, width: int = 8, seed: int = 0
-) -> torch.Tensor:
-    return torch.rand(n, channels, height, width, generator=generator(seed), dtype=torch.float64)
+def images(height: int = 9, width: int = 8, seed: int = 0) -> torch.Tensor:
+    return torch.rand(3, 2, height, width, generator=generator(seed), dtype=torch.float64)
 
 
 def augmented(x: torch.Tensor, key: int = 1, **params) -> torch.Tensor:
@@ -149,14 +147,13 @@ def test_data_sampling_keeps_the_floor_of_its_share_of_the_batches(
 # -- instahide -------------------------------------------------------------------------------------
 
 
-def mixtures(
-    k: int, bound: float, n: int = 12, key: int = 1, held: int = 0, memory=None, epoch: int = 0
-):
-    """([m, n] weights of the samples in each encoded one, [m, C] labels): the samples are the rows
+def mixtures(k: int, bound: float, key: int = 1, held: int = 0, memory=None, epoch: int = 0):
+    """([m, 12] weights of the samples in each encoded one, [m, C] labels): the samples are the rows
     of the identity.
     """
-    data = MemberData(torch.eye(n), torch.arange(n) % 4, held_out=torch.arange(n) < held)
-    ctx = member(two_layers(n), data, key=key, epoch=epoch, memory={} if memory is None else memory)
+    data = MemberData(torch.eye(12), torch.arange(12) % 4, held_out=torch.arange(12) < held)
+    memory = {} if memory is None else memory
+    ctx = member(two_layers(12), data, key=key, epoch=epoch, memory=memory)
     own = data.trainable
     out = made("instahide", k=k, bound=bound).transform(Batch(data.x[own], data.y[own], own), ctx)
     return out.x.abs(), out.soft, data.y

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent / "benchmarks" / "detection.py"
+FOLDER = Path(__file__).parent / "benchmarks"
 
 
 @pytest.fixture(scope="module")
 def detection():
-    spec = importlib.util.spec_from_file_location("detection", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["detection"] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["detection"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        yield importlib.import_module("detection")
 
 
 def test_a_fault_is_caught_and_a_correct_training_is_not(detection):

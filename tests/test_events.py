@@ -6,6 +6,7 @@ import json
 import re
 import smtplib
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from fake_packages import install
@@ -125,22 +126,8 @@ def test_a_listener_that_fails_or_hangs_is_named_once_and_costs_the_others_nothi
 def test_the_mail_of_the_reference_names_failed_cells_and_has_the_board(monkeypatch):
     page = Path(__file__).parents[1] / "docs" / "reference" / "events.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    mails = []
-
-    class Server:
-        def __init__(self, host):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-        def send_message(self, mail):
-            mails.append((mail["Subject"], mail.get_content()))
-
-    monkeypatch.setattr(smtplib, "SMTP", Server)
+    server = MagicMock()
+    monkeypatch.setattr(smtplib, "SMTP", server)
     space = {"__name__": "mailing"}
     exec(compile(code, "mailing", "exec"), space)
     names = dict.fromkeys(("suite", "setting", "coalition", "defense", "adversary", "results"), "x")
@@ -151,7 +138,11 @@ def test_the_mail_of_the_reference_names_failed_cells_and_has_the_board(monkeypa
         table = {"headers": ["#", "defense"], "rows": [["1", "none"]], "headings": ["digits"]}
         space["fedbench_events"](BoardWritten(path="board", provisional=provisional, **table))
     text = "#  defense\n1  none\ndigits none 0 yeom: no memory\n"
-    assert mails == [("fedbench: board, 1 cells without a score", text)]
+    send = server.return_value.__enter__.return_value.send_message
+    send.assert_called_once()
+    (mail,) = send.call_args.args
+    assert mail["Subject"] == "fedbench: board, 1 cells without a score"
+    assert mail.get_content() == text
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def test_the_example_of_a_phase_is_called_in_it_and_changes_something(phase):
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_the_examples_of_readme_and_reference_run_together_in_a_suite(site, tmp_path, call):
+def test_the_examples_of_readme_and_reference_run_together_in_a_suite(site, tmp_path, words_of):
     codes = [
         examples(page)[0]
         for page in (PAGES / "classes").glob("*.md")
@@ -142,7 +142,7 @@ def test_the_examples_of_readme_and_reference_run_together_in_a_suite(site, tmp_
         attack: found["none", attack, 0]["utility"]["accuracy"] for attack in ("passive", "ascent")
     }
     assert accuracy["ascent"] < accuracy["passive"]
-    assert call("leaderboard", tmp_path / "r", "--report", "outcomes")[0] == 0
+    words_of("leaderboard", tmp_path / "r", "--report", "outcomes")
     assert (
         "update-noise,tempered-last,ok\n"
         in (tmp_path / "r" / "leaderboard" / "outcomes.csv").read_text()
@@ -152,11 +152,10 @@ def test_the_examples_of_readme_and_reference_run_together_in_a_suite(site, tmp_
 
 
 @pytest.mark.slow
-def test_the_suite_of_the_reference_is_valid_here_and_in_an_editor(tmp_path, call):
+def test_the_suite_of_the_reference_is_valid_here_and_in_an_editor(tmp_path, words_of):
     (text,) = examples(PAGES / "suite.md", "yaml")
     (tmp_path / "example.yaml").write_text(text)
-    status, words = call("validate", "--no-data", tmp_path / "example.yaml")
-    assert status == 0, words
+    words_of("validate", "--no-data", tmp_path / "example.yaml")
     schema = json.loads((ROOT / "suites" / "suite.schema.json").read_text())
     assert list(Draft202012Validator(schema).iter_errors(YAML(typ="safe").load(text))) == []
 

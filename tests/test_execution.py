@@ -26,9 +26,8 @@ from running import (
     without_attack,
 )
 
-from fedbench.core import Attack
+from fedbench.core import Attack, UserError
 from fedbench.core.cli.run import build_plan
-from fedbench.core.contract.errors import UserError
 from fedbench.core.run.trained_run import cache_path, load_training
 from fedbench.core.run.worker import answers_of, trained
 from fedbench.core.store.files import TEMPORARY_PREFIX
@@ -76,8 +75,6 @@ def test_kill_minus_nine_then_the_same_command_gives_the_same_records(tmp_path, 
     toys = install(site, "waiting", WAITING)
     path, cut = suite(tmp_path, defenses=["none", "waits"]), tmp_path / "cut"
     invoke(path, "--results", tmp_path / "whole")
-    cut.mkdir()
-    (cut / f"{TEMPORARY_PREFIX}half").write_text("{")  # as of a kill before the folder was marked
     (tmp_path / "wait").touch()  # the second run gets no further than its first round
     process = start(path, cut, toys)
     wait_for(lambda: len(list((cut / "records").glob("*.json"))) == 1, process)
@@ -343,14 +340,11 @@ MISTAKES = {
 }
 
 
-@pytest.fixture(scope="module")
-def refused(tmp_path_factory):
-    """Every message on a suite with a setting for each mistake of ``REFUSED``, and with the
-    components of ``MISTAKES``.
-    """
-    folder = tmp_path_factory.mktemp("refused")
+def test_a_suite_that_cannot_be_run_is_refused_before_training_with_every_mistake(site, tmp_path):
+    """With a setting for each mistake of ``REFUSED``, and with the components of ``MISTAKES``."""
+    install(site, "mistaken", MISTAKEN)
     listed = settings_of(
-        folder,
+        tmp_path,
         *({"name": name.replace(" ", "-"), **change} for name, (change, _) in REFUSED.items()),
     )
     defenses = [
@@ -362,24 +356,17 @@ def refused(tmp_path_factory):
         "nomodels",
     ]
     messages = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(install(folder / "site", "mistaken", MISTAKEN)))
-        mistaken = {"defenses": defenses, "attacks": ["loss-series", "god", "letters"]}
-        for more in ({"settings": listed}, mistaken):
-            with pytest.raises(UserError) as told:
-                invoke(suite(folder, **more), "--results", folder / "r")
-            messages += told.value.messages
-    assert not (folder / "r").exists() and all(
-        m.startswith(f"{folder / 'tiny.yaml'}:") for m in messages
-    )
-    return messages
-
-
-def test_a_suite_that_cannot_be_run_is_refused_before_training_with_every_mistake(refused):
+    mistaken = {"defenses": defenses, "attacks": ["loss-series", "god", "letters"]}
+    for more in ({"settings": listed}, mistaken):
+        with pytest.raises(UserError) as told:
+            invoke(suite(tmp_path, **more), "--results", tmp_path / "r")
+        messages += told.value.messages
+    assert not (tmp_path / "r").exists()
+    assert all(m.startswith(f"{tmp_path / 'tiny.yaml'}:") for m in messages)
     wanted = {**{name: words for name, (_, words) in REFUSED.items()}, **MISTAKES}
     assert {
-        name for name, words in wanted.items() if len([m for m in refused if words in m]) != 1
-    } == set(), refused
+        name for name, words in wanted.items() if len([m for m in messages if words in m]) != 1
+    } == set(), messages
 
 
 # --- other settings -------------------------------------------------------------------------------

@@ -4,22 +4,17 @@ prints.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
 from defense_cases import made
 from fake_packages import install
-from ruamel.yaml import YAML
-from running import records, suite
-from tiny import tiny_module, tiny_setup, train_all
-from torch import nn
+from running import records, settings_of, suite
+from tiny import normed, tiny_setup, train_all
 
-from fedbench.core import Defense, MemberData, UserError
-from fedbench.core.registry.components import Registry
-from fedbench.core.run.expand import Expansion
-from fedbench.core.spec.resolve import load_and_check
+from fedbench.core import Defense, MemberData
+from fedbench.core.cli.run import build_plan
 
 MEMBERS = (0, 1)
 
@@ -28,10 +23,8 @@ MEMBERS = (0, 1)
 
 
 def test_a_free_rider_uploads_nothing_with_its_weight_and_the_others_as_ever():
-    inner = tiny_module()
-    module = nn.Sequential(inner[0], nn.BatchNorm1d(6), *inner[1:])
     free, plain = (
-        train_all(tiny_setup(made(n), MEMBERS, module=deepcopy(module)))[1][0]
+        train_all(tiny_setup(made(n), MEMBERS, module=normed()))[1][0]
         for n in ("free-rider", "none")
     )
     assert not free.uploads.updates[:2].any() and plain.uploads.updates[:2].any(dim=1).all()
@@ -76,15 +69,10 @@ def edited(folder: Path, *changes: dict, **more) -> Path:
     """A suite with a setting for each of the changes; it names its floors only where ``more``
     does.
     """
-    yaml = YAML(typ="safe")
-    path = suite(folder, **more)
-    spec = yaml.load(path)
+    named = [{"name": f"s{i}", **change} for i, change in enumerate(changes)]
+    path = suite(folder, settings=settings_of(folder, *named), **more)
     if "floors" not in more:
-        del spec["floors"]
-    spec["settings"] = [
-        {**spec["settings"][0], "name": f"s{i}", **change} for i, change in enumerate(changes)
-    ]
-    yaml.dump(spec, path)
+        path.write_text(path.read_text().replace("floors: []\n", ""))
     return path
 
 
@@ -93,12 +81,10 @@ def rows(path: Path) -> dict[str, str]:
     same data.
     """
     found: dict[str, dict[str, str]] = {}
-    registry = Registry.discover()
-    checked = load_and_check(str(path), registry, ())
-    plan = Expansion(*checked, registry, path.parent / "results", "cpu").plan()
-    for job in plan.jobs:
+    jobs = build_plan(str(path), (), path.parent / "results", "cpu").jobs
+    for job in jobs:
         found.setdefault(job.setting.name, {})[job.defense.label] = job.coalition
-    assert len({(job.setting.name, job.digests["data"]) for job in plan.jobs}) == len(found)
+    assert len({(job.setting.name, job.digests["data"]) for job in jobs}) == len(found)
     return {
         name: " ".join(sorted(f"{label}:{c}" for label, c in of_setting.items()))
         for name, of_setting in found.items()
@@ -121,17 +107,6 @@ def test_every_setting_has_both_floors_where_members_defend_unless_it_names_its_
         "s2": "mixup:pair none:none",
         "s3": "none:none placebo:pair",
     }
-
-
-def test_a_suite_may_name_its_floors(tmp_path):
-    assert rows(edited(tmp_path, {}, floors=["free-rider"])) == {"s0": "free-rider:pair none:none"}
-
-
-def test_a_defense_that_is_no_floor_is_refused_with_its_place(tmp_path):
-    with pytest.raises(
-        UserError, match=r"tiny.yaml:\d+:\d+: floors\[0\]: 'mixup' is not a floor; the floors are"
-    ):
-        rows(edited(tmp_path, {}, floors=["mixup"]))
 
 
 PACKAGE = """
@@ -171,14 +146,14 @@ def test_another_packages_floor_is_no_row_where_a_suite_does_not_name_it(site, t
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_remarks_are_printed_by_every_command_with_the_defense_and_kept_by_its_records(
-    site, tmp_path, call
+    site, tmp_path, words_of
 ):
     install(site, "talking", PACKAGE)
     both = {"name": "grad-noise", "label": "both", "then": ["talks"]}
     path = edited(tmp_path, {}, defenses=["none", "talks", both], floors=[])
     for command in (("validate", path), ("run", path, "--results", tmp_path / "r", "--no-plots")):
-        status, said = call(*command)
-        assert status == 0 and said.count("4 rounds are few") == said.count("P is known") == 2
+        said = words_of(*command)
+        assert said.count("4 rounds are few") == said.count("P is known") == 2
     found = {who[0]: r["notes"] for who, r in records(tmp_path / "r").items()}
     assert found["none"] == []
     assert [note.partition("': ")[2] for note in found["both"]] == [
@@ -188,11 +163,12 @@ def test_remarks_are_printed_by_every_command_with_the_defense_and_kept_by_its_r
     assert found["talks"][0].startswith("defense 'talks' in setting '")
 
 
-def test_remarks_that_fail_are_refused_with_the_defense(site, tmp_path, call):
+def test_remarks_that_fail_are_refused_with_the_defense(site, tmp_path, words_of):
     install(site, "talking", PACKAGE)
-    status, said = call("validate", edited(tmp_path, {}, defenses=["none", "mumbles", "breaks"]))
+    path = edited(tmp_path, {}, defenses=["none", "mumbles", "breaks"])
+    said = words_of("validate", path, status=2)
     refusals = [
         "Mumbles.remarks returned str; expected a list of texts",
         "defense 'breaks' (talking 1.0): ValueError: speechless",
     ]
-    assert status != 0 and [r for r in refusals if r not in said] == []
+    assert [r for r in refusals if r not in said] == []

@@ -15,7 +15,7 @@ import pytest
 from edits import put
 from scipy import stats
 
-from fedbench.core.contract.errors import UserError
+from fedbench.core import UserError
 from fedbench.core.metrics import auc
 from fedbench.core.store.integrity import digest_of
 from fedbench.core.store.reading import load_records
@@ -102,9 +102,9 @@ def snapshot(seeds=SEEDS, noise=0.0, draw=0, suite="demo"):
     return Snapshot(suite=suite, made={"torch": ["2.11"]}, cells=cells)
 
 
-def made_of(path, value, seeds=SEEDS):
+def made_of(path, value):
     """The snapshot with a value put into every identity that has such a place."""
-    made = snapshot(seeds)
+    made = snapshot()
     for cell in made.cells.values():
         for one in cell.identities.values():
             with contextlib.suppress(KeyError):
@@ -369,9 +369,9 @@ def test_a_baseline_with_a_mistake_is_refused_with_place_and_reason(
 
 
 @pytest.fixture
-def baseline(finished, tmp_path, call):
+def baseline(finished, tmp_path, words_of):
     """The baseline of the shared results."""
-    assert call("baseline", finished, "-o", tmp_path / "baseline.json")[0] == 0
+    words_of("baseline", finished, "-o", tmp_path / "baseline.json")
     return tmp_path / "baseline.json"
 
 
@@ -396,10 +396,10 @@ def test_the_values_are_those_of_the_scores(finished):
 
 
 def test_a_worse_cell_fails_the_gate_and_is_written_for_programs(
-    finished, baseline, tmp_path, call
+    finished, baseline, tmp_path, words_of
 ):
-    status, words = call("compare", finished, baseline, "--fail-on", "any-change")
-    assert (status, "The gate **passed**: 10 identical" in words) == (0, True)
+    words = words_of("compare", finished, baseline, "--fail-on", "any-change")
+    assert "The gate **passed**: 10 identical" in words
     cells = json.loads(baseline.read_text())["cells"]
     at = next(
         i
@@ -408,26 +408,19 @@ def test_a_worse_cell_fails_the_gate_and_is_written_for_programs(
     )
     parts, error = cells[at]["values"]["auc:ofl"]["0"]
     rewritten(baseline, f"cells/{at}/values/auc:ofl/0", [[p - 0.3 for p in parts], error])
-    status, words = call(
-        "compare",
-        finished,
-        baseline,
-        "--json",
-        tmp_path / "gate.json",
-        "--output",
-        tmp_path / "gate.md",
-    )
-    assert (status, "The gate **failed**: 1 worse, 9 identical" in words) == (1, True)
+    files = ("--json", tmp_path / "gate.json", "--output", tmp_path / "gate.md")
+    words = words_of("compare", finished, baseline, *files, status=1)
+    assert "The gate **failed**: 1 worse, 9 identical" in words
     assert "1 worse, 9 identical" in (tmp_path / "gate.md").read_text()
     first = json.loads((tmp_path / "gate.json").read_text())["rows"][0]
     named = [first[name] for name in ("verdict", "defense", "attack", "measure")]
     assert named == ["worse", "grad-noise", "loss-series", "auc:ofl"]
     assert first["new"] - first["old"] == pytest.approx(0.3) == first["change"]
     assert first["unit"] == ""
-    status, words = call("compare", finished, baseline, "--json")
-    assert status == 1 and json.loads(words) == json.loads((tmp_path / "gate.json").read_text())
-    assert call("compare", finished, baseline, "--for", "attack")[0] == 0
-    assert call("compare", finished, baseline, "--floor", "auc=0.5")[0] == 0
+    words = words_of("compare", finished, baseline, "--json", status=1)
+    assert json.loads(words) == json.loads((tmp_path / "gate.json").read_text())
+    words_of("compare", finished, baseline, "--for", "attack")
+    words_of("compare", finished, baseline, "--floor", "auc=0.5")
 
 
 @pytest.mark.parametrize(
@@ -449,7 +442,7 @@ def test_numbers_of_each_measure_have_their_unit(measure, attack, by, unit, said
     assert said in failure.get("message")
 
 
-def test_a_defense_with_another_default_fails_the_gate(finished, baseline, call):
+def test_a_defense_with_another_default_fails_the_gate(finished, baseline, words_of):
     parts = json.loads(baseline.read_text())["parts"]
     (part,) = (
         n
@@ -457,12 +450,9 @@ def test_a_defense_with_another_default_fails_the_gate(finished, baseline, call)
         if isinstance(part, dict) and part.get("name") == "grad-noise"
     )
     rewritten(baseline, f"parts/{part}/params/sigma", 0.5)
-    status, words = call("compare", finished, baseline)
-    assert (
-        status,
-        "The gate **failed**: 3 not comparable, 5 identical" in words,
-        "sigma 0.5 -" in words,
-    ) == (1, True, True)
+    words = words_of("compare", finished, baseline, status=1)
+    assert "The gate **failed**: 3 not comparable, 5 identical" in words
+    assert "sigma 0.5 -" in words
 
 
 @pytest.mark.parametrize(
@@ -474,11 +464,10 @@ def test_a_defense_with_another_default_fails_the_gate(finished, baseline, call)
     ],
 )
 def test_a_mistaken_option_is_explained(
-    finished, baseline, option, value, message, call, monkeypatch
+    finished, baseline, option, value, message, words_of, monkeypatch
 ):
     monkeypatch.chdir(baseline.parent)
     before = baseline.read_bytes()
-    status, words = call("compare", finished, baseline, option, value)
-    assert (status, message in words) == (2, True)
-    assert call("baseline", finished, "-o", baseline)[0] == 2
+    assert message in words_of("compare", finished, baseline, option, value, status=2)
+    words_of("baseline", finished, "-o", baseline, status=2)
     assert baseline.read_bytes() == before

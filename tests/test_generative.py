@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from boards import board
 from running import changed, invoke
 from tiny import tiny_setup, train_all
 from torch.testing import assert_close
@@ -217,7 +216,6 @@ def test_a_run_is_attacked_skips_what_needs_logits_and_has_images_of_its_samples
             of_class = [getattr(data, f"{p}_x")[getattr(data, f"{p}_y") == c] for p in parts]
             distances = np.abs(np.concatenate(of_class).reshape(-1, 64) - picture).max(1)
             assert distances.min() < 1e-6
-    assert "delta-denoising loss (per pixel)" in board(SimpleNamespace(root=tmp_path / "r"))
     columns = {c.key: c for c in board_of(source_of(tmp_path / "r"), "r", "").columns}
     utility = columns["accuracy"]
     assert (utility.title, utility.direction, utility.scale) == ("denoising loss", "lower", 1)

@@ -502,12 +502,7 @@ def test_a_failing_report_or_analysis_costs_no_score_and_is_a_complaint(defended
         f"Reports.report (after the last round): {WHAT}"
         in found["ill-reports", "ill-outside"]["complaints"]
     )
-    wordy = found["ill-wordy", "ill-outside"]
-    assert wordy["facts"] == {}
-    assert any(
-        "expected a mapping from short names to finite numbers" in said
-        for said in wordy["complaints"]
-    )
+    assert found["ill-wordy", "ill-outside"]["facts"] == {}
     assert any(
         f"analysis 'ill-finds' (ill 1.0): {WHAT}" in said
         for said in found["none", "ill-outside"]["complaints"]
@@ -547,11 +542,6 @@ def test_printed_text_and_tracebacks_are_in_the_logs_alone(defended, attacked):
         "forward",
     } <= frames
     assert "Singular matrix\n" in text
-
-
-def test_an_active_attack_has_a_training_of_its_own(attacked):
-    passive, active = (of_digits(attacked)["none", name] for name in ("ill-last", "ill-flip"))
-    assert passive["run_key"] != active["run_key"] and passive["history"] != active["history"]
 
 
 def test_the_process_of_the_command_never_imports_a_plugin_and_runs_none_of_its_code(
