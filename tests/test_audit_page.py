@@ -80,8 +80,8 @@ def test_cells_without_scores_are_counted_over_all_rows(tmp_path):
     folder = Folder(tmp_path / "results", LEAKS).fill()
     for defense in ("mixup", "free-rider"):
         folder.add(defense, "loss-series", 0, "skipped", reason="no shadow models")
-    write_marker(folder.root, {"suite": "demo"})
-    assert "Cells without scores: 2 skipped." in str(audit_blocks(source_of(folder.root)))
+    results = marked(folder)
+    assert "Cells without scores: 2 skipped." in str(audit_blocks(source_of(results)))
 
 
 def test_narrower_intervals_are_promised_of_several_trainings_alone(tmp_path, results):
