@@ -411,10 +411,7 @@ def test_a_column_that_this_fedbench_does_not_know_is_on_the_page_and_in_the_csv
 
 def test_records_that_are_not_shown_are_counted_once_on_the_page(tmp_path):
     folder = Folder(tmp_path / "demo", LEAK).fill()
-    older = load_records(folder.root)[0].record.measured.model_copy(
-        update={"started": "2020-01-01T00:00:00+00:00"}
-    )
-    folder.add("mixup", "fedmia-ii", 0, "failed", stem="older", reason="old", measured=older)
+    folder.add_outdated("mixup", "fedmia-ii", 0)
     page = site(tmp_path / "site", marked(folder))["demo.html"]
     assert page.text.count("1 records of earlier code, parameters or plans are not shown.") == 1
     assert page.text.count("of earlier code") == 1
