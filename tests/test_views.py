@@ -31,23 +31,14 @@ from fedbench.core.signals.measure import (
     GLOBAL,
     PRE_DEFENSE,
     Recorder,
-    coalition_of_row,
     coalition_row,
     global_row,
-    model_of_row,
     rows_of,
     seen_from,
 )
 from fedbench.testing.worlds import given_use, job_of, setting_of, train_job
 
 # -- rows ------------------------------------------------------------------------------------------
-
-
-def test_rows_of_clients_models_and_coalitions():
-    rows = rows_of({"server", "client", "coalition"}, 3, (0, 1, 2), n_models=5, coalitions=3)
-    assert rows[:3] == [0, 1, 2] and len(set(rows)) == len(rows) == 11
-    assert [coalition_of_row(r) for r in rows] == [None] * 8 + [0, 1, 2]
-    assert [model_of_row(r) for r in rows] == [None] * 3 + [0, 1, 2, 3, 4] + [None] * 3
 
 
 def test_a_target_is_followed_through_the_mean_of_its_own_coalition():
@@ -170,22 +161,11 @@ def test_signals_are_measured_at_the_model_that_each_client_really_had():
         setup.flat.params.copy_(params)
         return one_backward_a_sample(setup.flat.module, X, Y)
 
-    recorder = Recorder(
-        setup.flat,
-        X,
-        Y,
-        signals,
-        True,
-        [0, 1, 2, 3, COALITION],
-        ((0, 1),),
-        sizes,
-        one_start=False,
-        n_rounds=4,
-    )
+    rows = [0, 1, 2, 3, COALITION]
+    recorder, results = record_all(setup, X, Y, signals, rows, True, sizes, one_start=False)
     checked = 0
-    for result in Training(setup).rounds():
-        recorder.record(result)
-        u, now = result.uploads, {name: a[-1] for name, a in recorder.arrays().items()}
+    for t, result in enumerate(results):
+        u, now = result.uploads, {name: a[t] for name, a in recorder.arrays().items()}
         ends = torch.stack([u.starts.params[u.start_of[r]] + u.updates[r] for r in range(4)])
         mean = 0.75 * ends[0] + 0.25 * ends[1]
         for row, params in enumerate([*ends, mean]):
@@ -305,15 +285,15 @@ def test_global_rows_final_logits_and_test_accuracy_are_of_the_answers_and_nothi
     names = ("loss", "max-prob", "grad-dot", "grad-sq", f"loss{PRE_DEFENSE}")
 
     def trained(defense: type[Defense]):
-        job, parts, scene = job_of(setting_of(), defense=given_use(defense, {}, "asked"))
         views: tuple[Any, ...] = ("server", "client", "coalition")
         requests = [
             SignalRequest(needs=frozenset(names), view=view, needs_shadow_models=True)
             for view in views
         ]
-        return train(job, parts, scene, requests, lambda t, measured: None), scene
+        return train_job(setting_of(), requests, defense=given_use(defense, {}, "asked"))
 
-    (plain, scene), (asked, _) = trained(Defense), trained(Silent)
+    undefended, answered = trained(Defense), trained(Silent)
+    plain, asked, scene = undefended.trained, answered.trained, undefended.scene
     at, others = [plain.rows.index(-1)], [i for i, row in enumerate(plain.rows) if row != -1]
     assert plain.rows == asked.rows and -2 in plain.rows and len(others) == 5
     assert np.allclose(asked.signals["loss"][:, at], math.log(scene.data.n_classes), atol=1e-3)
