@@ -153,7 +153,7 @@ def test_floors_have_no_rank_and_the_members_share_is_above_the_free_riders_accu
 
 @pytest.mark.parametrize(("rounds", "below"), [(range(1, 6), 0.03), ((1, 2), 0.015), ((1,), 0.0)])
 def test_accuracy_is_the_mean_over_the_last_three_audited_rounds_everywhere(
-    tmp_path, rounds, below, call
+    tmp_path, rounds, below, words_of
 ):
     """The last round of ``mixup`` is a spike of 3 points more a round; a mean of three is 3 points
     below it.
@@ -187,7 +187,7 @@ def test_accuracy_is_the_mean_over_the_last_three_audited_rounds_everywhere(
     assert [value.mean for value in gate.values()] == pytest.approx(
         np.subtract(luck(0.75), below), abs=1e-5
     )
-    said = call("show", folder.root, "mixup--fedmia-ii--s0")[1]
+    said = words_of("show", folder.root, "mixup--fedmia-ii--s0")
     assert (
         f"test accuracy {luck(0.75)[0] - below:.4f} ({luck(0.75)[0]:.4f} after the last round, "
         f"n={N_TEST})" in said
@@ -545,7 +545,9 @@ class Lossy(Folder):
         return {**arrays, "test_correct": losses}, scored, losses
 
 
-def test_a_loss_is_a_loss_in_sweeps_on_the_page_in_show_and_no_measure_of_strengths(tmp_path, call):
+def test_a_loss_is_a_loss_in_sweeps_on_the_page_in_show_and_no_measure_of_strengths(
+    tmp_path, words_of
+):
     leaks = {"none": 2.0, "noise-1": 0.5, "noise-2": 0.3}
     loss = {"name": "error", "unit": "m", "direction": "lower", "high": 9.0}
     folder = Lossy(tmp_path / "r", leaks, attacks=("seqmia",), n_ofl=1000).fill(utility=loss)
@@ -554,8 +556,8 @@ def test_a_loss_is_a_loss_in_sweeps_on_the_page_in_show_and_no_measure_of_streng
     (sweep,) = section.sweeps()
     for label, (_, error) in zip(sweep.labels, sweep.points["seqmia"], strict=True):
         assert error == section.row(label).accuracy.mean
-    status, text = call("show", folder.root, "noise-1--seqmia--s0")
-    assert status == 0 and re.search(r" test error 0\.\d{4} m \(", text)
+    text = words_of("show", folder.root, "noise-1--seqmia--s0")
+    assert re.search(r" test error 0\.\d{4} m \(", text)
     page = pages([board_of(source_of(folder.root), "demo", "")])["demo.html"].decode()
     assert "within 1 % of the undefended error" in page and "Down: more useful" in page
     assert "one point" not in page
