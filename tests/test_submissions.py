@@ -101,11 +101,7 @@ def test_a_record_measured_here_takes_the_place_of_the_imported_one(part, import
     }
 
 
-def test_a_part_is_a_bundle_of_its_own(finished, tmp_path, words_of):
-    only = "defense=grad-noise,attack=loss-series"
-    words_of("export", finished, "-o", tmp_path / "part.zip", "--only", only)
-    words_of("import", tmp_path / "part.zip", "-o", tmp_path / "in")
-    assert levels(tmp_path / "in") == {("grad-noise", "loss-series"): "claimed"}
+def test_a_part_without_a_record_is_no_bundle(finished, tmp_path, words_of):
     nothing = ("export", finished, "-o", tmp_path / "no.zip", "--only", "seed=77")
     assert "leaves no record" in words_of(*nothing, status=2)
 
