@@ -196,6 +196,12 @@ class Folder:
         self._write(path, [*kept(before, lambda r: r.key != record.key), CellResult(record, found)])
         return path
 
+    def add_outdated(self, defense, attack, seed) -> None:
+        """A failed record of a cell that was started before all others."""
+        measured = load_records(self.root)[0].record.measured
+        older = measured.model_copy(update={"started": "2020-01-01T00:00:00+00:00"})
+        self.add(defense, attack, seed, "failed", stem="older", reason="old", measured=older)
+
     def remove(self, defense, attack, seed=None) -> None:
         """Take cells out of the files of their runs."""
 

@@ -13,8 +13,8 @@ import pytest
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, Attack, SkipCell, UserError
 from fedbench.core.population.audit import client
 from fedbench.core.run.scoring import NOTE, BadScores, ask, in_second_half
-from fedbench.core.run.train import Run, kinds_of, train
-from fedbench.testing.worlds import job_of, setting_of, world
+from fedbench.core.run.train import kinds_of
+from fedbench.testing.worlds import setting_of, train_job, world
 
 HANDED: list[dict[str, Any]] = []
 
@@ -227,10 +227,9 @@ def test_all_honest_clients_together():
 
 def test_redrawn_candidates_are_skipped():
     audit = {"every": 2, "nonmembers": 40, "align_nonmembers": False}
-    job, parts, scene = job_of(setting_of(audit=audit), attack=Nearest())
-    trained = train(job, parts, scene, [Nearest()], lambda t, measured: None)
+    redrawn = train_job(setting_of(audit=audit), [Nearest()])
     with pytest.raises(SkipCell, match="align_nonmembers: false redraws them in every round"):
-        ask(Run(job=job, scene=scene, trained=trained), Nearest())
+        ask(redrawn.run, Nearest())
 
 
 REFUSED = [
@@ -260,12 +259,12 @@ def test_an_attack_that_cannot_be_taught_by_a_half_is_refused(cls, error, said):
 
 def test_a_colluder_of_a_global_view_shares_the_global_rows():
     made = Colludes()
-    job, parts, scene = job_of(setting_of(), attack=made)
-    trained = train(job, parts, scene, [made], lambda t, measured: None)
-    ask(Run(job=job, scene=scene, trained=trained), made)
+    finished = train_job(setting_of(), [made])
+    ask(finished.run, made)
     (lesson,), pool = HANDED[0]["fit"]
-    seen, order = lesson.observations, scene.presented
+    seen, scene = lesson.observations, finished.scene
+    order = scene.presented
     assert (lesson.client, pool.target_client) == (3, -1)
     assert (seen.view, seen.target, seen.clients.tolist()) == (made.view, 0, [-1])
-    np.testing.assert_array_equal(seen["logits"], trained.signals["logits"][:, :, order])
+    np.testing.assert_array_equal(seen["logits"], finished.trained.signals["logits"][:, :, order])
     np.testing.assert_array_equal(lesson.member, np.isin(scene.pool[order], scene.shards[3]))

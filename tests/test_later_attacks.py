@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from tiny import normed, tiny_clients, tiny_setup, train_all
+from tiny import normed, record_all, tiny_clients, tiny_setup
 from torch import nn
 from torch.nn.functional import cross_entropy
 from worlds import (
@@ -26,7 +26,7 @@ from worlds import (
 )
 
 from fedbench.core import Observations, Probe, SkipCell
-from fedbench.core.signals.measure import COALITION, Recorder
+from fedbench.core.signals.measure import COALITION
 from fedbench.plugins.attacks.prolin import Prolin
 from fedbench.plugins.attacks.received import ProjectionResidual, ReceivedMetrics
 from fedbench.plugins.attacks.series import FEATURES
@@ -135,13 +135,11 @@ def test_the_received_model_has_the_statistics_that_it_was_received_with():
     setup = tiny_setup(module=normed(), clients=clients, rounds=2)
     x, y = clients[0].x, clients[0].y
     signals = {"received-metrics": ReceivedMetrics()}
-    recorder = Recorder(setup.flat, x, y, signals, False, [0, 1, COALITION], ((0, 1),), [12] * 4)
-    *_, last = train_all(setup)[1]
-    recorder.record(last)
-    u = last.uploads
+    recorder, results = record_all(setup, x, y, signals, [0, 1, COALITION])
+    u = results[-1].uploads
     expected = cross_entropy(setup.flat.logits(u.starts[0], x), y, reduction="none")
     assert (u.buffers[0] - u.starts.buffers[0]).abs().max() > 0.1
-    for row in recorder.arrays()["received-metrics"][0]:
+    for row in recorder.arrays()["received-metrics"][-1]:
         assert_allclose(row[:, 0], expected, rtol=1e-4)
 
 
@@ -237,19 +235,8 @@ def test_prolin_takes_a_members_part_out_of_sums_of_changing_cohorts_alone():
 def test_the_shares_of_a_coalitions_mean_are_those_of_its_products_with_gradients():
     setup = tiny_setup(members=(0, 1, 2), participation=0.5)
     x, y = torch.randn(9, 4), torch.arange(9) % 3
-    recorder = Recorder(
-        setup.flat,
-        x,
-        y,
-        {},
-        gradients=True,
-        rows=[0, 1, 2, 3, COALITION],
-        coalitions=[(0, 1, 2)],
-        sizes=[3.0, 1.0, 2.0, 5.0],
-        n_rounds=3,
-    )
-    for result in train_all(setup)[1]:
-        recorder.record(result)
+    rows, sizes = [0, 1, 2, 3, COALITION], [3.0, 1.0, 2.0, 5.0]
+    recorder, _ = record_all(setup, x, y, {}, rows, gradients=True, sizes=sizes)
     products = recorder.arrays()["grad-dot"]
     shares = recorder.shares[0]
     assert shares[:, 3].max() == 0 and 0 < (shares > 0).sum() < 9

@@ -21,9 +21,8 @@ from fedbench.core.federation.turn import picks
 from fedbench.core.models.sequential import SmallCNN
 from fedbench.core.numerics.wrappers import in_training_form
 from fedbench.core.run.analyse import finished
-from fedbench.core.run.train import Run, train
 from fedbench.core.spec.suite import Limits
-from fedbench.testing.worlds import job_of, setting_of
+from fedbench.testing.worlds import setting_of, train_job
 
 EPOCHS = {"members": (0, 1), "rounds": 2, "local_epochs": 4}
 
@@ -117,23 +116,6 @@ def test_restart_undoes_the_rounds_training_but_not_its_shuffling(optimizer):
     )
     assert_close(ours, plain, rtol=1e-4, atol=1e-6)
     assert all(received) and len(received) == 8
-
-
-def test_a_snapshot_brings_back_parameters_and_batch_statistics():
-    def best_is_first(ctx):
-        for e in ctx.epochs():
-            if e == 0:
-                kept = ctx.snapshot()
-        ctx.restore(kept)
-
-    setups = [
-        tiny_setup(d, module=normed(), members=(0,), rounds=1, local_epochs=n)
-        for d, n in ((defended(best_is_first), 3), (None, 1))
-    ]
-    (_, [ours]), (_, [one]) = map(train_all, setups)
-    assert torch.equal(ours.uploads.updates[0], one.uploads.updates[0])
-    assert torch.equal(ours.uploads.buffers[0], one.uploads.buffers[0])
-    assert not torch.equal(ours.uploads.buffers[1], one.uploads.buffers[1])
 
 
 def train_once(ctx):
@@ -322,9 +304,8 @@ def test_an_analysis_sees_the_counts_of_the_pool_and_nothing_of_malicious_client
     """A sample counts in every round that it was selected in; flags are counted apart."""
     audit = {"every": 2, "nonmembers": 80, "targets": "honest", "members": 60}
     changes = {"adversary": {"clients": 1, "mask_set": 5}, "audit": audit}
-    job, parts, scene = job_of(setting_of(**changes), defense=use(Rotates), attack=Honest())
-    done = train(job, parts, scene, [Honest()], lambda t, measured: None)
-    run = finished(Run(job=replace(job, requests={}), scene=scene, trained=done), Analysis())
+    world = train_job(setting_of(**changes), [Honest()], defense=use(Rotates), attack=Honest())
+    scene, run = world.scene, finished(world.run, Analysis())
     selected = torch.zeros(4, 2, 3, dtype=torch.int64)  # rounds, used or flagged, honest clients
     for k in range(3):
         own = scene.split.own(k)

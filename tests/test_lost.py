@@ -74,26 +74,24 @@ def unmarked(finished, tmp_path) -> tuple[Path, Path]:
     return finished.parent / "tiny.yaml", folder
 
 
-def test_a_lost_marker_is_missed_and_written_by_the_next_run(unmarked, call):
+def test_a_lost_marker_is_missed_and_written_by_the_next_run(unmarked, words_of):
     path, folder = unmarked
     before = fingerprint(folder)
-    status, said = call("show", folder)
-    assert status == 2 and "not a fedbench results folder" in said
-    status, said = call("run", path, "--results", folder, "--no-plots")
-    assert status == 0 and "0 runs with 0 cells" in said
+    assert "not a fedbench results folder" in words_of("show", folder, status=2)
+    assert "0 runs with 0 cells" in words_of("run", path, "--results", folder, "--no-plots")
     assert fingerprint(folder) == before and Results.open(folder).marker()["suite"] == "tiny"
     with pytest.raises(UserError, match="holds the results of suite 'tiny', not 'mine'"):
         Results.create(folder, "mine")
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "data/x.csv"])
-def test_a_folder_that_may_be_another_programs_is_refused_untouched(unmarked, call, name):
+def test_a_folder_that_may_be_another_programs_is_refused_untouched(unmarked, words_of, name):
     path, folder = unmarked
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text("x")
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    status, words = call("run", path, "--results", folder)
-    assert status == 2 and "not empty and not a fedbench results folder" in words
+    words = words_of("run", path, "--results", folder, status=2)
+    assert "not empty and not a fedbench results folder" in words
     assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
 
 

@@ -17,9 +17,7 @@ from fedbench.core import EXCLUDED, IFL, MEMBER, OFL
 from fedbench.core.metrics import advantage, auc, tf01
 from fedbench.core.metrics.rounds import SHUFFLES, maximum, round_report
 from fedbench.core.population.audit import shuffle_rng
-from fedbench.core.store.reading import load_records
 from fedbench.core.store.scores import MaximumScores
-from fedbench.leaderboard.submissions.recompute import recompute
 from fedbench.plugins.papers.claim_files import Quantity
 from fedbench.plugins.papers.maximum import null_of_mean, row_maximum
 from fedbench.plugins.papers.quantities import measured
@@ -169,23 +167,6 @@ def test_the_report_of_rounds_equals_its_definition(members, strangers):
     scores, member = scores[:, members - 1 :], member[members - 1 :]
     alone = round_report(scores, member, np.arange(7), np.random.default_rng(0))
     assert alone.calibrated_auc is None and alone.calibrated_tf01 is None
-
-
-# --- records of a run -----------------------------------------------------------------------------
-
-
-def test_records_hold_the_maximum_and_its_null_with_the_same_shuffles_for_every_attack(finished):
-    for loaded in load_records(finished):
-        assert recompute(loaded) == []
-        for target in loaded.record.targets:
-            c = loaded.candidates(target.target)
-            again = maximum(c.scores[None], c.kind, shuffle_rng(0, target.target))
-            found = target.maximum
-            assert (found.auc, found.advantage, found.rounds) == (again.auc, again.advantage, 1)
-            computed = (again.null_auc, again.null_advantage)
-            for stored, null in zip(loaded.null_maxima(target.target), computed, strict=True):
-                assert len(stored) == SHUFFLES
-                assert np.array_equal(stored, null.astype(np.float32))
 
 
 # --- boards ---------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import torch
 from defense_cases import made
 from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
-from tiny import tiny_clients, tiny_setup, train_all
+from parties import generator
+from tiny import drawn, tiny_clients, tiny_setup, train_all
 from torch import nn
 
 from fedbench.core import Defense, MemberData
@@ -27,7 +28,7 @@ def lessons(classes: int = 4, n: int = 60, seed: int = 0) -> torch.Tensor:
     """[2n, C]: an overfitted model's logits: sure of what it was trained on, less so of what it was
     not.
     """
-    g = torch.Generator().manual_seed(seed)
+    g = generator(seed)
     z = torch.randn(2 * n, classes, generator=g, dtype=torch.float64)
     return z.scatter_add(
         1,
@@ -51,9 +52,6 @@ def decision(g, logits: torch.Tensor) -> torch.Tensor:
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a.double().softmax(1) - b.double().softmax(1)).abs().sum(1)
-
-
-# --- the classifier -------------------------------------------------------------------------------
 
 
 # --- phase I --------------------------------------------------------------------------------------
@@ -151,7 +149,7 @@ WIDE = 30  # inputs of the federation's model
 
 def with_references() -> list[MemberData]:
     """Clients with every third sample as validation part; noise in many dimensions, memorised."""
-    g = torch.Generator().manual_seed(3)
+    g = generator(3)
     held = torch.arange(24) % 3 == 0
     drawn = [
         (torch.randn(24, WIDE, generator=g), torch.randint(0, 3, (24,), generator=g))
@@ -161,12 +159,7 @@ def with_references() -> list[MemberData]:
 
 
 def wide() -> nn.Module:
-    g = torch.Generator().manual_seed(0)
-    module = nn.Sequential(nn.Linear(WIDE, 48), nn.ReLU(), nn.Linear(48, 3))
-    with torch.no_grad():
-        for p in module.parameters():
-            p.copy_(torch.randn(p.shape, generator=g) * 0.2)
-    return module
+    return drawn(nn.Sequential(nn.Linear(WIDE, 48), nn.ReLU(), nn.Linear(48, 3)), scale=0.2)
 
 
 def federation(defense: Defense, **changes):

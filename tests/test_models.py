@@ -487,7 +487,6 @@ def test_an_engine_that_starts_a_client_from_the_last_ones_buffers_trains_no_mod
 # -- in a run --------------------------------------------------------------------------------------
 
 PACKAGE = """
-    import torch
     from torch import nn
     from fedbench.core import Component, Model, hookimpl
 
@@ -510,21 +509,10 @@ PACKAGE = """
     class Mixer(Reader):
         first = False
 
-    class Sociable(Net):
-        def forward(self, x):
-            if torch.is_grad_enabled() and len(x) == 1:
-                raise ArithmeticError("it learns in company")
-            return super().forward(x)
-
-    class Company(Model):
-        def build(self, input_shape, n_classes):
-            return Sociable(input_shape[-1], n_classes, True)
-
     @hookimpl
     def fedbench_models():
         yield Component("reader", "recurrent:Reader", "reads an image row by row")
         yield Component("mixer", "recurrent:Mixer", "the same, along the wrong axis")
-        yield Component("company", "recurrent:Company", "no gradient for a sample alone")
 """
 
 
@@ -571,21 +559,6 @@ def test_a_recurrent_model_runs_with_gradient_attacks_and_dp_sgd(site, tmp_path)
         }
         assert noted == ({"training"} if defense == "dp-sgd" else set()) | (
             {"eval"} if attack == "grad-norm" else set()
-        )
-
-
-@pytest.mark.slow
-def test_without_gradients_of_a_sample_only_those_cells_fail_that_need_them(site, tmp_path):
-    install(site, "recurrent", PACKAGE)
-    found = run(tmp_path, "company", 1)
-    says = "RuntimeError: the model gives no gradient for a sample alone: "
-    says += "ArithmeticError: it learns in company"
-    assert found["none", "loss-series", 0]["outcome"] == "ok"
-    assert found["none", "grad-norm", 0]["reason"].endswith(f"round 1: {says}")
-    for attack in ("loss-series", "grad-norm"):
-        record = found["dp-sgd", attack, 0]
-        assert record["outcome"] == "failed" and record["reason"].startswith(
-            f"DPSGD.local_step (client 0, round 1): {says}"
         )
 
 

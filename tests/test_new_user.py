@@ -62,32 +62,15 @@ def test_a_board_has_the_numbers_of_its_document():
         (row["label"], *(row["numbers"]["worst"] or [None, None])[:2]) for row in board["rows"]
     ]
     assert [cell["key"] for cell in found.cells] == board["cells"]["key"]
-    means = {}
-    for cell in found.cells:
-        means.setdefault((cell["coalition"], cell["defense"], cell["attack"]), []).append(
-            cell["auc"]
-        )
-    leaks = {
-        (row["coalition"], row["defense"], board["uses"][use]["label"]): entry["auc"][0]
-        for row, raw in zip(found.rows, board["rows"], strict=True)
-        if not row["undefended"]
-        for use, entry in zip(
-            board["sections"][raw["section"]]["attacks"], raw["entries"], strict=True
-        )
-        # above 0.6 it is of one sign on every seed; an attack that knows another defense has none
-        if entry["auc"] is not None and entry["auc"][0] > 0.6
-    }
-    assert len(leaks) > 30
-    assert leaks == {at: pytest.approx(sum(means[at]) / len(means[at]), abs=2e-4) for at in leaks}
     with pytest.raises(UserError, match="a board has neither scores nor observations"):
         found.scores(found.cells[0])
 
 
 @pytest.mark.slow
-def test_a_folder_its_board_and_its_bundle_say_the_same(finished, tmp_path, call):
+def test_a_folder_its_board_and_its_bundle_say_the_same(finished, tmp_path, words_of):
     folder = fedbench.load(finished)
     (tmp_path / "board.json").write_bytes(sealed(folder.board()))
-    assert call("export", finished, "-o", tmp_path / "b.zip")[0] == 0
+    words_of("export", finished, "-o", tmp_path / "b.zip")
     board, bundle = fedbench.load(tmp_path / "board.json"), fedbench.load(tmp_path / "b.zip")
     assert bundle.cells == folder.cells
     assert board.rows == folder.rows
@@ -101,9 +84,9 @@ def test_a_folder_its_board_and_its_bundle_say_the_same(finished, tmp_path, call
 
 
 @pytest.mark.slow
-def test_scores_and_an_attack_of_ones_own_give_the_recorded_numbers(finished, tmp_path, call):
+def test_scores_and_an_attack_of_ones_own_give_the_recorded_numbers(finished, tmp_path, words_of):
     found = fedbench.load(finished)
-    assert call("export", finished, "--observations", "-o", tmp_path / "b.zip")[0] == 0
+    words_of("export", finished, "--observations", "-o", tmp_path / "b.zip")
     assert fedbench.load(tmp_path / "b.zip").judge(MeanLoss()) == found.judge(MeanLoss())
     recorded = {cell["defense"]: cell for cell in found.cells if cell["attack"] == "loss-series"}
     judged = {cell["defense"]: cell for cell in found.judge(MeanLoss())}
@@ -116,17 +99,6 @@ def test_scores_and_an_attack_of_ones_own_give_the_recorded_numbers(finished, tm
         assert sum(aucs) / len(aucs) == pytest.approx(cell["auc"])
     with pytest.raises(UserError, match="0 cells with the key 'none'"):
         found.scores("none")
-
-
-def test_tables_are_data_frames_where_pandas_is_installed(monkeypatch):
-    monkeypatch.delitem(sys.modules, "pandas")
-    pandas = pytest.importorskip("pandas")
-    found = fedbench.load(BOARD)
-    assert isinstance(found.rows, pandas.DataFrame)
-    assert (
-        found.cells.query("defense == 'none'").auc.mean()
-        > found.cells.query("defense == 'free-rider'").auc.mean()
-    )
 
 
 SCRIPT = """\

@@ -12,9 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parties import CPU, facts_of, generator
 from worlds import attack
 
-from fedbench.core import ActiveAttack, Federation, Knowledge, SkipCell, UserError
+from fedbench.core import ActiveAttack, Knowledge, SkipCell, UserError
 from fedbench.plugins.attacks.poisoning.base import permuted, uniform, wrong_labels
 
 ACTIVE = ["passive-trained", "gradient-ascent", "agrevader", "fedpoisonmia", "adaptive-atm"]
@@ -31,18 +32,12 @@ def knowing(
     mask samples ``updates`` [N, P], and training on all of them ``cover``; the other clients sent
     ``benign`` [n, P].
     """
-    federation = Federation(
-        clients=10,
-        rounds=3,
-        local_epochs=1,
-        batch_size=8,
-        participation=participation,
-        n_classes=CLASSES,
-        n_params=len(poison),
+    federation = facts_of(
+        len(poison), clients=10, rounds=3, participation=participation, n_classes=CLASSES
     )
     made = {
         "key": 3,
-        "device": torch.device("cpu"),
+        "device": CPU,
         "federation": federation,
         "round": 1,
         "memory": {},
@@ -67,7 +62,7 @@ def scattered(
     seed: int, n_mask: int = 6, n: int = 4, width: int = 5, noise: float = 1.0
 ) -> tuple[torch.Tensor, ...]:
     """(mask updates, poison, benign rows): updates and rows about a common direction."""
-    g = torch.Generator().manual_seed(seed)
+    g = generator(seed)
     common, poison = torch.randn(2, width, generator=g, dtype=torch.float64)
     rows = common + noise * torch.randn(n_mask + n, width, generator=g, dtype=torch.float64)
     return rows[:n_mask], poison, rows[n_mask:]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from fedbench.core import EXCLUDED, IFL, MEMBER, OFL, Data, UserError
 from fedbench.core.population.audit import (
@@ -28,7 +27,6 @@ from fedbench.core.population.audit import (
 from fedbench.core.population.labels import data_of_labels, labels_of, origin_of_nonmembers
 from fedbench.core.population.partition import Outsiders, cut, cut_all, partition, whole
 from fedbench.core.run.checks import repeated_share
-from fedbench.core.spec.setting import Partition
 
 N = 400
 LABELS = np.random.default_rng(0).integers(0, 5, N)
@@ -477,14 +475,6 @@ def test_the_largest_that_can_be_drawn_are_drawn():
     )
     assert len(partition(LABELS, 400, 0)) == 400
     assert repeated_share(repeating(50), "d") == 0.5
-
-
-def test_sizes_by_dirichlet_need_their_parameter():
-    with pytest.raises(
-        ValidationError,
-        match=r"dirichlet-sizes needs beta, e\.g\. {name: dirichlet-sizes, beta: 0.5}",
-    ):
-        Partition.model_validate("dirichlet-sizes")
 
 
 # -- divisions and hold-outs as given --------------------------------------------------------------

@@ -26,8 +26,8 @@ SHAPE, CLASSES = (3, 8, 8), 3
 class StandIn:
     """Recorder that keeps the step, of which ``change`` makes a replay."""
 
-    def __init__(self, change: Callable[[Step], Step] = lambda step: step) -> None:
-        self.change = change
+    def __init__(self) -> None:
+        self.change: Callable[[Step], Step] = lambda step: step
         self.recordings = 0
         self.replays = 0
 
@@ -41,6 +41,14 @@ class StandIn:
             run()
 
         return replay
+
+
+@pytest.fixture
+def recorder(monkeypatch) -> StandIn:
+    """What stands in for CUDA's."""
+    made = StandIn()
+    monkeypatch.setattr(recorded, "CudaGraphs", lambda device: made)
+    return made
 
 
 def ragged(shape: tuple[int, ...]) -> list[MemberData]:
@@ -89,9 +97,7 @@ def built(name: str) -> nn.Module:
 @pytest.mark.parametrize(
     ("name", "optimizer"), [*((name, {}) for name in NETS), ("mlp", ADAM), ("cnn", ADAM)]
 )
-def test_recorded_steps_have_the_bits_of_the_steps_themselves(name, optimizer, monkeypatch):
-    recorder = StandIn()
-    monkeypatch.setattr(recorded, "CudaGraphs", lambda device: recorder)
+def test_recorded_steps_have_the_bits_of_the_steps_themselves(name, optimizer, recorder):
     expected, _ = updates_of(setup_of(built(name), "stacked", **optimizer))
     actual, note = updates_of(setup_of(built(name), "recorded", **optimizer))
     assert all(map(torch.equal, actual, expected))
@@ -108,9 +114,7 @@ class Penalty(Defense):
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
-def test_a_member_runs_its_phases_and_the_other_clients_replay(name, monkeypatch):
-    recorder = StandIn()
-    monkeypatch.setattr(recorded, "CudaGraphs", lambda device: recorder)
+def test_a_member_runs_its_phases_and_the_other_clients_replay(name, recorder):
     expected, _ = updates_of(setup_of(built(name), "stacked", Penalty(), lr=SMALL))
     actual, _ = updates_of(setup_of(built(name), "recorded", Penalty(), lr=SMALL))
     assert all(map(torch.equal, actual, expected))
@@ -170,9 +174,8 @@ def recorded_rate(step: Step) -> torch.Tensor:
 @pytest.mark.parametrize(
     "wrong", [nothing, without_draws, at_its_own_rate, without_gradient, failing]
 )
-def test_a_wrong_recording_is_refused_with_one_note(wrong, monkeypatch):
-    recorder = StandIn(wrong)
-    monkeypatch.setattr(recorded, "CudaGraphs", lambda device: recorder)
+def test_a_wrong_recording_is_refused_with_one_note(wrong, recorder):
+    recorder.change = wrong
     expected, _ = updates_of(setup_of(built("dropout"), "stacked"))
     actual, note = updates_of(setup_of(built("dropout"), "recorded"))
     assert all(map(torch.equal, actual, expected))
@@ -181,9 +184,7 @@ def test_a_wrong_recording_is_refused_with_one_note(wrong, monkeypatch):
     assert note.count("ran kernel by kernel: ") == 1 and reason in note
 
 
-def test_a_model_that_changed_is_recorded_anew(monkeypatch):
-    recorder = StandIn()
-    monkeypatch.setattr(recorded, "CudaGraphs", lambda device: recorder)
+def test_a_model_that_changed_is_recorded_anew(recorder):
     training = Training(setup_of(built("dropout"), "recorded"))
     rounds = training.rounds()
     next(rounds)
@@ -200,9 +201,7 @@ def test_a_model_that_changed_is_recorded_anew(monkeypatch):
         ({"hook": True}, "is hooked"),
     ],
 )
-def test_what_cannot_be_recorded_says_why(changes, reason, monkeypatch):
-    recorder = StandIn()
-    monkeypatch.setattr(recorded, "CudaGraphs", lambda device: recorder)
+def test_what_cannot_be_recorded_says_why(changes, reason, recorder):
     module = built("cnn")
     if changes.pop("hook", False):
         module[-1].register_forward_hook(lambda layer, args, out: 2 * out)

@@ -67,15 +67,11 @@ def provide(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- reports
 
 
-def test_a_report_of_another_package_is_called_by_its_name_beside_ours(results, provide, call):
+def test_a_report_of_another_package_is_called_by_its_name_beside_ours(results, provide, words_of):
     provide("html")
     reports = ("--report", "html", "--report", "board")
-    status, said = call("leaderboard", results, *reports, "--no-plots")
-    assert (
-        status == 0
-        and "html: " in said
-        and f"board: {results / 'leaderboard' / 'board.md'}" in said
-    )
+    said = words_of("leaderboard", results, *reports, "--no-plots")
+    assert "html: " in said and f"board: {results / 'leaderboard' / 'board.md'}" in said
     assert "pages " + "x" * 150 in said and "worst AUC" in said
     page = (results / "leaderboard" / "index.html").read_text()
     assert page.startswith("<h2>At a glance</h2><h2>Ranking</h2>")
@@ -96,11 +92,11 @@ def test_a_report_of_another_package_is_called_by_its_name_beside_ours(results, 
     ],
 )
 def test_a_report_that_cannot_be_told_is_refused_before_anything_is_written(
-    results, provide, call, name, asked, said
+    results, provide, words_of, name, asked, said
 ):
     provide(name)
-    status, output = call("leaderboard", results, "--report", asked)
-    assert status == 2 and said in output and not (results / "leaderboard").exists()
+    output = words_of("leaderboard", results, "--report", asked, status=2)
+    assert said in output and not (results / "leaderboard").exists()
     assert (f"fedbench-privacy {fedbench.__version__}" in output and "my_report 1.0" in output) == (
         name == "board"
     )
@@ -113,12 +109,11 @@ def test_a_report_that_cannot_be_told_is_refused_before_anything_is_written(
         ("path = results", "raise SystemExit(3); path = results", "it called sys.exit(3)"),
     ],
 )
-def test_a_report_that_fails_costs_itself_alone(results, provide, call, old, new, why):
+def test_a_report_that_fails_costs_itself_alone(results, provide, words_of, old, new, why):
     provide("html", old, new)
-    status, said = call(
-        "leaderboard", results, "--report", "html", "--report", "board", "--no-plots"
-    )
-    assert status == 2 and "report 'html' (" in said and why in said and "board: " in said
+    reports = ("--report", "html", "--report", "board")
+    said = words_of("leaderboard", results, *reports, "--no-plots", status=2)
+    assert "report 'html' (" in said and why in said and "board: " in said
 
 
 @pytest.mark.slow
@@ -155,12 +150,12 @@ def test_a_summary_has_every_number_and_name_in_a_pipe(results, capsys):
     assert any("1 failed" in line for line in lines)
 
 
-def test_show_lists_cells_with_the_key_of_each_and_one_record_in_full(results, call):
-    status, said = call("show", results)
+def test_show_lists_cells_with_the_key_of_each_and_one_record_in_full(results, words_of):
+    said = words_of("show", results)
     loaded = load_records(results)
-    assert status == 0 and all(r.stem[-12:] in said for r in loaded) and "ValueError: out" in said
+    assert all(r.stem[-12:] in said for r in loaded) and "ValueError: out" in said
     (failed,) = (r.stem for r in loaded if r.record.outcome == "failed")
-    assert call("show", results, failed)[1].count("out of ideas") == 40
+    assert words_of("show", results, failed).count("out of ideas") == 40
 
 
 # ---------------------------------------------------------------- figures

@@ -13,7 +13,7 @@ import torch
 from defense_cases import made, server
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from parties import facts_of
+from parties import facts_of, generator
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Layer, MemberData, ReportContext, UserError
@@ -147,7 +147,7 @@ RULES = {
 
 
 def draw_rows(seed: int, k: int, p: int) -> torch.Tensor:
-    g = torch.Generator().manual_seed(seed)
+    g = generator(seed)
     own, sizes = torch.randn(k, p, generator=g), torch.rand(k, 1, generator=g).mul(2).exp()
     return own * sizes + torch.randn(p, generator=g)
 
@@ -265,8 +265,8 @@ def linear(params: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def samples(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    g = torch.Generator().manual_seed(seed)
-    centres = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(99)) * 1.5
+    g = generator(seed)
+    centres = torch.randn(CLASSES, WIDTH, generator=generator(99)) * 1.5
     y = torch.randint(0, CLASSES, (n,), generator=g)
     return centres[y] + torch.randn(n, WIDTH, generator=g), y
 

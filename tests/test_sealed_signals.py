@@ -10,14 +10,13 @@ import torch
 from fake_packages import install
 from numpy.testing import assert_array_equal
 from running import invoke, loaded, records, suite
-from tiny import tiny_module, tiny_setup
+from tiny import record_all, tiny_module, tiny_setup
 from torch import nn
 
 from fedbench.core import Signal, UserError
 from fedbench.core.cli.run import build_plan
-from fedbench.core.federation.loop import Training
 from fedbench.core.signals.builtin import Loss, Margin
-from fedbench.core.signals.measure import GLOBAL, GRADIENT_SIGNALS, PRE_DEFENSE, Recorder
+from fedbench.core.signals.measure import GLOBAL, GRADIENT_SIGNALS, PRE_DEFENSE
 from fedbench.core.store.run_file import digest_of_arrays
 
 
@@ -175,23 +174,8 @@ def recorded(*, gradients=True, module=None, **signals):
     x, y = torch.randn(40, 4, generator=g), torch.randint(0, 3, (40,), generator=g)
     own = {name.replace("_at_", "@").replace("_", "-"): signal for name, signal in signals.items()}
     who = {name: f"'{name}' (mine 1.0)" for name in own}
-    recorder = Recorder(
-        setup.flat,
-        x,
-        y,
-        own,
-        gradients,
-        [0, 1, 2, 3, GLOBAL],
-        ((0, 1),),
-        [12] * 4,
-        names=who,
-        n_rounds=2,
-    )
-    models = []
-    for result in Training(setup).rounds():
-        recorder.record(result)
-        models.append(result.models.clone())
-    return recorder, torch.stack(models)
+    recorder, results = record_all(setup, x, y, own, [0, 1, 2, 3, GLOBAL], gradients, names=who)
+    return recorder, torch.stack([result.models for result in results])
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +252,9 @@ def test_gradients_of_models_of_any_kind_are_measured_or_cost_their_own_signals_
         "per-sample gradients in eval mode were taken one by one: "
     )
     assert {*hopeless.failed} == GRADIENT_SIGNALS and {*hopeless.arrays()} == {"loss"}
-    assert hopeless.failed["grad-sq"].startswith("signal 'grad-sq': round 1: RuntimeError: ")
+    assert hopeless.failed["grad-sq"].startswith(
+        "signal 'grad-sq': round 1: RuntimeError: the model gives no gradient for a sample alone: "
+    )
 
 
 # -- in a run --------------------------------------------------------------------------------------

@@ -10,17 +10,16 @@ import numpy as np
 import pytest
 import torch
 from parties import generator
-from tiny import tiny_setup
+from tiny import drawn, record_all, tiny_setup
 from torch import nn
 
 from fedbench.core import Signal
-from fedbench.core.federation.loop import Training
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.wrappers import Normalised
 from fedbench.core.run.observations import observe
 from fedbench.core.signals import measure
 from fedbench.core.signals.builtin import Logits, Loss, Robustness
-from fedbench.core.signals.measure import Recorder, global_row, rows_of
+from fedbench.core.signals.measure import GLOBAL, global_row
 from fedbench.core.signals.probes import SignalCall, SignalError
 
 CLASSES = 3
@@ -64,11 +63,7 @@ def pictures(n: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def net() -> nn.Module:
-    module = nn.Sequential(nn.Flatten(), nn.Linear(60, 3))
-    with torch.no_grad():
-        for p in module.parameters():
-            p.copy_(torch.randn(p.shape, generator=generator(1)) * 0.5)
-    return module
+    return drawn(nn.Sequential(nn.Flatten(), nn.Linear(60, 3)), seed=1, scale=0.5)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "floats", "bits"])
@@ -125,23 +120,16 @@ def test_tokens_cannot_be_perturbed():
 # -- signals that are vectors ----------------------------------------------------------------------
 
 
-def recorded(views=("server", "client"), rounds=2, clients=4, **signals):
+def recorded(**signals):
     """(recorder, clients present in each round, labels) of a federation in which half of the
     clients take part.
     """
-    setup = tiny_setup(rounds=rounds, participation=0.5)
+    setup = tiny_setup(rounds=2, participation=0.5)
     x = torch.randn(40, 4, generator=generator(5))
     y = torch.randint(0, CLASSES, (40,), generator=generator(6))
     made = {name: signal() for name, signal in signals.items()}
-    rows = rows_of(set(views), clients, setup.members, coalitions=1)
-    recorder = Recorder(
-        setup.flat, x, y, made, False, rows, (setup.members,), [12] * 4, n_rounds=rounds
-    )
-    present = []
-    for result in Training(setup).rounds():
-        recorder.record(result)
-        present.append(result.uploads.participants)
-    return recorder, present, y
+    recorder, results = record_all(setup, x, y, made, [0, 1, 2, 3, GLOBAL])
+    return recorder, [result.uploads.participants for result in results], y
 
 
 def test_a_vector_is_measured_beside_a_number_which_is_what_it_was():
@@ -155,14 +143,6 @@ def test_a_vector_is_measured_beside_a_number_which_is_what_it_was():
         absent = [k for k in range(4) if k not in there]
         assert len(absent) == 2 and np.isnan(arrays["logits"][r, absent]).all()
         assert np.isfinite(arrays["logits"][r, there]).all()
-
-
-def test_rounds_without_a_client_that_is_seen_are_blank():
-    recorder, *_ = recorded(views=("coalition",), rounds=6, clients=2, logits=Logits)
-    logits = recorder.arrays()["logits"]
-    assert logits.shape == (6, 1, 40, CLASSES)
-    blank = np.isnan(logits).all((1, 2, 3))
-    assert 0 < blank.sum() < 6 and np.isfinite(logits[~blank]).all()
 
 
 @pytest.mark.parametrize("redrawn", [False, True])

@@ -143,12 +143,9 @@ def now(tmp_path_factory):
 CHANGES = [
     ("run/digests/engine", "x", "the engine's code changed"),
     ("run/digests/data", "x", "the digest of the data changed"),
-    ("run/digests/split", "x", "the digest of the split changed"),
     ("run/targets", [0], "targets [0] -> [0,1]"),
     ("run/provenance/dtype", "float16", "dtype float16 -> float32"),
-    ("run/device", "cuda", "device cuda -> cpu"),
     ("run/setting/federation/optimizer/lr", 0.5, "federation.optimizer.lr 0.5 -> 0.2"),
-    ("run/members", [0, 1, 2], "members [0,1,2] -> [0,1]"),
     ("run/model/name", "cnn", "model cnn -> mlp"),
     ("attack/digest", "x", "the code of attack changed"),
     ("attack/params/k", 1, "attack.params.k 1 -> null"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from layered import one_backward_a_sample
-from tiny import tiny_module, tiny_setup, train_all
+from tiny import record_all, tiny_module, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 
 from fedbench.core import Attack, Defense, Observations, Signal, SkipCell, UserError
@@ -31,23 +31,14 @@ from fedbench.core.signals.measure import (
     GLOBAL,
     PRE_DEFENSE,
     Recorder,
-    coalition_of_row,
     coalition_row,
     global_row,
-    model_of_row,
     rows_of,
     seen_from,
 )
 from fedbench.testing.worlds import given_use, job_of, setting_of, train_job
 
 # -- rows ------------------------------------------------------------------------------------------
-
-
-def test_rows_of_clients_models_and_coalitions():
-    rows = rows_of({"server", "client", "coalition"}, 3, (0, 1, 2), n_models=5, coalitions=3)
-    assert rows[:3] == [0, 1, 2] and len(set(rows)) == len(rows) == 11
-    assert [coalition_of_row(r) for r in rows] == [None] * 8 + [0, 1, 2]
-    assert [model_of_row(r) for r in rows] == [None] * 3 + [0, 1, 2, 3, 4] + [None] * 3
 
 
 def test_a_target_is_followed_through_the_mean_of_its_own_coalition():
@@ -96,38 +87,25 @@ class Picks(Defense):
 X, Y = torch.randn(7, 4, generator=torch.Generator().manual_seed(1)), torch.arange(7) % 3
 
 
-def slow_loss(setup, params: torch.Tensor) -> np.ndarray:
+def slow_loss(setup, params: torch.Tensor, x: torch.Tensor = X, y: torch.Tensor = Y) -> np.ndarray:
     """Sample after sample, in eval mode."""
     setup.flat.params.copy_(params)
     setup.flat.module.eval()
     with torch.no_grad():
         return np.array(
             [
-                float(cross_entropy(setup.flat.module(X[i : i + 1]), Y[i : i + 1]))
-                for i in range(len(Y))
+                float(cross_entropy(setup.flat.module(x[i : i + 1]), y[i : i + 1]))
+                for i in range(len(y))
             ]
         )
 
 
 def test_global_views_look_at_each_candidate_through_its_clients_model():
     setup = tiny_setup(Picks(), members=(0, 1, 2, 3), n_models=2, rounds=2)
-    federation = Training(setup)
-    recorder = Recorder(
-        setup.flat,
-        X,
-        Y,
-        {"loss": Loss()},
-        False,
-        rows_of({"client"}, 4, (), 2),
-        ((),),
-        [12] * 4,
-        n_rounds=2,
-    )
-    for result in federation.rounds():
-        recorder.record(result)
+    recorder, results = record_all(setup, X, Y, {"loss": Loss()}, rows_of({"client"}, 4, (), 2))
     assert recorder.rows == [global_row(0), global_row(1)]
     served = np.array([[0, 1, 0, 1, 1, 0, 0]] * 2)
-    of_model = [slow_loss(setup, params) for params in federation.models]
+    of_model = [slow_loss(setup, params) for params in results[-1].models]
     expected = [of_model[j][i] for i, j in enumerate(served[1])]
     for view, rounds in (("client", 2), ("external", 1)):
         seen = observe(
@@ -183,22 +161,11 @@ def test_signals_are_measured_at_the_model_that_each_client_really_had():
         setup.flat.params.copy_(params)
         return one_backward_a_sample(setup.flat.module, X, Y)
 
-    recorder = Recorder(
-        setup.flat,
-        X,
-        Y,
-        signals,
-        True,
-        [0, 1, 2, 3, COALITION],
-        ((0, 1),),
-        sizes,
-        one_start=False,
-        n_rounds=4,
-    )
+    rows = [0, 1, 2, 3, COALITION]
+    recorder, results = record_all(setup, X, Y, signals, rows, True, sizes, one_start=False)
     checked = 0
-    for result in Training(setup).rounds():
-        recorder.record(result)
-        u, now = result.uploads, {name: a[-1] for name, a in recorder.arrays().items()}
+    for t, result in enumerate(results):
+        u, now = result.uploads, {name: a[t] for name, a in recorder.arrays().items()}
         ends = torch.stack([u.starts.params[u.start_of[r]] + u.updates[r] for r in range(4)])
         mean = 0.75 * ends[0] + 0.25 * ends[1]
         for row, params in enumerate([*ends, mean]):
@@ -225,21 +192,9 @@ def test_signals_are_measured_at_the_model_that_each_client_really_had():
 
 def test_absent_clients_have_no_numbers_and_a_mean_is_of_those_present():
     setup = tiny_setup(members=(0, 1), rounds=9, participation=0.25)
-    recorder = Recorder(
-        setup.flat,
-        X,
-        Y,
-        {"loss": Loss()},
-        True,
-        [0, 1, 2, 3, COALITION],
-        ((0, 1),),
-        [12] * 4,
-        n_rounds=9,
-    )
-    present = []
-    for result in Training(setup).rounds():
-        recorder.record(result)
-        present.append(result.uploads.participants)
+    rows = [0, 1, 2, 3, COALITION]
+    recorder, results = record_all(setup, X, Y, {"loss": Loss()}, rows, gradients=True)
+    present = [result.uploads.participants for result in results]
     assert len(set(present)) > 2
     for name in ("loss", "grad-dot", "update-sq"):
         known = np.isfinite(recorder.arrays()[name]).all(2)
@@ -296,15 +251,9 @@ def test_the_undefended_mean_beside_several_coalitions_is_the_one_made_by_hand()
     u, (x, y) = last.uploads, samples_of(scene, scene.pool, torch.device("cpu"))
     for audit in scene.audits:
         (group,) = (list(g) for g in groups if audit.target.index in g)
-        setup.flat.params.copy_(
-            u.starts.params[0] + (sizes[group] / sizes[group].sum()) @ u.updates[group]
-        )
-        setup.flat.module.eval()
+        mean = u.starts.params[0] + (sizes[group] / sizes[group].sum()) @ u.updates[group]
         at = np.searchsorted(scene.pool, audit.ids)
-        with torch.no_grad():
-            wanted = [
-                cross_entropy(setup.flat.module(x[i : i + 1]), y[i : i + 1]).item() for i in at
-            ]
+        wanted = slow_loss(setup, mean, x[at], y[at])
         np.testing.assert_allclose(
             attack.seen[audit.target.index][-1], wanted, rtol=2e-4, atol=1e-5
         )
@@ -336,15 +285,15 @@ def test_global_rows_final_logits_and_test_accuracy_are_of_the_answers_and_nothi
     names = ("loss", "max-prob", "grad-dot", "grad-sq", f"loss{PRE_DEFENSE}")
 
     def trained(defense: type[Defense]):
-        job, parts, scene = job_of(setting_of(), defense=given_use(defense, {}, "asked"))
         views: tuple[Any, ...] = ("server", "client", "coalition")
         requests = [
             SignalRequest(needs=frozenset(names), view=view, needs_shadow_models=True)
             for view in views
         ]
-        return train(job, parts, scene, requests, lambda t, measured: None), scene
+        return train_job(setting_of(), requests, defense=given_use(defense, {}, "asked"))
 
-    (plain, scene), (asked, _) = trained(Defense), trained(Silent)
+    undefended, answered = trained(Defense), trained(Silent)
+    plain, asked, scene = undefended.trained, answered.trained, undefended.scene
     at, others = [plain.rows.index(-1)], [i for i, row in enumerate(plain.rows) if row != -1]
     assert plain.rows == asked.rows and -2 in plain.rows and len(others) == 5
     assert np.allclose(asked.signals["loss"][:, at], math.log(scene.data.n_classes), atol=1e-3)

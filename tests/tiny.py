@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from fedbench.core import ActiveAttack, Defense, MemberData
+from fedbench.core import ActiveAttack, Defense, MemberData, Signal
 from fedbench.core.contract.attack import KnowledgeLevel
 from fedbench.core.federation.loop import Training
 from fedbench.core.federation.setup import Insider, RoundResult, Setup
 from fedbench.core.numerics.flat import FlatModel
+from fedbench.core.signals.measure import Recorder
 from fedbench.core.spec.federation import FederationSpec, Optimizer
 
 OPTIMIZER = tuple(Optimizer.model_fields)
@@ -19,11 +21,15 @@ OPTIMIZER = tuple(Optimizer.model_fields)
 
 def tiny_module(width: int = 6, classes: int = 3, seed: int = 0) -> nn.Module:
     """A two-layer network with reproducible weights."""
-    module = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, classes))
+    return drawn(nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, classes)), seed)
+
+
+def drawn(module: nn.Module, seed: int = 0, scale: float = 0.3) -> nn.Module:
+    """The module with normal weights of that standard deviation."""
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in module.parameters():
-            p.copy_(torch.randn(p.shape, generator=g) * 0.3)
+            p.copy_(torch.randn(p.shape, generator=g) * scale)
     return module
 
 
@@ -121,10 +127,41 @@ def tiny_insider(
     )
 
 
-def train_all(setup: Setup) -> tuple[Training, list[RoundResult]]:
-    """Run every round; the uploads are copied, since the engine uses their matrix again."""
+def train_all(
+    setup: Setup, each: Callable[[RoundResult], None] = lambda result: None
+) -> tuple[Training, list[RoundResult]]:
+    """Run every round, and ``each`` after it; the uploads are copied, since the engine uses their
+    matrix again.
+    """
     federation, results = Training(setup), []
     for result in federation.rounds():
+        each(result)
         result.uploads.updates = result.uploads.updates.clone()
         results.append(result)
     return federation, results
+
+
+def record_all(
+    setup: Setup,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    signals: Mapping[str, Signal],
+    rows: list[int],
+    gradients: bool = False,
+    sizes: Sequence[float] = (12,) * 4,
+    **fields: Any,
+) -> tuple[Recorder, list[RoundResult]]:
+    """Run every round and measure the samples in it; the members are one coalition."""
+    recorder = Recorder(
+        setup.flat,
+        x,
+        y,
+        signals,
+        gradients,
+        rows,
+        (setup.members,),
+        sizes,
+        n_rounds=setup.config.rounds,
+        **fields,
+    )
+    return recorder, train_all(setup, recorder.record)[1]
