@@ -111,6 +111,15 @@ def test_every_file_of_the_package_counts_and_no_other(code, site):
     assert now() == first
 
 
+def test_a_folder_of_data_alone_counts_beside_the_modules(site):
+    data = {"many_files_data/deep/numbers.json": "[1]"}
+    write(site, PACKAGE | data)
+    described(site, [*PACKAGE, *data])
+    first = now()
+    write(site, {"many_files_data/deep/numbers.json": "[2]"})
+    assert now() != first
+
+
 def test_a_use_names_the_digest_of_the_package_that_announced_it(site):
     wheel(site)
     found = Registry.discover().get("defense", "shield")

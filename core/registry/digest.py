@@ -141,7 +141,7 @@ def _top_levels(package: str) -> set[str]:
     except (PackageNotFoundError, ValueError):
         return set()
     modules += (dist.read_text("top_level.txt") or "").split()
-    modules += [file.parts[0] for file in dist.files or () if file.suffix == ".py"]
+    modules += [file.parts[0] for file in dist.files or ()]
     names = {module.partition(".")[0] for module in modules}
     return {name for name in names if name.isidentifier() and not name.startswith("__")}
 
