@@ -28,6 +28,7 @@ REGISTERED = [c.name for c in Registry.discover().own("attack") if not c.load().
 FOLLOWING = ("loss-series", "avg-cosine", "fedmia-i", "fedmia-ii", "fta-c", "fta-l", "seqmia")
 ON_MEAN = [f"{name}-on-mean" for name in FOLLOWING]
 ATTACKS = [*REGISTERED, *(f"{name}-class" for name in FOLLOWING), *ON_MEAN]
+OF_COALITION = [*ON_MEAN, "prolin"]
 PARAMS = {
     "seqmia": {"epochs": 5},  # a net that learns for long takes longer to find as little
     # no client here trains on the soft labels of its default
@@ -82,9 +83,9 @@ def ran(folder, members_from, seeds):
         {
             "name": "clients",
             "audit": clients,
-            "attacks": [a for a in ATTACKS if a not in (*active, *ON_MEAN)],
+            "attacks": [a for a in ATTACKS if a not in (*active, *OF_COALITION)],
         },
-        {"name": "coalition", "audit": pair, "attacks": ON_MEAN, "coalitions": ["pair"]},
+        {"name": "coalition", "audit": pair, "attacks": OF_COALITION, "coalitions": ["pair"]},
         {
             "name": "honest",
             "audit": together,
