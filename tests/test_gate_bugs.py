@@ -1,4 +1,4 @@
-"""The gate of this repository fails for a bug in an attack, a defense or the engine, names what
+"""The gate of this repository fails for a bug in an attack, a defense or the audit, names what
 moved, and passes without.
 """
 
@@ -39,8 +39,8 @@ def fedbench(root, *args):
     return subprocess.run(command, capture_output=True, text=True, env=env, cwd=root)
 
 
-def run_with(bug, folder):
-    """A copy of this tree with a bug, which has run what `.ci/gate` runs."""
+def copy_with(bug, folder):
+    """A copy of this tree with a bug."""
     package = folder / "fedbench"
     package.mkdir(parents=True)
     (package / "__init__.py").symlink_to(ROOT / "api" / "__init__.py")
@@ -50,6 +50,12 @@ def run_with(bug, folder):
     text = (package / file).read_text()
     assert old in text
     (package / file).write_text(text.replace(old, new))
+    return folder
+
+
+def run_with(bug, folder):
+    """A copy of this tree with a bug, which has run what `.ci/gate` runs."""
+    copy_with(bug, folder)
     done = fedbench(folder, *RUN, folder / "results")
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -108,9 +114,18 @@ def test_a_bug_in_one_attack_fails_the_gate(good, tmp_path, bug):
     [
         ("noise times 0.9", {"cofedmid"}),
         ("the labels of mixup unmixed", {"mixup"}),
-        ("one shuffle off by one", {"none", "mixup", "cofedmid"}),
+        ("non-members drawn from the training set", {"none", "mixup", "cofedmid"}),
     ],
 )
-def test_a_bug_in_a_defense_or_the_engine_fails_the_gate(good, tmp_path, bug, defenses):
+def test_a_bug_in_a_defense_or_the_audit_fails_the_gate(good, tmp_path, bug, defenses):
     status, rows = moved_by(OF_THE_ORACLE[bug], good, tmp_path)
     assert (status, {row["defense"] for row in rows}) == (1, defenses)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_a_bug_in_the_order_of_samples_is_refused_before_training(tmp_path):
+    copy_with(OF_THE_ORACLE["one shuffle off by one"], tmp_path)
+    done = fedbench(tmp_path, *RUN, tmp_path / "results")
+    assert done.returncode == 2
+    assert "trains otherwise beside another client than alone" in done.stderr
