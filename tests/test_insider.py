@@ -324,6 +324,10 @@ def test_a_loss_that_is_not_finite_is_a_divergence_even_of_finite_parameters():
     training.models.fill_(1e30)
     with pytest.raises(Diverged, match=r"the loss .* lower the learning rate"):
         train_loss(training)
+    attacked, _ = train_all(tiny_setup(insider=attack(1.0)))
+    attacked.models.fill_(1e30)
+    with pytest.raises(DivergedByAdversary, match=r"the loss .* rows of the attack Mine"):
+        train_loss(attacked)
 
 
 @settings(max_examples=10)

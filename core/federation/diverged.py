@@ -8,6 +8,7 @@ from a model that took rows of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -135,6 +136,20 @@ class Causes:
             largest = _largest(uploads.updates[honest])
             if malicious and _largest(uploads.updates[malicious]) >= _LEAST * largest:
                 self._since.setdefault(j, uploads.round)
+
+    def require_loss(self, loss: float) -> None:
+        """Raise :class:`Diverged` where the ``loss`` of the global models on training samples is
+        not finite, as finite parameters may give in the last round.
+        """
+        if math.isfinite(loss):
+            return
+        text = f"the loss of the global models on training samples is {loss}"
+        if self._since:
+            since = min(self._since.values())
+            raise DivergedByAdversary(
+                f"{text}, and they took {self._adversary()} since round {since}"
+            )
+        raise Diverged(f"{text}; {self._remedy()}")
 
     def _blame_step(
         self,

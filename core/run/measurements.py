@@ -4,7 +4,6 @@ and the samples that were used.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbench.core.contract.errors import Diverged
 from fedbench.core.contract.samples import MemberData
 from fedbench.core.federation.loop import Training, answered
 from fedbench.core.federation.setup import RoundResult
@@ -138,7 +136,7 @@ def train_loss(training: Training) -> float:
     """Return the mean loss of each client's global model on (up to 200 of) its training samples.
 
     Raises:
-        Diverged: where it is not finite, as finite parameters may give in the last round.
+        fedbench.core.contract.errors.Diverged: where it is not finite.
     """
     clients = training.setup.clients
     flat = training.setup.flat
@@ -152,10 +150,7 @@ def train_loss(training: Training) -> float:
         means = [part.mean() for part in values.split([len(pick) for pick in picks])]
         losses[served] = torch.stack(means).float().cpu()
     loss = float(losses.mean())
-    if not math.isfinite(loss):
-        raise Diverged(
-            f"the loss of the global models on training samples is {loss}; lower the learning rate"
-        )
+    training.causes.require_loss(loss)
     return loss
 
 
