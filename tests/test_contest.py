@@ -15,6 +15,7 @@ from scipy import stats
 from fedbench.core import EXCLUDED, MEMBER, OFL
 from fedbench.core.metrics import auc, auc_covariance, t_interval
 from fedbench.core.numerics.rng import numpy_rng
+from fedbench.core.store.record import Utility
 from fedbench.leaderboard.statistics.intervals import Estimate, UnitValue, smallest_shown
 from fedbench.leaderboard.statistics.paired import difference, differences
 from fedbench.plugins.analyses.strengths import PairedDifferences
@@ -435,6 +436,9 @@ def test_a_pair_is_compared_as_with_one_row_and_its_reverse_is_the_negative(tmp_
         (other.worst.mean, "MORE"),
         (alike.worst.mean, "no difference shown"),
     ]
+    section.__dict__["utility"] = Utility(accuracy=0.8, n_test=100, name="loss", direction="lower")
+    (without,) = PairedDifferences(pairs=pairs).draw(section, "pairs")
+    assert [len(row) for row in without.rows] == [3] * 3 and len(without.columns) == 3
     first, _, third, *_ = pairs
     alone, adjusted = pairwise.between([first]), pairwise.between([first, third])
     assert adjusted[first].p == pytest.approx(2 * alone[first].p)

@@ -50,7 +50,7 @@ class PairedDifferences(Analysis):
     samples of the same seeds.
 
     Reads scores and accuracies alone; asks nothing of a run. Verdicts are for all pairs of a
-    section together (Holm).
+    section together (Holm). A task with another utility than accuracy has no column for it.
     """
 
     by_default = False
@@ -65,16 +65,19 @@ class PairedDifferences(Analysis):
         """Draw a row a pair of which both defenses are in the section."""
         differences = section.differences(self.params.pairs)
         if differences:
-            yield _pairs_table(differences)
+            yield _pairs_table(differences, section.measures_accuracy)
 
 
-def _pairs_table(differences: Sequence[RowDifference]) -> Table:
-    rows = [((d.first, Words(" minus "), d.second), *_difference(d)) for d in differences]
+def _pairs_table(differences: Sequence[RowDifference], measures_accuracy: bool) -> Table:
+    n_columns = len(_DIFFERENCE) if measures_accuracy else len(_DIFFERENCE) - 1
+    rows = [
+        ((d.first, Words(" minus "), d.second), *_difference(d)[:n_columns]) for d in differences
+    ]
     caption = (
         ", the first minus the second, on the same candidates and seeds; verdicts at 95 % for all "
         "pairs of the section together (Holm)"
     )
-    return table("Pairs compared", caption, (words("pair"), *_DIFFERENCE), rows)
+    return table("Pairs compared", caption, (words("pair"), *_DIFFERENCE[:n_columns]), rows)
 
 
 def _difference(d: RowDifference) -> tuple[Content, ...]:
