@@ -120,10 +120,24 @@ def _subject(section: BoardSection) -> DefenseRow | None:
 
 def _leak(section: BoardSection) -> float:
     row = _subject(section)
-    worst = row and section.summaries[row.label].worst
-    if not worst:
-        return 0.0
-    return worst.mean
+    assert row is not None
+    worst = section.summaries[row.label].worst
+    if worst is not None:
+        return worst.mean
+    uncounted = _uncounted(section, row)
+    return uncounted[1].mean if uncounted else 0.0
+
+
+def _uncounted(section: BoardSection, row: DefenseRow) -> tuple[str, Interval] | None:
+    """Return the attack with the largest lower end on a row, of those that count nowhere since
+    another row lacks scores of them, and its AUC; None where none shows a leak.
+    """
+    shown: dict[str, Interval] = {}
+    for attack in section.left_out:
+        auc = section.comparison.leaks.of(row.label, attack).auc
+        if auc is not None and auc.low > 0.5:
+            shown[attack] = auc
+    return max(shown.items(), key=lambda item: item[1].low, default=None)
 
 
 # -- result ----------------------------------------------------------------------------------------
@@ -139,15 +153,7 @@ def _verdict(section: BoardSection) -> Iterator[Text]:
     if not row.undefended:
         who = sentence("with the defense {}", row.label)
     if worst is None:
-        highest = section.highest(row.label, "auc")
-        assert highest is not None
-        attack, auc = highest
-        count = "that count " if section.left_out else ""
-        text = f"**No leak was shown** {{}}: of {len(section.comparison.attacks)} attacks {count}"
-        text += "none is above guessing at 95 %, all together; the highest AUC that the intervals "
-        text += f"allow is that of {{}}, {amount(_known(auc), _WORST)}, where guessing has 0.5."
-        yield sentence(text, who, attack)
-        yield _covered(section, auc)
+        yield from _without_worst_case(section, row, who)
         return
     shown = "**is not shown to be leaked**"
     if worst.low > 0.5:
@@ -164,6 +170,31 @@ def _verdict(section: BoardSection) -> Iterator[Text]:
     if best.defense is not None:
         yield strongest(section, best, best.defense)
     yield _covered(section, worst)
+
+
+def _without_worst_case(section: BoardSection, row: DefenseRow, who: Text) -> Iterator[Text]:
+    """Yield what attacks find on a row on which none that counts beats chance."""
+    highest = section.highest(row.label, "auc")
+    assert highest is not None
+    attack, auc = highest
+    if section.comparison.worst_cases.untested:
+        text = "**What is leaked is not known** {}: one training, in which a client or group has a "
+        text += "single member or non-member, gives no AUC an error."
+        yield sentence(text, who)
+        return
+    if uncounted := _uncounted(section, row):
+        attack, auc = uncounted
+        text = "Membership in the audited training data **is leaked** {}: by {}, with an AUC of "
+        text += f"{amount(_known(auc), _WORST)}, where guessing has 0.5. It is in no worst case, "
+        text += "since a row lacks scores of it."
+        yield sentence(text, who, attack)
+    else:
+        count = "that count " if section.left_out else ""
+        text = f"**No leak was shown** {{}}: of {len(section.comparison.attacks)} attacks {count}"
+        text += "none is above guessing at 95 %, all together; the highest AUC that the intervals "
+        text += f"allow is that of {{}}, {amount(_known(auc), _WORST)}, where guessing has 0.5."
+        yield sentence(text, who, attack)
+    yield _covered(section, auc)
 
 
 def _covered(section: BoardSection, interval: Interval) -> Text:
@@ -267,10 +298,10 @@ def _leakage(section: BoardSection, trust: Trust) -> Table:
         notes.insert(0, Words(text))
     caption = sentence(": {}", section.where)
     if not section.comparison.worst_cases.eligible:
-        text = (
-            f"{no_attack(section)} beats chance, so each row has the one of all with the highest "
-        )
-        text += "upper end."
+        why = f"{no_attack(section)} beats chance"
+        if section.comparison.worst_cases.untested:
+            why = "No AUC has an error"
+        text = f"{why}, so each row has the attack with the highest upper end of all."
         notes.insert(0, Words(text))
     return row_table("Leakage", caption, rows, columns, footnotes=tuple(notes))
 
@@ -394,7 +425,7 @@ def _limits(section: BoardSection) -> Iterator[Text]:
     assert row is not None
     worst = section.summaries[row.label].worst
     highest = section.highest(row.label, "auc")
-    if worst is None and highest is not None:
+    if worst is None and highest is not None and not np.isnan(highest[1].high):
         yield Words(f"An AUC up to {highest[1].high:.3f} is not excluded.")
     if worst is not None:
         distance = worst.low - 0.5

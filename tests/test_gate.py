@@ -420,7 +420,7 @@ def test_a_worse_cell_fails_the_gate_and_is_written_for_programs(
     words = words_of("compare", finished, baseline, "--json", status=1)
     assert json.loads(words) == json.loads((tmp_path / "gate.json").read_text())
     words_of("compare", finished, baseline, "--for", "attack")
-    words_of("compare", finished, baseline, "--floor", "auc=0.5")
+    words_of("compare", finished, baseline, "--floor", "auc=0.5", "--floor", "loss=0.1")
 
 
 @pytest.mark.parametrize(

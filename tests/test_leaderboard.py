@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import re
 import weakref
+from itertools import product
 
 import numpy as np
 import pytest
@@ -632,13 +633,29 @@ def test_no_attack_is_said_to_leak_nothing_beside_one_that_is_left_out_and_leaks
     (section,) = sections_of(folder)
     assert section.comparison.leaks.of("none", "broken").auc.low > 0.9
     assert section.comparison.worst_cases.eligible == ()
-    audit = str(audit_blocks(source_of(folder.root)))
-    assert "of 2 attacks that count none is above" in audit
+    audit = render(audit_blocks(source_of(folder.root)))
+    assert "**is leaked** without a defense: by " in audit and "No leak was shown" not in audit
     assert "No attack that counts beats chance, so each row has" in audit
     text = board(folder)
     assert "No attack that counts beats chance on the undefended federation" in text
     assert "No attack that counts beats chance on the undefended run" in text
     assert "no attack beats chance" not in (text + audit).lower()
+
+
+def test_an_auditors_page_says_that_one_training_without_errors_shows_nothing(tmp_path):
+    cells = Cells(tmp_path / "r", {"s": pairs("none 2.0 0.8, a 0.0 0.8")}, seeds=[0], n_ofl=1)
+    write_marker(cells.root, {"suite": "demo"})
+    audit = render(audit_blocks(source_of(cells.root)))
+    assert "**What is leaked is not known** without a defense" in audit
+    assert "No leak was shown" not in audit and "is not excluded" not in audit
+
+
+def test_an_attack_that_scores_a_floor_alone_takes_no_rank_from_other_rows(tmp_path):
+    folder = Folder(tmp_path / "r", {"mixup": 1.5, "cofedmid": 0.3, "free-rider": 0.0}).fill()
+    for label, seed in product(("mixup", "cofedmid"), range(3)):
+        folder.add(label, "loss-series", seed, "skipped", reason="no shadow models")
+    (section,) = sections_of(folder)
+    assert section.comparison.pairwise.ranks == {"cofedmid": (1, 1), "mixup": (2, 2)}
 
 
 def test_a_row_that_an_attack_skips_has_no_rank_and_is_named(tmp_path):
@@ -651,6 +668,8 @@ def test_a_row_that_an_attack_skips_has_no_rank_and_is_named(tmp_path):
     assert section.comparison.pairwise.ranks.keys() == {"mixup", "none"}
     assert answer(section).defense.label == "mixup"
     assert trade_off(section).keys() == {"mixup", "none"}
+    assert section.comparison.pairwise.against("none").keys() == {"mixup"}
+    assert not section.summaries["immune"].complete
     assert [row.label for row in section.rows] == ["mixup", "none", "immune"]
     text = board(folder).replace("\\", "")
     note = "Without a rank, since its worst case does not count loss-series: immune."

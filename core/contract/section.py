@@ -126,7 +126,7 @@ class RowSummary:
 
     label: str
     complete: bool
-    """whether every cell that applies has scores"""
+    """whether it has all scores of every attack that judges other rows"""
     worst: Interval | None = None
     """worst-case AUC: the adversary picks attack and sign on other seeds"""
     attack: str = ""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _CHANGES = ("refuted", "worse", "better", "missing", "not-comparable", "moved", "new")
 _ANY = "any-change"
-_METRICS = ("accuracy", "auc", "tf01")
+_METRICS = ("accuracy", "auc", "loss", "tf01")
 
 
 def _verdicts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
@@ -127,8 +127,8 @@ def _require_other_files(results: Path, baseline: Path | None, *written: Path | 
     multiple=True,
     callback=_floors,
     metavar="NAME=NUMBER",
-    help="The smallest change that counts: auc (0.01), tf01 (1, in %), accuracy (0.01). May be "
-    "given several times.",
+    help="The smallest change that counts: auc (0.01), tf01 (1, in %), accuracy (0.01), loss "
+    "(0.001; the utility of a task in which lower is better). May be given several times.",
 )
 @click.option(
     "--output",

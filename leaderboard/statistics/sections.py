@@ -203,14 +203,15 @@ class BoardSection:
         return {row.label: self._summary(row) for row in self.rows}
 
     def _summary(self, row: DefenseRow) -> RowSummary:
-        case = self.comparison.worst_cases.of(row.label)
+        cases = self.comparison.worst_cases
+        case = cases.of(row.label)
         pairs = _run_pairs(row, self.base)
         deviation = None
         if len(pairs) > 1 and row is not self.base:
             deviation = float(np.std(_utility_differences(pairs), ddof=1))
         summary = RowSummary(
             label=row.label,
-            complete=row.complete,
+            complete=row.complete and not cases.inapplicable(row.label),
             mean=bounded(case.mean),
             accuracy=bounded(row.accuracy, *self._range),
             runtime=self.runtime(row),

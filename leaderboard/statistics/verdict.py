@@ -132,14 +132,17 @@ class Pairwise:
         return {label: difference for (label, _), difference in differences.items()}
 
     def between(self, pairs: Sequence[Pair]) -> dict[Pair, Difference]:
-        """Return the worst case of the first minus that of the second, of the pairs that have both
-        and are not refuted; adjusted for their number.
+        """Return the worst case of the first minus that of the second, of the pairs that have both,
+        over the same attacks, and are not refuted; adjusted for their number.
         """
-        refuted = {row.label for row in self._rows if row.refuted}
+        left_out: set[str] = set()
+        for row in self._rows:
+            if row.refuted or self._worst_cases.inapplicable(row.label):
+                left_out.add(row.label)
         intervals: dict[Pair, Interval] = {}
         for pair in pairs:
             interval = self._interval(pair)
-            if interval is not None and refuted.isdisjoint(pair):
+            if interval is not None and left_out.isdisjoint(pair):
                 intervals[pair] = interval
         adjusted = holm({pair: self.tests.test(pair)[1] for pair in intervals})
         return {pair: Difference(i, adjusted[pair]) for pair, i in intervals.items()}

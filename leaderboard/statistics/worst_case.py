@@ -100,10 +100,13 @@ class WorstCases:
         return aucs
 
     def inapplicable(self, label: str) -> list[str]:
-        """Return the attacks that judge other rows and have no score of this one."""
+        """Return the attacks that judge other rows, but floors and refuted ones, and have no score
+        of this one.
+        """
         judging: set[str] = set()
         for row in self._rows:
-            judging.update(a for a in self.eligible if self._leaks.of(row.label, a).signs)
+            if not (row.floor or row.refuted):
+                judging.update(a for a in self.eligible if self._leaks.of(row.label, a).signs)
         return [a for a in self.eligible if a in judging and not self._leaks.of(label, a).signs]
 
     def of(self, label: str) -> RowCase:

@@ -202,7 +202,8 @@ def _leak(section: BoardSection, row: RowSummary) -> Text:
     lacking = "not enough non-members for TF01"
     if len(section.seeds) < ALIGNED_SEEDS:
         trainings = "recordings" if section.is_recorded else "seeds"
-        lacking = f"TF01 takes {ALIGNED_SEEDS} {trainings}, or 999 non-members of each client"
+        lacking = f"TF01 takes {ALIGNED_SEEDS} {trainings}, or 999 non-members of each client and "
+        lacking += "1,999 together"
     tf01 = sentence(f"; {lacking}")
     if row.tf01 is not None:
         tf01 = sentence(f", and a TF01 of {amount(row.tf01, _TF01)} % ({{}})", row.tf01_attack)

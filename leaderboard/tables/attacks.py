@@ -146,7 +146,7 @@ def remarks(section: BoardSection) -> list[Note]:
     if section.base is None:
         why = "No undefended run to compare with: every attack counts, whether or not it beats "
         notes.append(Words(f"{why}chance anywhere."))
-    elif weak:
+    elif weak and not comparison.worst_cases.untested:
         why = f"{no_attack(section)} beats chance on the undefended run, so there is nothing to "
         why += "rank by: {}."
         if eligible:

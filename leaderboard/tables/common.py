@@ -152,8 +152,10 @@ def amount(interval: Interval | Value, how: Column) -> str:
 
 
 def number(x: float, digits: int, signed: bool = False) -> str:
-    """Return fixed-point text; never a negative zero."""
-    return f"{round(x, digits) + 0.0:{'+' if signed else ''}.{digits}f}"
+    """Return fixed-point text; a number that rounds to zero has no sign."""
+    rounded = round(x, digits) + 0.0
+    sign = "+" if signed and rounded else ""
+    return f"{rounded:{sign}.{digits}f}"
 
 
 def without_empty_tables(blocks: Iterable[Block]) -> list[Block]:
