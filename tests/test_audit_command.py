@@ -12,20 +12,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import yaml
 from federations import EQUAL, UNEQUAL, DigitsFederation, small, write
 from tiny import normed, tiny_clients, tiny_module, tiny_setup
 from torch.nn.functional import cross_entropy
 
 import fedbench
 from fedbench.core import UserError
+from fedbench.core.cli.audit import suite_text
 from fedbench.core.contract.defense import REMARKS
 from fedbench.core.federation.loop import Training
 from fedbench.core.recorded import components
-from fedbench.core.recorded.components import RecordedModel, data_of, misfits_of
+from fedbench.core.recorded.components import RecordedModel, data_of, lone_clients, misfits_of
 from fedbench.core.recorded.folder import Reply, open_recording
 from fedbench.core.recorded.replay import RecordedRound, Replay
 from fedbench.core.recorded.tensors import tensors
-from fedbench.core.recording import save_samples
+from fedbench.core.recording import save_holdout, save_samples
 from fedbench.core.recording.rounds import write_tensors
 from fedbench.leaderboard.gate.ceilings import DOUBTFUL
 from fedbench.plugins.attacks.trajectory import LossSeries
@@ -219,7 +221,7 @@ def test_a_model_s_file_that_trains_when_imported_is_refused_with_the_remedy(tmp
     monkeypatch.chdir(tmp_path)
     folder = small(tmp_path / "a", model="loop_of_ones_own:build")
     (tmp_path / "loop_of_ones_own.py").write_text("raise ValueError('trained')")
-    with pytest.raises(UserError, match=r"trained .* put what trains below `if __name__"):
+    with pytest.raises(UserError, match=r"trained .* what trains belongs below `if __name__"):
         misfits_of(open_recording(folder))
 
 
@@ -288,6 +290,13 @@ def plain_array(folder):
         np.save(file, np.zeros((12, 4), "f4"))
 
 
+def damaged(folder):
+    path = folder / "data/b.npz"
+    content = bytearray(path.read_bytes())
+    content[80:120] = b"\xff" * 40  # of the first array's compressed bytes
+    path.write_bytes(content)
+
+
 def renamed(folder):
     path = folder / "rounds/002/a.safetensors"
     path.rename(path.with_name("A1.safetensors"))
@@ -344,6 +353,7 @@ REFUSALS = {
     "class": (arrays("data/b.npz", y=np.full(12, 3)), r"b.npz: labels go from 3 to 3"),
     "other data": (arrays("data/b.npz", x=np.zeros((12, 5), "f4")), r"b.npz: samples are \[5\]"),
     "no archive": (plain_array, r"data/b.npz: File is not a zip file; save it with numpy.savez"),
+    "damaged": (damaged, r"data/b.npz: not a readable .npz archive .*; save it with numpy.savez"),
     "objects": (arrays("data/b.npz", x=np.full((12, 4), None)), r"b.npz: Object arrays cannot"),
 }
 
@@ -455,6 +465,32 @@ def test_a_client_of_one_sample_is_not_judged_and_hides_no_leak_of_the_others(
         shutil.copy(folder / "data/b.npz", folder / f"data/{name}.npz")
     with pytest.raises(UserError, match="every client that sent something has a single sample"):
         fedbench.audit(folder, results=tmp_path / "s", **options)
+
+
+def test_targets_of_an_audit_sent_something_and_have_several_samples(folder):
+    """Rounds of each recording are audited by its own numbers."""
+
+    def targets(*coalition, others=()):
+        recordings = [open_recording(folder), *map(open_recording, others)]
+        lone = lone_clients(recordings[0])
+        made = suite_text("demo", recordings, ["loss-series"], coalition, 2, lone)
+        return yaml.safe_load(made)["settings"][0]["audit"].get("targets")
+
+    assert (targets(), targets("a", "c")) == (None, [0, 2])
+    other = shutil.copytree(folder, folder.parent / "other")
+    for number in (1, 2, 3):
+        path = other / f"rounds/{number:03d}"
+        content = json.loads((path / "round.json").read_text())
+        (path / "round.json").write_text(json.dumps(content | {"round": number - 1}))
+        path.rename(other / f"rounds/{number - 1:03d}")
+    assert targets(others=[other]) is None
+    without_replies(folder, "b")
+    assert (targets(), targets("a", "b")) == ([0, 2], [0])
+    with pytest.raises(UserError, match="no client of the coalition sent anything"):
+        targets("b")
+    save_holdout(folder, np.zeros((1, 4), "f4"), np.zeros(1, int))
+    with pytest.raises(UserError, match="every client that sent something has a single sample"):
+        targets()
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from running import (
 
 from fedbench.core import Attack, UserError
 from fedbench.core.cli.run import build_plan
-from fedbench.core.run.trained_run import cache_path, load_training
+from fedbench.core.run.trained_run import cache_path, load_training, save_training
 from fedbench.core.run.worker import answers_of, trained
 from fedbench.core.store.files import TEMPORARY_PREFIX
 from fedbench.core.store.results import Results
@@ -166,6 +166,15 @@ def test_a_later_training_keeps_the_signals_that_an_earlier_one_measured_of_the_
     at_once, expected = load_training(replace(job, results=str(tmp_path / "whole")))
     assert (meta["code"], arrays.keys()) == (at_once["code"], expected.keys())
     assert all(np.array_equal(arrays[name], a, equal_nan=True) for name, a in expected.items())
+    # what a later training failed to measure is that of the earlier one
+    failing = {name: a for name, a in arrays.items() if name != "signal:loss"}
+    save_training(job, (meta | {"failed": {"loss": "out of memory"}}, failing))
+    again, kept = load_training(job)
+    assert again["failed"] == {} and "signal:loss" in kept
+    # of a training with other bits nothing is kept
+    other = failing | {"test_correct": ~failing["test_correct"]}
+    save_training(job, (meta, other))
+    assert load_training(job) is None
 
 
 @settings(max_examples=25)

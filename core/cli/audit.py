@@ -200,7 +200,7 @@ def suite_text(
     sizes = {"clients": len(first.clients), "rounds": len(first.numbers)}
     audit: dict[str, Any] = {"every": every, "nonmembers": _MOST, "outside": _MOST}
     judged = _judged(recordings, ids, every, lone)
-    if len(judged) < len(ids):
+    if coalition or len(judged) < len(ids):
         audit["targets"] = judged
     setting = {
         "name": name,
@@ -249,19 +249,20 @@ def _judged(
     first = recordings[0]
     if first.is_aggregate:
         return [*clients]
-    audited = [*first.numbers[every - 1 :: every], first.numbers[-1]]
+    of_coalition = "" if len(clients) == len(first.clients) else "of the coalition "
     judged = set(clients)
     for recording in recordings:
+        audited = [*recording.numbers[every - 1 :: every], recording.numbers[-1]]
         judged &= {reply.client for number in audited for reply in recording.replies(number)}
     if not judged:
         raise UserError(
-            f"{first.folder}: no client sent anything in an audited round of each recording: "
-            "record their replies"
+            f"{first.folder}: no client {of_coalition}sent anything in an audited round of each "
+            "recording: record their replies"
         )
     if judged <= set(lone):
         raise UserError(
-            f"{first.folder}: every client that sent something has a single sample or hold-out "
-            "sample, and so an AUC without an error: give `data` and `holdout` more"
+            f"{first.folder}: every client {of_coalition}that sent something has a single sample "
+            "or hold-out sample, and so an AUC without an error: give `data` and `holdout` more"
         )
     _name_left_out(first, set(clients) - judged, "they sent nothing in an audited round")
     reason = "an AUC of a single sample or hold-out sample has no error"

@@ -8,7 +8,6 @@ from a model that took rows of it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -137,17 +136,14 @@ class Causes:
             if malicious and _largest(uploads.updates[malicious]) >= _LEAST * largest:
                 self._since.setdefault(j, uploads.round)
 
-    def require_loss(self, loss: float) -> None:
-        """Raise :class:`Diverged` where the ``loss`` of the global models on training samples is
-        not finite, as finite parameters may give in the last round.
+    def blame_losses(self, loss: float, models: Iterable[int]) -> None:
+        """Raise for global ``models`` with a training loss that is not finite, as finite parameters
+        may give in the last round; ``loss``: the mean over clients.
         """
-        if math.isfinite(loss):
-            return
         text = f"the loss of the global models on training samples is {loss}"
-        if self._since:
-            since = min(self._since.values())
+        if poisoned := [self._since[j] for j in models if j in self._since]:
             raise DivergedByAdversary(
-                f"{text}, and they took {self._adversary()} since round {since}"
+                f"{text}, and they took {self._adversary()} since round {min(poisoned)}"
             )
         raise Diverged(f"{text}; {self._remedy()}")
 

@@ -113,7 +113,9 @@ def samples_of(path: Path) -> Samples:
         raise UserError(f"{path}: missing; `fedbench audit --help` shows what it holds") from None
     except KeyError as error:
         raise UserError(f"{path}: it has no array {error}; save it with x=..., y=...") from None
-    except (zipfile.BadZipFile, ValueError, MemoryError) as error:
+    except MemoryError as error:
+        raise UserError(f"{path}: {error}; leave out samples that need not be judged") from error
+    except (zipfile.BadZipFile, ValueError) as error:
         reason = str(error).removeprefix(f"{path}: ")
         raise UserError(f"{path}: {reason}; save it with numpy.savez, without objects") from error
 
@@ -223,8 +225,8 @@ def function_of(name: str) -> Callable[[], Any]:
         ) from error
     except Exception as error:
         raise UserError(
-            f"model {name}: cannot import '{module_name}' ({explain(error)}): an import runs the "
-            'whole file, so put what trains below `if __name__ == "__main__":`'
+            f"model {name}: cannot import '{module_name}' ({explain(error)}); an import runs the "
+            'whole file, so what trains belongs below `if __name__ == "__main__":`'
         ) from error
     if not hasattr(module, attribute):
         hint = did_you_mean(attribute, vars(module))
@@ -296,14 +298,19 @@ def misfits_of(recording: Recording) -> list[str]:
 
 
 def lone_clients(recording: Recording) -> list[int]:
-    """Return the clients with a single sample, or a single hold-out sample of their own: their AUC
-    has no error.
+    """Return the clients with a single sample, or a single hold-out sample: their AUC has no
+    error.
     """
     lone = set()
     samples = enumerate(map(recording.data, recording.description.clients))
-    for client, path in [*samples, *recording.holdouts()]:
-        if client >= 0 and len(samples_of(path)[1]) == 1:
+    holdouts = list(recording.holdouts())
+    for client, path in [*samples, *holdouts]:
+        if len(samples_of(path)[1]) == 1:
             lone.add(client)
+    if -1 in lone:  # the hold-out of all clients without one of their own
+        lone.remove(-1)
+        own = {client for client, _ in holdouts}
+        lone.update(k for k in range(len(recording.description.clients)) if k not in own)
     return sorted(lone)
 
 

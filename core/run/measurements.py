@@ -4,6 +4,7 @@ and the samples that were used.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -141,6 +142,7 @@ def train_loss(training: Training) -> float:
     clients = training.setup.clients
     flat = training.setup.flat
     losses = torch.zeros(len(clients))
+    infinite = []
     for j, served in _clients_of_models(training):
         picks = [clients[k].trainable[:_MOST_LOSSES] for k in served]
         x = torch.cat([clients[k].x[pick] for k, pick in zip(served, picks, strict=True)])
@@ -149,8 +151,11 @@ def train_loss(training: Training) -> float:
         values = flat.task.sample_losses(_logits(training, j, rows), target)
         means = [part.mean() for part in values.split([len(pick) for pick in picks])]
         losses[served] = torch.stack(means).float().cpu()
+        if not bool(torch.isfinite(losses[served]).all()):
+            infinite.append(j)
     loss = float(losses.mean())
-    training.causes.require_loss(loss)
+    if not math.isfinite(loss):
+        training.causes.blame_losses(loss, infinite)
     return loss
 
 

@@ -188,14 +188,20 @@ def save_training(job: Job, packed: Packed) -> None:
 
 
 def _joined(packed: Packed, earlier: Packed) -> Packed:
-    """Return a training with what an ``earlier`` one measured of the same rows and it did not: both
-    have the same bits.
+    """Return a training with what an ``earlier`` one of the same bits measured of the same rows,
+    and it did not or failed to.
     """
     meta, arrays = packed
     earlier_meta, earlier_arrays = earlier
     if any(earlier_meta[name] != meta[name] for name in ("run_key", "cpu", "device", "rows")):
         return packed
+    common = [n for n in arrays if n in earlier_arrays and not n.startswith("signal:")]
+    now, before = ({n: a[n] for n in common} for a in (arrays, earlier_arrays))
+    if digest_of_arrays(now) != digest_of_arrays(before):
+        return packed
     both = {name: earlier_meta[name] | meta[name] for name in ("code", "signal_notes")}
+    failed = meta["failed"].items()
+    both["failed"] = {name: why for name, why in failed if f"signal:{name}" not in earlier_arrays}
     return meta | both, earlier_arrays | arrays
 
 

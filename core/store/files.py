@@ -11,6 +11,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,6 +123,16 @@ def npz_bytes(arrays: dict[str, np.ndarray], compress: bool = True) -> bytes:
     return buffer.getvalue()
 
 
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    KeyError,
+    NotImplementedError,  # an unknown compression
+    RuntimeError,  # a password
+)
+
+
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Read every array of an .npz archive, never unpickling. Raises ``OSError`` or ``ValueError``
     for a damaged file.
@@ -129,5 +140,5 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (zipfile.BadZipFile, EOFError, KeyError) as error:
+    except _UNREADABLE as error:
         raise ValueError(f"{path}: not a readable .npz archive ({error})") from error
