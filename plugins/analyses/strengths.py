@@ -69,15 +69,16 @@ class PairedDifferences(Analysis):
 
 
 def _pairs_table(differences: Sequence[RowDifference], measures_accuracy: bool) -> Table:
-    n_columns = len(_DIFFERENCE) if measures_accuracy else len(_DIFFERENCE) - 1
-    rows = [
-        ((d.first, Words(" minus "), d.second), *_difference(d)[:n_columns]) for d in differences
-    ]
+    columns = _DIFFERENCE if measures_accuracy else _DIFFERENCE[:-1]
+    rows: list[tuple[Content, ...]] = []
+    for d in differences:
+        numbers_of_pair = _difference(d)[: len(columns)]
+        rows.append(((d.first, Words(" minus "), d.second), *numbers_of_pair))
     caption = (
         ", the first minus the second, on the same candidates and seeds; verdicts at 95 % for all "
         "pairs of the section together (Holm)"
     )
-    return table("Pairs compared", caption, (words("pair"), *_DIFFERENCE[:n_columns]), rows)
+    return table("Pairs compared", caption, (words("pair"), *columns), rows)
 
 
 def _difference(d: RowDifference) -> tuple[Content, ...]:
