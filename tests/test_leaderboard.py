@@ -532,6 +532,18 @@ def test_a_utility_that_is_better_when_lower_is_read_so_and_named_with_its_unit(
     assert "a change of error of -0.1000 ± 0.0130 m" in text
 
 
+def test_a_page_of_sections_with_other_utilities_is_refused(tmp_path):
+    rows = pairs("none 2.0 0.8, mixup 0.3 0.7")
+    cells = Cells(tmp_path / "r", {"a": rows, "b": rows}, seeds=range(2))
+    write_marker(cells.root, {"suite": "demo"})
+    source = source_of(cells.root)
+    board_of(source, "demo", "")
+    error = Utility(accuracy=0.8, n_test=100, name="error", direction="lower", high=9.0)
+    source.sections[0].__dict__["utility"] = error
+    with pytest.raises(UserError, match=r"measure (error, accuracy|accuracy, error), and a page"):
+        board_of(source, "demo", "")
+
+
 def test_an_address_in_a_record_is_no_link():
     text = inline("see https://evil.example/a and www.evil.example, 3:4")
     assert text == "see https\\://evil.example/a and www\\.evil.example, 3:4"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedbench.core import UserError
 from fedbench.core.contract.board import Block, Fold, Heading, Note, Table, Value, opened
 from fedbench.core.contract.defense import REMARKS, FactValue
 from fedbench.core.metrics import Group, Score
@@ -60,7 +61,8 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
     Args:
         command: what runs its suite again.
 
-    Raises UserError if two records of one target have different candidates.
+    Raises UserError if two records of one target have different candidates, or sections another
+    utility.
     """
     current, superseded = source.newest
     folds = _folds(source)
@@ -68,6 +70,7 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
     cells = Cells({setting: i for i, setting in enumerate(settings)})
     sections: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
+    columns = _columns(source.sections)
     for i, section in enumerate(source.sections):
         sections.append(_section(section, len(rows), cells))
         rows += _rows(section, i, len(rows), cells, source.trust)
@@ -82,7 +85,7 @@ def board_of(source: Source, name: str, command: str) -> schema.Board:
         "tuning": sum(map(of_tuning, current)),
         "notes": _notes(source),
         "command": command,
-        "columns": [column.described for column in _columns(source.sections)],
+        "columns": [column.described for column in columns],
         "fpr": [float(f"{rate:.4g}") for rate in FPR],
         "settings": [{"suite": text(suite), "name": text(setting)} for suite, setting in settings],
         "runs": cells.runs,
@@ -220,9 +223,14 @@ def _described(row: DefenseRow, cells: Cells) -> dict[str, Any]:
 
 
 def _columns(sections: Sequence[BoardSection]) -> list[RankingColumn]:
-    """Return the columns, with the name, unit and direction of a utility that all sections have."""
+    """Return the columns, with the name, unit and direction of the sections' utility."""
     utilities = {s.utility.name: s.utility for s in sections if s.utility is not None}
-    return columns_for(*utilities.values() if len(utilities) == 1 else (None,))
+    if len(utilities) > 1:
+        raise UserError(
+            f"its settings measure {', '.join(utilities)}, and a page shows one: move the settings "
+            "of each into a suite of their own; the Markdown board has all"
+        )
+    return columns_for(next(iter(utilities.values()), None))
 
 
 def _numbers(section: BoardSection, row: DefenseRow) -> dict[str, Any]:
