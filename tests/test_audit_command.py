@@ -543,7 +543,7 @@ def test_a_federation_of_ones_own_is_judged_as_by_hand(tmp_path, sizes):
     assert "trained elsewhere, judged by rounds that its owner recorded" in page
     assert setting["name"] in page
     assert "The recorded federation leaks a worst case AUC of" in page
-    assert "; TF01 takes 3 recordings, or 999 non-members of each client." in page
+    assert "; TF01 takes 3 recordings, or 999 non-members of each client and" in page
     assert "No defense with all its scores" not in page
     judged = results.judge(LossSeries())
     assert judged["auc"].tolist() == pytest.approx([scores["loss-series"]])
