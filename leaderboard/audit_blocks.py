@@ -25,11 +25,12 @@ from fedbench.core.contract.board import (
     Value,
     Words,
 )
-from fedbench.core.metrics.intervals import exact_interval
+from fedbench.core.metrics.intervals import LEVEL, exact_interval
 from fedbench.core.population.audit import Target
 from fedbench.core.words import DOCS
 from fedbench.leaderboard.columns import BY_KEY, RankingColumn, column_for
 from fedbench.leaderboard.document import Source, board_id, provisional_mark
+from fedbench.leaderboard.statistics.intervals import Estimate, holm
 from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow, adversary_of
 from fedbench.leaderboard.statistics.sections import FEWEST_FEDERATIONS, BoardSection
 from fedbench.leaderboard.tables.answer import answer, caveats, strongest
@@ -130,12 +131,19 @@ def _leak(section: BoardSection) -> float:
 
 def _uncounted(section: BoardSection, row: DefenseRow) -> tuple[str, Interval] | None:
     """Return the attack with the largest lower end on a row, of those that count nowhere since
-    another row lacks scores of them, and its AUC; None where none shows a leak.
+    another row lacks scores of them, and its AUC; None where none beats chance, all together.
     """
-    shown: dict[str, Interval] = {}
+    leaks = section.comparison.leaks
+    estimates: dict[str, Estimate] = {}
     for attack in section.left_out:
-        auc = section.comparison.leaks.of(row.label, attack).auc
-        if auc is not None and auc.low > 0.5:
+        estimate = leaks.estimate(row.label, leaks.of(row.label, attack).picks)
+        if estimate is not None:
+            estimates[attack] = estimate
+    adjusted = holm({attack: estimate.p_of_chance for attack, estimate in estimates.items()})
+    shown: dict[str, Interval] = {}
+    for attack, p in adjusted.items():
+        auc = leaks.of(row.label, attack).auc
+        if auc is not None and auc.mean > 0.5 and p <= 1 - LEVEL:
             shown[attack] = auc
     return max(shown.items(), key=lambda item: item[1].low, default=None)
 

@@ -407,14 +407,6 @@ def test_a_column_that_this_fedbench_does_not_know_is_on_the_page_and_in_the_csv
     assert (tmp_path / "site" / "demo.csv").read_text().splitlines()[0].endswith("bytes_high")
 
 
-def test_a_document_without_the_column_of_the_utility_is_refused(folder, made, tmp_path, words_of):
-    content = kept(folder)
-    content["columns"] = [c for c in content["columns"] if c["key"] != "accuracy"]
-    (tmp_path / "demo.json").write_bytes(sealed(content))
-    said = words_of("leaderboard", tmp_path / "demo.json", "--html", tmp_path / "site", status=2)
-    assert "not a board that fedbench wrote" in said and "'accuracy'" in said
-
-
 def test_records_that_are_not_shown_are_counted_once_on_the_page(tmp_path):
     folder = Folder(tmp_path / "demo", LEAK).fill()
     folder.add_outdated("mixup", "fedmia-ii", 0)

@@ -137,12 +137,12 @@ def train_loss(training: Training) -> float:
     """Return the mean loss of each client's global model on (up to 200 of) its training samples.
 
     Raises:
-        fedbench.core.contract.errors.Diverged: where it is not finite.
+        Diverged: where it is not finite.
     """
     clients = training.setup.clients
     flat = training.setup.flat
     losses = torch.zeros(len(clients))
-    infinite = []
+    not_finite: list[int] = []
     for j, served in _clients_of_models(training):
         picks = [clients[k].trainable[:_MOST_LOSSES] for k in served]
         x = torch.cat([clients[k].x[pick] for k, pick in zip(served, picks, strict=True)])
@@ -152,10 +152,10 @@ def train_loss(training: Training) -> float:
         means = [part.mean() for part in values.split([len(pick) for pick in picks])]
         losses[served] = torch.stack(means).float().cpu()
         if not bool(torch.isfinite(losses[served]).all()):
-            infinite.append(j)
+            not_finite.append(j)
     loss = float(losses.mean())
     if not math.isfinite(loss):
-        training.causes.blame_losses(loss, infinite)
+        training.causes.blame_losses(loss, not_finite)
     return loss
 
 

@@ -195,13 +195,15 @@ def _joined(packed: Packed, earlier: Packed) -> Packed:
     earlier_meta, earlier_arrays = earlier
     if any(earlier_meta[name] != meta[name] for name in ("run_key", "cpu", "device", "rows")):
         return packed
-    common = [n for n in arrays if n in earlier_arrays and not n.startswith("signal:")]
-    now, before = ({n: a[n] for n in common} for a in (arrays, earlier_arrays))
-    if digest_of_arrays(now) != digest_of_arrays(before):
+    signals = {name for name in arrays if name.startswith("signal:")}
+    shared = (arrays.keys() & earlier_arrays.keys()) - signals
+    digest = digest_of_arrays({name: arrays[name] for name in shared})
+    if digest != digest_of_arrays({name: earlier_arrays[name] for name in shared}):
         return packed
     both = {name: earlier_meta[name] | meta[name] for name in ("code", "signal_notes")}
-    failed = meta["failed"].items()
-    both["failed"] = {name: why for name, why in failed if f"signal:{name}" not in earlier_arrays}
+    both["failed"] = {
+        name: why for name, why in meta["failed"].items() if f"signal:{name}" not in earlier_arrays
+    }
     return meta | both, earlier_arrays | arrays
 
 

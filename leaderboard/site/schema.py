@@ -17,7 +17,6 @@ from pydantic import (
     StringConstraints,
     ValidationError,
     WithJsonSchema,
-    field_validator,
     model_validator,
 )
 
@@ -224,14 +223,6 @@ class Board(Part):
     sections: list[DocumentSection]
     rows: list[DocumentRow]
     folds: list[Fold]
-
-    @field_validator("columns")
-    @classmethod
-    def _has_a_utility(cls, columns: list[RankingColumn]) -> list[RankingColumn]:
-        """Pages find the utility's name and direction there."""
-        if not any(column.key == "accuracy" for column in columns):
-            raise ValueError("no column has the key 'accuracy'")
-        return columns
 
 
 class BoardFile(Board):

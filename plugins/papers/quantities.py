@@ -251,7 +251,7 @@ def _require_scores(section: BoardSection, row: DefenseRow, q: Quantity) -> None
     if q.attack is not None:
         scored, cells = row.entries[q.attack].complete, f"{q.row} / {q.attack}"
     elif q.measure in _OVER_ATTACKS:
-        if section.comparison.worst_cases.inapplicable(q.row):
+        if row.complete and section.comparison.worst_cases.inapplicable(q.row):
             raise Missing("an attack that judges other rows has no score of", q.row)
         scored, cells = row.complete, q.row
     else:
