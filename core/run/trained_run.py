@@ -191,20 +191,28 @@ def _joined(packed: Packed, earlier: Packed) -> Packed:
     """Return a training with what an ``earlier`` one of the same bits measured of the same rows,
     and it did not or failed to.
     """
+    if not _same_training(packed, earlier):
+        return packed
     meta, arrays = packed
     earlier_meta, earlier_arrays = earlier
-    if any(earlier_meta[name] != meta[name] for name in ("run_key", "cpu", "device", "rows")):
-        return packed
-    signals = {name for name in arrays if name.startswith("signal:")}
-    shared = (arrays.keys() & earlier_arrays.keys()) - signals
-    digest = digest_of_arrays({name: arrays[name] for name in shared})
-    if digest != digest_of_arrays({name: earlier_arrays[name] for name in shared}):
-        return packed
     both = {name: earlier_meta[name] | meta[name] for name in ("code", "signal_notes")}
     both["failed"] = {
         name: why for name, why in meta["failed"].items() if f"signal:{name}" not in earlier_arrays
     }
     return meta | both, earlier_arrays | arrays
+
+
+def _same_training(one: Packed, other: Packed) -> bool:
+    """Whether two are of one run, machine type and rows, and their common arrays but signals have
+    the same bits.
+    """
+    if any(one[0][name] != other[0][name] for name in ("run_key", "cpu", "device", "rows")):
+        return False
+    shared = {n for n in one[1].keys() & other[1].keys() if not n.startswith("signal:")}
+    first, second = (
+        digest_of_arrays({name: arrays[name] for name in shared}) for _, arrays in (one, other)
+    )
+    return first == second
 
 
 def load_training(job: Job) -> Packed | None:
