@@ -1,4 +1,4 @@
-"""What an auditor's page says, as blocks: verdict, scope, threat models, numbers, what would change
+"""What an auditor's page says, as blocks: result, scope, threat models, numbers, what would change
 them, and where they come from.
 """
 
@@ -25,20 +25,19 @@ from fedbench.core.contract.board import (
     Value,
     Words,
 )
-from fedbench.core.metrics.intervals import LEVEL, exact_interval
+from fedbench.core.metrics.intervals import exact_interval
 from fedbench.core.population.audit import Target
 from fedbench.core.words import DOCS
+from fedbench.leaderboard.audit_verdict import TF01, WORST, known, leak, subject, verdict
 from fedbench.leaderboard.columns import BY_KEY, RankingColumn, column_for
 from fedbench.leaderboard.document import Source, board_id, provisional_mark
-from fedbench.leaderboard.statistics.intervals import Estimate, holm
 from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow, adversary_of
 from fedbench.leaderboard.statistics.sections import FEWEST_FEDERATIONS, BoardSection
-from fedbench.leaderboard.tables.answer import answer, caveats, strongest
+from fedbench.leaderboard.tables.answer import caveats
 from fedbench.leaderboard.tables.auditors import epsilon_columns
 from fedbench.leaderboard.tables.common import (
     NAMED,
     Declared,
-    amount,
     counts_note,
     joined,
     name_of,
@@ -62,7 +61,6 @@ from fedbench.leaderboard.tables.ranking import Trust, first_rows, ranking_colum
 
 MOST_ROWS, MOST_SECTIONS, MOST_ATTACKS = 8, 6, 8
 _NUMBERS = ("worst", "tf01", "accuracy")
-_WORST, _TF01 = BY_KEY["worst"].heading, BY_KEY["tf01"].heading
 _FACTS: Mapping[str, Sequence[str]] = {
     "federation": (
         "clients",
@@ -85,17 +83,17 @@ def audit_blocks(source: Source, n_records: int = 0) -> list[Block]:
     Raises:
         UserError: where no row has scores.
     """
-    sections = [section for section in source.sections if _subject(section) is not None]
+    sections = [section for section in source.sections if subject(section) is not None]
     if not sections:
         raise UserError(
             "no row has scores, so there is nothing to say; `fedbench leaderboard RESULTS` says "
             "what is missing"
         )
-    main = max(sections, key=_leak)
-    verdict, *beside = _verdict(main)
+    main = max(sections, key=leak)
+    result, *beside = verdict(main)
     measured = [_leakage(main, source.trust), *_elsewhere(sections, main), *caveats([main])]
     parts: dict[str, list[Block]] = {
-        "Result": [Note(verdict), Note(joined(beside, " ")), *origin_notes(sections)],
+        "Result": [Note(result), Note(joined(beside, " ")), *origin_notes(sections)],
         "What was audited": [Bullets(tuple(_scope(main, len(sections))))],
         "Adversaries": [_adversaries(sections)],
         "Measurements": measured,
@@ -111,112 +109,6 @@ def audit_blocks(source: Source, n_records: int = 0) -> list[Block]:
     for section in sections:
         section.comparison.scores.forget()
     return blocks
-
-
-def _subject(section: BoardSection) -> DefenseRow | None:
-    """Return the undefended row or, where there is none, the first one but floors, with scores."""
-    rows = [section.base, *(row for row in section.rows if not row.floor)]
-    return next((r for r in rows if r and section.highest(r.label, "auc")), None)
-
-
-def _leak(section: BoardSection) -> float:
-    row = _subject(section)
-    assert row is not None
-    worst = section.summaries[row.label].worst
-    if worst is not None:
-        return worst.mean
-    uncounted = _uncounted(section, row)
-    return uncounted[1].mean if uncounted else 0.0
-
-
-def _uncounted(section: BoardSection, row: DefenseRow) -> tuple[str, Interval] | None:
-    """Return the attack with the largest lower end on a row, of those that count nowhere since
-    another row lacks scores of them, and its AUC; None where none beats chance, all together.
-    """
-    leaks = section.comparison.leaks
-    estimates: dict[str, Estimate] = {}
-    for attack in section.left_out:
-        estimate = leaks.estimate(row.label, leaks.of(row.label, attack).picks)
-        if estimate is not None:
-            estimates[attack] = estimate
-    adjusted = holm({attack: estimate.p_of_chance for attack, estimate in estimates.items()})
-    shown: dict[str, Interval] = {}
-    for attack, p in adjusted.items():
-        auc = leaks.of(row.label, attack).auc
-        if auc is not None and auc.mean > 0.5 and p <= 1 - LEVEL:
-            shown[attack] = auc
-    return max(shown.items(), key=lambda item: item[1].low, default=None)
-
-
-# -- result ----------------------------------------------------------------------------------------
-
-
-def _verdict(section: BoardSection) -> Iterator[Text]:
-    """Yield a sentence with the leak, one on the lowest row, and what intervals cover."""
-    row = _subject(section)
-    assert row is not None
-    summary = section.summaries[row.label]
-    worst = summary.worst
-    who: Text = Words("without a defense")
-    if not row.undefended:
-        who = sentence("with the defense {}", row.label)
-    if worst is None:
-        yield from _without_worst_case(section, row, who)
-        return
-    shown = "**is not shown to be leaked**"
-    if worst.low > 0.5:
-        shown = "**is leaked**"
-    text = f"Membership in the audited training data {shown} {{}}: by {{}}, an adversary that {{}} "
-    text += "ranks a member above a non-member with a probability (AUC) of "
-    text += f"{amount(_known(worst), _WORST)}, where guessing has 0.5"
-    if summary.tf01 is not None:
-        share = amount(_known(summary.tf01), _TF01)
-        text += f"; at one false alarm in a thousand it finds {share} % of members"
-    sees = Words(VIEWS.get(section.view, f"has the view {section.view}"))
-    yield sentence(f"{text}.", who, summary.attack, sees)
-    best = answer(section)
-    if best.defense is not None:
-        yield strongest(section, best, best.defense)
-    yield _covered(section, worst)
-
-
-def _without_worst_case(section: BoardSection, row: DefenseRow, who: Text) -> Iterator[Text]:
-    """Yield what attacks find on a row on which none that counts beats chance."""
-    highest = section.highest(row.label, "auc")
-    assert highest is not None
-    attack, auc = highest
-    if section.comparison.worst_cases.untested:
-        text = "**What is leaked is not known** {}: one training, in which a client or group has a "
-        text += "single member or non-member, gives no AUC an error."
-        yield sentence(text, who)
-        return
-    if uncounted := _uncounted(section, row):
-        attack, auc = uncounted
-        text = "Membership in the audited training data **is leaked** {}: by {}, with an AUC of "
-        text += f"{amount(_known(auc), _WORST)}, where guessing has 0.5. It is in no worst case, "
-        text += "since a row lacks scores of it."
-        yield sentence(text, who, attack)
-    else:
-        count = "that count " if section.left_out else ""
-        text = f"**No leak was shown** {{}}: of {len(section.comparison.attacks)} attacks {count}"
-        text += "none is above guessing at 95 %, all together; the highest AUC that the intervals "
-        text += f"allow is that of {{}}, {amount(_known(auc), _WORST)}, where guessing has 0.5."
-        yield sentence(text, who, attack)
-    yield _covered(section, auc)
-
-
-def _covered(section: BoardSection, interval: Interval) -> Text:
-    covers = "candidates of one training alone"
-    if interval.between:
-        covers = "trainings and candidates"
-    n = f"trainings: {len(section.seeds)}; audits of a client or group: {len(section.units)}"
-    return Words(f"Intervals are 95 % and cover {covers} ({n}).")
-
-
-def _known(interval: Interval, suffix: Text = ()) -> Value:
-    """Return a number with its interval, also that of candidates alone."""
-    ends = interval.ends
-    return Value(mean=interval.mean, half_width=interval.half_width, ends=ends, suffix=suffix)
 
 
 # -- scope -----------------------------------------------------------------------------------------
@@ -322,21 +214,21 @@ def _number(section: BoardSection, column: RankingColumn, row: DefenseRow) -> Co
         attack, interval = section.highest(row.label, "auc") or ("", None)
     if interval is None:
         return None
-    return _known(interval, sentence(" {}", attack) if attack else ())
+    return known(interval, sentence(" {}", attack) if attack else ())
 
 
 def _elsewhere(sections: Sequence[BoardSection], main: BoardSection) -> list[Block]:
     """Return the leak in the other settings, coalitions and views; nothing of one section."""
     lines: list[tuple[Content, ...]] = []
-    beside = sorted((s for s in sections if s is not main), key=_leak, reverse=True)
+    beside = sorted((s for s in sections if s is not main), key=leak, reverse=True)
     for section in beside[:MOST_SECTIONS]:
-        row = _subject(section)
+        row = subject(section)
         assert row is not None
         cells = [_number(section, BY_KEY[key], row) for key in ("worst", "tf01")]
         lines.append((section.where, name_of(row), *cells))
     if not lines:
         return []
-    columns = [words("setting, coalition, view"), words("row"), _WORST, _TF01]
+    columns = [words("setting, coalition, view"), words("row"), WORST, TF01]
     notes: tuple[Text, ...] = ()
     more = len(beside) - MOST_SECTIONS
     if more > 0:
@@ -396,7 +288,7 @@ def _exposed(section: BoardSection, n_records: int) -> list[Block]:
     """
     if not n_records:
         return []
-    row = _subject(section)
+    row = subject(section)
     assert row is not None
     worst = section.comparison.worst_cases.of(row.label).worst
     attack, sign = next(iter(row.entries)), 1
@@ -429,7 +321,7 @@ def _exposed(section: BoardSection, n_records: int) -> list[Block]:
 
 def _limits(section: BoardSection) -> Iterator[Text]:
     """Yield what would make the result another one, with the sizes that it would take."""
-    row = _subject(section)
+    row = subject(section)
     assert row is not None
     worst = section.summaries[row.label].worst
     highest = section.highest(row.label, "auc")
