@@ -57,8 +57,9 @@ if TYPE_CHECKING:
     from fedbench.core.contract.samples import Batch, MemberData, Selection
     from fedbench.core.contract.task import EVERY_TASK, Task, Utility
     from fedbench.core.numerics.flat import norm, norms
+    from fedbench.core.numerics.gradients import gradient_features
 
-_MODULES = (  # the first that has a name gives it: torch is imported by the last alone
+_MODULES = (  # the first that has a name gives it: torch is imported by the last two alone
     "contract.hooks",
     "contract.events",
     "contract.errors",
@@ -70,6 +71,7 @@ _MODULES = (  # the first that has a name gives it: torch is imported by the las
     "contract.attack",
     "contract.analysis",
     "numerics.flat",
+    "numerics.gradients",
 )
 __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "Component",
@@ -108,6 +110,7 @@ __all__ = [  # noqa: RUF022 - grouped by what a plugin author looks for
     "EVERY_TASK",
     "Signal",
     "Probe",
+    "gradient_features",
     "Analysis",
     "Findings",
     "Number",

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy import ndarray
-from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy
+from torch import Tensor
 
-from fedbench.core import Attack, Audit, Observations, Probe, Signal
+from fedbench.core import Attack, Audit, Observations, Probe, Signal, gradient_features
 from fedbench.plugins.attacks.fedmia import FedMIAII
 from fedbench.plugins.attacks.measures import (
     float64,
@@ -28,8 +26,6 @@ from fedbench.plugins.attacks.measures import (
 )
 from fedbench.plugins.attacks.received import received_model
 from fedbench.plugins.defenses.losses import uniform_share
-
-_MOST_VALUES = 1 << 24  # of gradients at a time
 
 # --- targets and samples of local training --------------------------------------------------------
 
@@ -121,29 +117,11 @@ class UnshiftedCosine(Signal):
 
     def measure(self, probe: Probe) -> Tensor:
         update = without_suffix_shift(probe.update)
-        return cosines(received_model(probe), probe.normalise(probe.x), probe.y, update)
-
-
-def cosines(model: nn.Module, x: Tensor, y: Tensor, update: Tensor) -> Tensor:
-    """Return the cosine [n] of each sample's gradient of the cross-entropy and minus ``update``
-    [P].
-    """
-    values = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    trained = {n: values.pop(n) for n, p in model.named_parameters() if p.requires_grad}
-
-    def loss(parameters: dict[str, Tensor], sample: Tensor, label: Tensor) -> Tensor:
-        logits = functional_call(model, {**values, **parameters}, (sample[None],))
-        return cross_entropy(logits, label[None])
-
-    gradients = vmap(grad(loss), in_dims=(None, 0, 0))
-    size = max(1, _MOST_VALUES // len(update))
-    parts = []
-    for samples, labels in zip(x.split(size), y.split(size), strict=True):
-        by_name = gradients(trained, samples, labels)
-        rows = torch.cat([value.flatten(1) for value in by_name.values()], dim=1)
-        length = rows.norm(dim=1) * update.norm()
-        parts.append(-(rows @ update) / length.where(length > 0, 1.0))
-    return torch.cat(parts)
+        model = received_model(probe)
+        x, target = probe.task.rows(probe.normalise(probe.x), probe.y, "audit")
+        features = gradient_features(model, x, target, update[None], task=probe.task)
+        length = (features.sq * features.update_sq).sqrt()
+        return -features.dot[0] / length.where(length > 0, 1.0)
 
 
 class AdaptiveCoFedMID(Attack):
