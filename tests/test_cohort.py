@@ -186,6 +186,8 @@ def test_random_cohorts_end_where_a_plain_autograd_loop_ends(cases, monkeypatch)
     together = several = 0
     for case in cases:
         kind, setup = drawn_setup(case)
+        # batch norm divides by small deviations, round after round, which magnifies rounding
+        atol = 1e-9 if kind == "batch norm" else 1e-11
         chain = Chain.of(setup.flat, setup.clients[0].x)
         stacks = chain is not None and chain.stackable and len(setup.clients) > 1
         assert (kind in ("plain", "images")) == (chain is not None and chain.stackable), (
@@ -200,7 +202,7 @@ def test_random_cohorts_end_where_a_plain_autograd_loop_ends(cases, monkeypatch)
         for uploads, (*ends_of, mean) in zip(rounds, states, strict=True):
             expected = torch.stack([vector(untrained, end) for end in ends_of]) - start
             told = lambda m, c=case, t=uploads.round: f"case {c}, round {t}: {m}"  # noqa: E731
-            torch.testing.assert_close(uploads.updates, expected, rtol=1e-9, atol=1e-11, msg=told)
+            torch.testing.assert_close(uploads.updates, expected, rtol=1e-9, atol=atol, msg=told)
             start = vector(untrained, mean)
         several += setup.config.optimizer.keep_state and len({u.participants for u in rounds}) > 1
         noted = (
