@@ -28,7 +28,7 @@ from fedbench.core.contract.board import (
 from fedbench.core.metrics.intervals import exact_interval
 from fedbench.core.population.audit import Target
 from fedbench.core.words import DOCS
-from fedbench.leaderboard.audit_verdict import TF01, WORST, known, leak, subject, verdict
+from fedbench.leaderboard.audit_verdict import TF01, WORST, interval_value, leak, subject, verdict
 from fedbench.leaderboard.columns import BY_KEY, RankingColumn, column_for
 from fedbench.leaderboard.document import Source, board_id, provisional_mark
 from fedbench.leaderboard.statistics.rows import AttackEntry, DefenseRow, adversary_of
@@ -214,7 +214,7 @@ def _number(section: BoardSection, column: RankingColumn, row: DefenseRow) -> Co
         attack, interval = section.highest(row.label, "auc") or ("", None)
     if interval is None:
         return None
-    return known(interval, sentence(" {}", attack) if attack else ())
+    return interval_value(interval, sentence(" {}", attack) if attack else ())
 
 
 def _elsewhere(sections: Sequence[BoardSection], main: BoardSection) -> list[Block]:

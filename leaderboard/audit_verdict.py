@@ -72,9 +72,9 @@ def verdict(section: BoardSection) -> Iterator[Text]:
         shown = "**is leaked**"
     text = f"Membership in the audited training data {shown} {{}}: by {{}}, an adversary that {{}} "
     text += "ranks a member above a non-member with a probability (AUC) of "
-    text += f"{amount(known(worst), WORST)}, where guessing has 0.5"
+    text += f"{amount(interval_value(worst), WORST)}, where guessing has 0.5"
     if summary.tf01 is not None:
-        share = amount(known(summary.tf01), TF01)
+        share = amount(interval_value(summary.tf01), TF01)
         text += f"; at one false alarm in a thousand it finds {share} % of members"
     sees = Words(VIEWS.get(section.view, f"has the view {section.view}"))
     yield sentence(f"{text}.", who, summary.attack, sees)
@@ -97,14 +97,16 @@ def _without_worst_case(section: BoardSection, row: DefenseRow, who: Text) -> It
     if uncounted := _uncounted(section, row):
         attack, auc = uncounted
         text = "Membership in the audited training data **is leaked** {}: by {}, with an AUC of "
-        text += f"{amount(known(auc), WORST)}, where guessing has 0.5. It is in no worst case, "
-        text += "since a row lacks scores of it."
+        text += f"{amount(interval_value(auc), WORST)}, where guessing has 0.5. "
+        text += "It is in no worst case, since a row lacks scores of it."
         yield sentence(text, who, attack)
     else:
         count = "that count " if section.left_out else ""
         text = f"**No leak was shown** {{}}: of {len(section.comparison.attacks)} attacks {count}"
         text += "none is above guessing at 95 %, all together; the highest AUC that the intervals "
-        text += f"allow is that of {{}}, {amount(known(auc), WORST)}, where guessing has 0.5."
+        text += (
+            f"allow is that of {{}}, {amount(interval_value(auc), WORST)}, where guessing has 0.5."
+        )
         yield sentence(text, who, attack)
     yield _covered(section, auc)
 
@@ -117,7 +119,7 @@ def _covered(section: BoardSection, interval: Interval) -> Text:
     return Words(f"Intervals are 95 % and cover {covers} ({n}).")
 
 
-def known(interval: Interval, suffix: Text = ()) -> Value:
+def interval_value(interval: Interval, suffix: Text = ()) -> Value:
     """Return a number with its interval, also that of candidates alone."""
     ends = interval.ends
     return Value(mean=interval.mean, half_width=interval.half_width, ends=ends, suffix=suffix)

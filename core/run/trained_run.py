@@ -202,17 +202,17 @@ def _joined(packed: Packed, earlier: Packed) -> Packed:
     return meta | both, earlier_arrays | arrays
 
 
-def _same_training(one: Packed, other: Packed) -> bool:
-    """Whether two are of one run, machine type and rows, and their common arrays but signals have
-    the same bits.
+def _same_training(packed: Packed, earlier: Packed) -> bool:
+    """Tell whether two are of one run, machine type and rows, and the arrays that both have, but
+    for signals, have the same bits.
     """
-    if any(one[0][name] != other[0][name] for name in ("run_key", "cpu", "device", "rows")):
+    meta, arrays = packed
+    earlier_meta, earlier_arrays = earlier
+    if any(earlier_meta[name] != meta[name] for name in ("run_key", "cpu", "device", "rows")):
         return False
-    shared = {n for n in one[1].keys() & other[1].keys() if not n.startswith("signal:")}
-    first, second = (
-        digest_of_arrays({name: arrays[name] for name in shared}) for _, arrays in (one, other)
-    )
-    return first == second
+    names = {n for n in arrays.keys() & earlier_arrays.keys() if not n.startswith("signal:")}
+    digest = digest_of_arrays({name: arrays[name] for name in names})
+    return digest == digest_of_arrays({name: earlier_arrays[name] for name in names})
 
 
 def load_training(job: Job) -> Packed | None:
