@@ -68,7 +68,16 @@ def _saved(canvas: Canvas, suffix: str) -> bytes:
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "fedbench"}):
         canvas.savefig(buffer, format=suffix, metadata=_METADATA[suffix])
-    return buffer.getvalue()
+    return _with_palette(buffer) if suffix == "png" else buffer.getvalue()
+
+
+def _with_palette(png: io.BytesIO) -> bytes:
+    """Return the picture in 128 colours, at a third of the size."""
+    from PIL import Image as pil
+
+    small = io.BytesIO()
+    pil.open(png).convert("RGB").quantize(128).save(small, format="png", optimize=True)
+    return small.getvalue()
 
 
 # -- ROC curves ------------------------------------------------------------------------------------
