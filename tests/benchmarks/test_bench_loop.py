@@ -107,7 +107,7 @@ def test_audit_cost(benchmark, tmp_path):
         job = remaining.pop()
         attacks, parts = [attack for c in job.cells for attack in c.attack.make()], build(job)
         scene = set_scene(job, parts)
-        trained = train(job, parts, scene, attacks, lambda t: None)
+        trained = train(job, parts, scene, attacks, lambda t, measured: None)
         signals.append(trained.measured["signals_cpu_s"])
         training.append(trained.measured["train_cpu_s"])
         verdicts = [
