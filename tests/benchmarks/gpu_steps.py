@@ -67,16 +67,16 @@ class Steps:
         data = (data_of(workload, client) for client in range(workload.clients))
         self.clients = [MemberData((255 * x).byte(), y) for x, y in data]
 
-    def module(self):
+    def module(self, compiled=False):
         """As the engine trains it."""
         channels = self.workload.shape[0]
-        module = in_training_form(self.workload.module(), **self.settings)
+        module = in_training_form(self.workload.module(), **self.settings, compiled=compiled)
         return Normalised(module, (0.5,) * channels, (0.25,) * channels)
 
     def training(self, **settings):
         """Our training; raises ``ValidationError`` for settings that there are not."""
         return training_of(
-            self.module().train(),
+            self.module(settings.get("compile", False)).train(),
             self.clients,
             100_000,
             classes=self.workload.classes,

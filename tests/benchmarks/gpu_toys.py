@@ -7,7 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from fedbench.core.store.reading import load_records
+from fedbench.core.store.reading import all_paths, load_records
 
 
 def compared(path, folder, device, left):
@@ -52,9 +52,12 @@ def compared(path, folder, device, left):
 
 
 def scores(results):
-    """Cell -> outcome, digest of its scores, AUC over all targets."""
+    """Cell -> outcome, digest of its scores, AUC over all targets; empty where the run was cut off
+    before its first record.
+    """
+    records = load_records(results) if all_paths(results) else []
     found = {}
-    for r in (loaded.record.model_dump(mode="json") for loaded in load_records(results)):
+    for r in (loaded.record.model_dump(mode="json") for loaded in records):
         name = r["setting"], r["coalition"], r["defense"]["label"], r["attack"]["label"], r["seed"]
         found[name] = {
             "scores": r["digests"].get("scores"),
