@@ -34,9 +34,7 @@ from typing import Any
 
 from records import Mistake, finish
 
-from fedbench.core.metrics import run_accuracy, t_interval
 from fedbench.leaderboard.markdown import escape
-from fedbench.leaderboard.statistics.rows import UNDEFENDED
 from fedbench.plugins.papers.claim_files import shipped_papers
 from fedbench.plugins.papers.items import cost, paper_items
 from fedbench.plugins.papers.own_tables import own_table
@@ -247,12 +245,7 @@ def value(text: str, base: tuple[str, ...]) -> str:
         raise Mistake(
             f"{board}.json, {table} has no column '{column}'; it has {', '.join(rows[row])}"
         )
-    text = rows[row][column]
-    # boards from before accuracies were means over three rounds
-    earlier = all("better" not in row for row in document(board)["rows"])
-    if column in ("accuracy", "delta-accuracy") and earlier:
-        text = by_three_rounds(board, tuple(section), row, rows[row].get("strength", ""), column)
-    return number(text, form)
+    return number(rows[row][column], form)
 
 
 @cache
@@ -263,48 +256,6 @@ def document(board: str) -> dict[str, Any]:
         names = ", ".join(p.stem for p in sorted(BOARDS.glob("*.json")))
         raise Mistake(f"there is no committed board {path.name}; there are {names}")
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def by_three_rounds(
-    board: str, place: tuple[str, ...], row: str, strength: str, column: str
-) -> str:
-    """The accuracy of a row in percent, or its difference from the undefended row's, as the boards
-    print it today: from the histories of an earlier board.
-    """
-    data = document(board)
-    runs, names = data["runs"], [setting["name"] for setting in data["settings"]]
-    for section in data["sections"]:
-        rows = [data["rows"][i] for i in section["rows"]]
-        if (names[section["setting"]], section["coalition"], section["view"]) == place:
-            break
-    defense = {r["label"]: r["defense"] for r in rows}
-    accuracies: dict[int, dict[int, float]] = {}
-    columns = zip(
-        *(
-            runs[name]
-            for name in ("setting", "coalition", "adversary", "defense", "seed", "history")
-        ),
-        strict=True,
-    )
-    for setting, coalition, adversary, use, seed, history in columns:
-        if (
-            setting == section["setting"]
-            and coalition in ("none", section["coalition"])
-            and not adversary
-        ):
-            accuracies.setdefault(use, {})[seed] = 100 * run_accuracy(history[0])
-    first, _, second = row.partition(" minus ")
-    subtracted = second or (UNDEFENDED if column == "delta-accuracy" else "")
-    values = accuracies[defense[first if first in defense else f"{first}[{strength}]"]]
-    if subtracted:
-        other = accuracies[defense[subtracted]]
-        values = {seed: values[seed] - other[seed] for seed in values.keys() & other.keys()}
-    interval = t_interval([values[seed] for seed in section["seeds"] if seed in values])
-    return (
-        f"{interval.mean:+.2f} ± {interval.half_width:.2f}"
-        if subtracted
-        else f"{interval.mean:.1f} ± {interval.half_width:.1f}"
-    )
 
 
 def rivals(board: str, setting: str, coalition: str, view: str, chosen: str) -> str:

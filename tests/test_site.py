@@ -30,8 +30,7 @@ from fedbench.core.store.integrity import sealed
 from fedbench.core.store.reading import load_records
 from fedbench.leaderboard.document import document, source_of
 from fedbench.leaderboard.markdown import places
-from fedbench.leaderboard.site.pages import BEFORE, pages
-from fedbench.leaderboard.site.schema import read_board
+from fedbench.leaderboard.site.pages import pages
 from fedbench.leaderboard.site.values import only_of, plain
 from fedbench.leaderboard.site.write import document_of, make_site
 from fedbench.leaderboard.statistics.roc import roc_band
@@ -380,18 +379,6 @@ def test_a_changed_document_is_refused_with_the_place(
     assert not (tmp_path / "site").exists()
 
 
-def test_a_document_of_version_2_has_its_numbers_in_the_rows_and_the_columns_of_today(
-    folder, made, tmp_path
-):
-    today = kept(folder)
-    before = json.loads(json.dumps(today)) | {"fedbench_board": 2}
-    del before["columns"]
-    before["rows"] = [row | row.pop("numbers") for row in before["rows"]]
-    (tmp_path / "demo.json").write_bytes(sealed(before))
-    read = read_board(tmp_path / "demo.json").model_dump(mode="json")
-    assert {k: read[k] for k in ("rows", "columns")} == {k: today[k] for k in ("rows", "columns")}
-
-
 def test_a_column_that_this_fedbench_does_not_know_is_on_the_page_and_in_the_csv(
     folder, made, tmp_path, words_of
 ):
@@ -461,19 +448,3 @@ def test_the_front_names_its_column_and_ranks_are_whole_numbers(tmp_path, n_ofl)
             if r is not row and r[column] <= row[column] and r["accuracy"] >= row["accuracy"]
         ]
         assert row["front"] == (not beaten)
-
-
-def test_a_document_made_before_the_rules_changed_makes_a_page_that_says_so(made, folder, tmp_path):
-    assert BEFORE not in made["demo.html"].text
-    content = kept(folder)
-    for row in content["rows"]:
-        del row["better"]
-    path = tmp_path / "demo.json"
-    path.write_bytes(sealed(content))
-    page = site(tmp_path / "site", path)["demo.html"]
-    assert BEFORE in page.text and page.text.index(BEFORE) < page.text.index("mixup")
-    assert not [
-        a
-        for tag, a in page.tags
-        if tag == "span" and a.get("title", "").startswith(("tied", "better", "worse"))
-    ]

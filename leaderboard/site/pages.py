@@ -36,12 +36,6 @@ from fedbench.leaderboard.tables.common import named, number, plain_text, span
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-BEFORE = (
-    "Made under earlier rules: ranges of ranks that overlap are no ties, though this board calls "
-    "them so, and accuracy and "
-    "delta-accuracy are of the last round."
-)
-"""what a committed board says that was made before"""
 MOST_NAMED = 12  # rows of one kind in a hint
 PLACES = {
     "setting": "Data, model and federation.",
@@ -181,7 +175,6 @@ def _board_page(board: Board) -> bytes:
         commits |= {value for name, value in machine if name == "git commit"}
     columns = [(key, key, hover) for key, hover in PLACES.items()]
     columns += [(column.key, column.title, column.hover) for column in board.columns]
-    older = any(row.rank and row.better is None for row in board.rows)
     return _page(
         "board",
         secret=data,
@@ -191,7 +184,7 @@ def _board_page(board: Board) -> bytes:
         within=_within(board),
         lower=_utility(board).direction == "lower",
         rows=[_row(board, at, row) for at, row in enumerate(board.rows)],
-        notes=[BEFORE] * older + board.notes,
+        notes=board.notes,
         date=_date(board),
         commits=sorted(commits),
     )
@@ -251,10 +244,10 @@ def _cited() -> dict[str, str]:
 
 def _standing(board: Board, at: int) -> str:
     """Return which ranked rows of its section a row is tied with, significantly better than, and
-    worse than; "" without a rank, and of documents that do not say so.
+    worse than; "" without a rank.
     """
     row = board.rows[at]
-    if row.rank is None or row.better is None:
+    if row.rank is None:
         return ""
     groups: dict[str, list[str]] = {"tied with": [], "better than": [], "worse than": []}
     for i in board.sections[row.section].rows:
@@ -263,7 +256,7 @@ def _standing(board: Board, at: int) -> str:
             continue
         if i in row.better:
             relation = "better than"
-        elif at in (rival.better or ()):
+        elif at in rival.better:
             relation = "worse than"
         else:
             relation = "tied with"

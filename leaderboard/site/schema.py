@@ -17,14 +17,12 @@ from pydantic import (
     StringConstraints,
     ValidationError,
     WithJsonSchema,
-    model_validator,
 )
 
 from fedbench.core import UserError
 from fedbench.core.store.integrity import digest_of
 from fedbench.core.store.json_file import identified, parse_json, require_digest
 from fedbench.core.words import one_line
-from fedbench.leaderboard.columns import BY_KEY, COLUMNS
 
 VERSION = 3
 MAX_BYTES = 32 << 20
@@ -150,7 +148,7 @@ class DocumentRow(Part):
     label: Text
     packages: list[Text]
     rank: tuple[int, int] | None
-    better: list[Index] | None = None
+    better: list[Index]
     floor: bool
     undefended: bool
     complete: bool
@@ -165,16 +163,6 @@ class DocumentRow(Part):
     claims: Text
     trust: Text
     entries: list[DocumentEntry]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_version_2(cls, content: Any) -> Any:
-        """Move the numbers of a document of version 2 to where those of version 3 are."""
-        if not isinstance(content, dict) or "numbers" in content:
-            return content
-        fields = dict(content)
-        fields["numbers"] = {key: fields.pop(key) for key in BY_KEY if key in fields}
-        return fields
 
 
 class Table(Part):
@@ -195,7 +183,7 @@ class Fold(Part):
 class Board(Part):
     """The fields are described in ``SCHEMA.md``."""
 
-    fedbench_board: Literal[2, 3]
+    fedbench_board: Literal[3]
     id: Text
     name: Text
     title: Text
@@ -204,9 +192,7 @@ class Board(Part):
     tuning: int
     notes: list[Text]
     command: Command
-    columns: list[RankingColumn] = [
-        RankingColumn.model_validate(column.described) for column in COLUMNS
-    ]
+    columns: list[RankingColumn]
     fpr: list[Number]
     settings: list[Setting]
     uses: list[Use]
@@ -226,9 +212,8 @@ class Board(Part):
 
 
 class BoardFile(Board):
-    """A document of the latest version, as a file."""
+    """A document, as a file."""
 
-    fedbench_board: Literal[3]
     digest: str
 
 
@@ -240,7 +225,7 @@ def file_schema() -> dict[str, Any]:
 def validated(content: Any, name: str) -> Board:
     """Return the document. Raises UserError, led by ``name``, with the first mistake."""
     version = content.get("fedbench_board") if isinstance(content, dict) else None
-    if type(version) is int and version not in (2, VERSION):
+    if type(version) is int and version != VERSION:
         raise UserError(
             f"{name}: a board of version {version}, this fedbench reads version {VERSION}; {REMEDY}"
         )
