@@ -11,7 +11,6 @@ import pytest
 from boards import Folder
 from jsonschema import Draft202012Validator
 
-
 ROOT = Path(__file__).parents[1]
 BOARDS = {path.stem: path for path in (ROOT / "leaderboard" / "boards").glob("*.json")}
 SMALL = "ifca_world"
