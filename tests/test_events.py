@@ -110,7 +110,7 @@ def test_a_listener_that_fails_or_hangs_is_named_once_and_costs_the_others_nothi
     install(site, "hangs", HANGS)
     jobs = plan(finished)
     listeners = Registry.discover().listeners
-    monkeypatch.setenv("FEDBENCH_PLUGIN_SECONDS", "0.5")
+    monkeypatch.setenv("FEDBENCH_PLUGIN_SECONDS", "2")
     with Events(listeners) as events:
         for job in jobs:
             tell(events.watching(Watcher()), job, (None, 0.25))
@@ -118,7 +118,7 @@ def test_a_listener_that_fails_or_hangs_is_named_once_and_costs_the_others_nothi
     assert (
         notes.count("note: listener 'raises' (raises 1.0): OSError: no route for RunStarted") == 1
     )
-    assert notes.count("note: listener 'hangs' (hangs 1.0): nothing moved for 0.5 s") == 1
+    assert notes.count("note: listener 'hangs' (hangs 1.0): nothing moved for 2 s") == 1
     assert (notes.count("gets no more events"), notes.count("so far so good")) == (2, 1)
     assert sum(name == "RunFinished" for name, _ in written()) == len(jobs)
 
