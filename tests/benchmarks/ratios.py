@@ -4,8 +4,9 @@
     pytest -n 0 -m benchmark tests/benchmarks --benchmark-json=FILE
     python tests/benchmarks/ratios.py FILE
 
-A ratio has moved where its median is outside the committed range and the committed median is
-outside its range. Exit status 1 then, unless another model of processor gave the committed ones.
+A ratio has moved where its median is outside the committed range, the committed median is outside
+its range, and one median is more than twice the other. Exit status 1 then, unless another model of
+processor gave the committed ones.
 ``--accept`` writes the ratios of FILE to ratios.json; those of other benchmarks stay.
 """
 
@@ -19,6 +20,9 @@ from pathlib import Path
 from workloads import shown, summary
 
 COMMITTED = Path(__file__).with_name("ratios.json")
+# by chance, between calm runs on one machine, medians differ by more than a run's range: 72, 93 and
+# 108 of ``test_gradient_features[mlp]``, 15, 19 and 24 of [cnn-small]
+BY_CHANCE = 2.0
 
 
 def measured(report):
@@ -31,8 +35,9 @@ def measured(report):
 
 
 def moved(now, before):
-    """Whether each median is outside the other's range."""
-    return not (
+    """Whether each median is outside the other's range, and they differ by more than chance."""
+    low, high = sorted((now["median"], before["median"]))
+    return high > BY_CHANCE * low and not (
         before["low"] <= now["median"] <= before["high"]
         or now["low"] <= before["median"] <= now["high"]
     )
