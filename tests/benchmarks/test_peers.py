@@ -73,9 +73,15 @@ def test_the_audit_measures_what_the_published_procedure_does():
 
 @pytest.mark.parametrize(
     ("median", "low", "high", "answer"),
-    [(2.0, 1.9, 2.1, False), (2.4, 1.9, 2.5, False), (2.4, 2.3, 2.5, True), (1.0, 0.9, 1.1, True)],
+    [
+        (2.0, 1.9, 2.1, False),
+        (2.4, 2.3, 2.5, False),
+        (4.2, 1.9, 4.4, False),
+        (4.2, 4.1, 4.4, True),
+        (0.9, 0.8, 1.1, True),
+    ],
 )
-def test_a_ratio_moves_when_each_median_is_outside_the_others_range(median, low, high, answer):
+def test_a_ratio_moves_by_twice_and_out_of_both_ranges(median, low, high, answer):
     committed = {"median": 2.0, "low": 1.8, "high": 2.2}
     now = {"median": median, "low": low, "high": high}
     assert moved(now, committed) == moved(committed, now) == answer
