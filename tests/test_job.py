@@ -145,7 +145,7 @@ JOB = Job(
     device="cpu",
     results="r",
     provenance=PROVENANCE,
-    limits=Limits(run_seconds=500.0, memory_gb=100.0),  # a fork of the tests needs no less
+    limits=Limits(run_seconds=500.0, memory_gb=100.0),  # a fork has the memory of all tests before
     cells=(
         Cell(
             key="1",

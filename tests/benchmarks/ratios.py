@@ -20,9 +20,9 @@ from pathlib import Path
 from workloads import shown, summary
 
 COMMITTED = Path(__file__).with_name("ratios.json")
-# by chance, between calm runs on one machine, medians differ by more than a run's range: 72, 93 and
-# 108 of ``test_gradient_features[mlp]``, 15, 19 and 24 of [cnn-small]
-BY_CHANCE = 2.0
+# calm runs on one machine differ by more than the range of one run: medians of 72, 93 and 108 of
+# ``test_gradient_features[mlp]``, of 15, 19 and 24 of [cnn-small]
+LEAST_FACTOR = 2.0
 
 
 def measured(report):
@@ -35,9 +35,9 @@ def measured(report):
 
 
 def moved(now, before):
-    """Whether each median is outside the other's range, and they differ by more than chance."""
+    """Whether each median is outside the other's range, and they differ by the least factor."""
     low, high = sorted((now["median"], before["median"]))
-    return high > BY_CHANCE * low and not (
+    return high > LEAST_FACTOR * low and not (
         before["low"] <= now["median"] <= before["high"]
         or now["low"] <= before["median"] <= now["high"]
     )
