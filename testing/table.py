@@ -77,7 +77,7 @@ CHECKS: tuple[Check, ...] = (
     *_checks("attack", "crafts_or_refuses", "active attack"),
     *_checks("other", "splits_disjoint other_seed_other_split", "dataset"),
     *_checks("other", "answers_logits samples_first gradient_of_every_parameter", "model"),
-    *_checks("other", "chunk_independent", "signal"),
+    *_checks("other", "chunk_independent declares_of_update", "signal"),
     *_checks("component", "runs_end_to_end", "defense", "dataset", "model", "signal"),
     *_checks("component", "runs_on_cuda", "defense", "active attack", "model", "signal"),
 )

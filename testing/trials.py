@@ -325,7 +325,7 @@ def _model(subject: Subject, model: Model) -> Values:
         return {"the parameters": dict(module.state_dict()), "the logits": module(x)}
 
 
-def measure(subject: Subject, signal: Signal, chunk: int = 23) -> Values:
+def measure(subject: Subject, signal: Signal, chunk: int = 23, update_seed: int = 2) -> Values:
     """Return [23] or [23, d] numbers, asked for ``chunk`` samples at a time.
 
     Raises :class:`Skipped` for signals of the engine.
@@ -338,7 +338,8 @@ def measure(subject: Subject, signal: Signal, chunk: int = 23) -> Values:
     x = torch.from_numpy(data.train_x)
     y = torch.from_numpy(data.train_y)
     flat = FlatModel(build(MLP(hidden=[6]), x).eval(), torch.device("cpu"))
-    update = torch.randn(flat.params.shape, generator=torch.Generator().manual_seed(2)) * 0.1
+    generator = torch.Generator().manual_seed(update_seed)
+    update = torch.randn(flat.params.shape, generator=generator) * 0.1
     with torch.no_grad():
         logits = [flat.module(part) for part in x.split(chunk)]
         batches = list(zip(x.split(chunk), y.split(chunk), strict=True))

@@ -165,7 +165,13 @@ def test_the_metric_and_the_side_decide_what_is_worse(measure, attack, by, defen
 
 def test_a_change_counts_beyond_its_floor_and_its_interval():
     old, worse = snapshot(), {("worse", "fta", "auc:ofl")}
-    assert compare(old, old).floors == {"auc": 0.01, "tf01": 1.0, "accuracy": 0.01, "loss": 0.001}
+    assert compare(old, old).floors == {
+        "auc": 0.01,
+        "tf01": 1.0,
+        "accuracy": 0.01,
+        "loss": 0.001,
+        "utility": 0.001,
+    }
     within = {("moved", "fta", "auc:ofl")}
     assert verdicts(compare(moved(old, 0.0099), old)) == within
     assert verdicts(compare(moved(old, 0.0101), old)) == worse

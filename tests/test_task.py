@@ -16,6 +16,7 @@ from fedbench.core import Task
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.store.reading import load_records
+from fedbench.leaderboard.comparison.cells import measure_of
 
 SOURCE = """
 import numpy as np
@@ -91,6 +92,8 @@ def test_a_second_task_trains_is_attacked_and_has_a_board(tmp_path, site):
         assert (utility.name, utility.unit, utility.direction) == ("error", "m", "lower")
         assert utility.accuracy == values.mean() == cell.record.history[-1].accuracy < 1
         assert len(set(values.tolist())) > 2
+        assert measure_of(utility) == "loss"
+        assert measure_of(utility.model_copy(update={"direction": "higher"})) == "utility"
     reasons = {k: r.record.reason for k, r in loaded.items() if r.record.outcome == "skipped"}
     assert len(reasons) == len(loaded) - len(served)
     assert (

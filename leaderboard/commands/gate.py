@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _CHANGES = ("refuted", "worse", "better", "missing", "not-comparable", "moved", "new")
 _ANY = "any-change"
-_METRICS = ("accuracy", "auc", "loss", "tf01")
+_METRICS = ("accuracy", "auc", "loss", "tf01", "utility")
 
 
 def _verdicts(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
@@ -110,8 +110,7 @@ def _require_other_files(results: Path, baseline: Path | None, *written: Path | 
     default="defense",
     show_default=True,
     help="Who reads it: an AUC that rises is worse for a defense, one that falls is worse for an "
-    "attack. A loss of "
-    "test accuracy is worse for both.",
+    "attack. A loss of test accuracy, or of another task's utility, is worse for both.",
 )
 @click.option(
     "--fail-on",
@@ -127,8 +126,9 @@ def _require_other_files(results: Path, baseline: Path | None, *written: Path | 
     multiple=True,
     callback=_floors,
     metavar="NAME=NUMBER",
-    help="The smallest change that counts: auc (0.01), tf01 (1, in %), accuracy (0.01), loss "
-    "(0.001; the utility of a task in which lower is better). May be given several times.",
+    help="The smallest change that counts: auc (0.01), tf01 (1, in %), accuracy (0.01), "
+    "another task's utility (0.001), or loss (0.001) where a lower one is better. May be given "
+    "several times.",
 )
 @click.option(
     "--output",

@@ -12,11 +12,13 @@ import numpy as np
 
 from fedbench.core.run.resume import differences
 from fedbench.core.store.reading import LoadedRecord
+from fedbench.core.store.record import Utility
 from fedbench.core.store.run_file import digest_of_arrays
 from fedbench.leaderboard.comparison.measures import (
     ACCURACY,
     LOSS,
     OF_THE_GATE,
+    UTILITY,
     Values,
     accuracy_of,
     values_of,
@@ -177,15 +179,21 @@ def scored_cell(
 
 
 def run_cell(key: Key, seeds: Seeds) -> Cell:
-    """Return the cell of the runs themselves: their accuracy, or their loss in another task."""
+    """Return the cell of the runs themselves: their accuracy, or another task's utility."""
     identities, digests, utilities = {}, {}, {}
-    directions = {r.record.utility.direction for r in seeds.values() if r.record.utility}
     for seed, loaded in sorted(seeds.items()):
         identities[seed] = {"run": _identity(loaded)["run"]}
         digests[seed] = digest_of_arrays({"test_correct": loaded.test_correct()})[:16]
         utilities[seed] = accuracy_of(loaded)
-    name = LOSS if directions == {"lower"} else ACCURACY
-    return Cell(run_of(key), identities, digests, {name: utilities})
+    measure = measure_of(next(iter(seeds.values())).record.utility)
+    return Cell(run_of(key), identities, digests, {measure: utilities})
+
+
+def measure_of(utility: Utility | None) -> str:
+    """Return the name of the measure of a run's utility."""
+    if utility is None or utility.name == "accuracy":
+        return ACCURACY
+    return LOSS if utility.direction == "lower" else UTILITY
 
 
 def _identity(loaded: LoadedRecord) -> Identity:

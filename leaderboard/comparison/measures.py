@@ -1,5 +1,5 @@
 """The measures that two sets of records are compared by: AUC and TF01 by group of non-members, and
-test accuracy, each with one value a seed.
+test accuracy or the task's utility, each with one value a seed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from fedbench.leaderboard.statistics.tf01 import (
 
 ACCURACY = "accuracy"
 LOSS = "loss"
-"""utility of a task in which a lower one is better"""
+"""a task's own utility of which a lower one is better"""
+UTILITY = "utility"
+"""a task's own utility of which a higher one is better"""
 DIGITS = 5  # values of both sides are rounded to so many, far below every floor
 
 
@@ -95,8 +97,16 @@ def _measures() -> Iterator[Measure]:
     )
     yield Measure(
         name=LOSS,
-        title="test loss",
+        title="utility (lower is better)",
         direction="lower",
+        floor=0.001,
+        digits=4,
+        flips=False,
+    )
+    yield Measure(
+        name=UTILITY,
+        title="utility",
+        direction="higher",
         floor=0.001,
         digits=4,
         flips=False,

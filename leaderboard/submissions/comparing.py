@@ -101,7 +101,7 @@ def _of_scores(claimed: LoadedRecord, again: LoadedRecord) -> Compared:
     comparison = compare_cells(
         _snapshot(again),
         _snapshot(claimed),
-        floors={"auc": FLOOR, "tf01": 100 * FLOOR, "accuracy": FLOOR, "loss": FLOOR},
+        floors={m.metric: FLOOR for m in MEASURES.values()} | {"tf01": 100 * FLOOR},
         false_alarms=_FALSE_ALARMS,
     )
     worst = max(comparison.rows, key=lambda row: row.excess)

@@ -133,3 +133,17 @@ def chunk_independent(subject: Subject) -> None:
             "measured in chunks of 5 its numbers differ from those of all samples at once; "
             "expected the same: no mean, rank or norm over the batch"
         )
+
+
+def declares_of_update(subject: Subject) -> None:
+    """Where its numbers depend on the update, ``of_update`` is True."""
+    if subject.cls.of_update:
+        return
+    under_one, under_other = (
+        measure(subject, subject.make(), update_seed=seed)["the numbers"] for seed in (2, 3)
+    )
+    if not torch.allclose(under_one, under_other, rtol=1e-4, atol=1e-5, equal_nan=True):
+        raise subject.failed(
+            "its numbers change with the update, and of_update is False; expected of_update = "
+            "True: the adversary of the view external does not have the update"
+        )
