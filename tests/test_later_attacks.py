@@ -196,10 +196,13 @@ def test_dsm_mia_puts_the_targets_loss_before_those_of_the_others_in_order():
 
 
 def sums(shares, parts):
-    """The mean of members' outputs ``parts`` [K, n] by ``shares`` [R, K], unit gradients."""
+    """The mean of members' outputs ``parts`` [K, n] by ``shares`` [R, K]."""
+    lengths = np.linspace(0.5, 2.0, parts.shape[1])  # of the gradients
+    products = (shares @ parts) * lengths
+    squares = np.broadcast_to(lengths**2, products.shape)
     signals = {
-        "grad-dot": (shares @ parts)[:, None].astype(np.float32),
-        "grad-sq": np.ones((len(shares), 1, parts.shape[1]), np.float32),
+        "grad-dot": products[:, None].astype(np.float32),
+        "grad-sq": squares[:, None].astype(np.float32),
     }
     return Observations(
         view="coalition",

@@ -306,6 +306,7 @@ def test_an_analysis_sees_the_counts_of_the_pool_and_nothing_of_malicious_client
     changes = {"adversary": {"clients": 1, "mask_set": 5}, "audit": audit}
     world = train_job(setting_of(**changes), [Honest()], defense=use(Rotates), attack=Honest())
     scene, run = world.scene, finished(world.run, Analysis())
+    assert run.malicious == (3,)
     selected = torch.zeros(4, 2, 3, dtype=torch.int64)  # rounds, used or flagged, honest clients
     for k in range(3):
         own = scene.split.own(k)
