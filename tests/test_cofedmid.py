@@ -24,13 +24,13 @@ from defense_cases import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parties import generator
+from parties import facts_of, generator
 from pydantic import ValidationError
 from tiny import tiny_clients, tiny_setup, train_all
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
-from fedbench.core import Batch, MemberData, UserError
+from fedbench.core import Batch, MemberData, ReportContext, UserError
 from fedbench.core.federation.guard import remarks_of
 from fedbench.plugins.defenses.cofedmid import recycling
 
@@ -425,6 +425,23 @@ def test_what_the_coordinator_sends_is_counted_item_by_item(params, sent):
     assert reported["bytes from the coordinator a member"] == sent
     bound = reported.get("bytes from the coordinator a member, (N + 2) T of section 5.5")
     assert bound == (None if params.get("mode") else (3 + 2) * 3)
+
+
+def test_recycled_shares_are_of_the_first_and_the_last_third_of_the_recycling_rounds():
+    defense = made("cofedmid", recycle="random", recycle_from=4, perturbation=False)
+    recycler = recycling.Recycler(recycling.Exp3(0.1, np.zeros(1), 1.0))
+    recycler.rounds = [recycling.Recycled(t, share=t / 100) for t in range(4, 13)]
+    facts = defense.report(
+        ReportContext(
+            federation=facts_of(1, rounds=12),
+            members=(0,),
+            coalition={},
+            of_member={0: {"recycler": recycler}},
+            of_server={},
+        )
+    )
+    assert facts["recycled share early"] == pytest.approx(0.05)  # rounds 4 to 6
+    assert facts["recycled share late"] == pytest.approx(0.11)  # rounds 10 to 12
 
 
 # -- refusals --------------------------------------------------------------------------------------
