@@ -213,9 +213,11 @@ class Follows(Attack):
 
     def __init__(self):
         self.seen = {}
+        self.shares = {}
 
     def score(self, observations: Observations, audit):
         assert observations.clients.tolist() == [-2, 0]
+        self.shares[audit.target_client] = observations.shares
         self.seen[audit.target_client] = observations.of_target("loss")
         return np.zeros(len(audit.ids))
 
@@ -251,6 +253,8 @@ def test_the_undefended_mean_beside_several_coalitions_is_the_one_made_by_hand()
     u, (x, y) = last.uploads, samples_of(scene, scene.pool, torch.device("cpu"))
     for audit in scene.audits:
         (group,) = (list(g) for g in groups if audit.target.index in g)
+        shares = attack.shares[audit.target.index]
+        assert np.flatnonzero(shares.any(axis=0)).tolist() == group
         mean = u.starts.params[0] + (sizes[group] / sizes[group].sum()) @ u.updates[group]
         at = np.searchsorted(scene.pool, audit.ids)
         wanted = slow_loss(setup, mean, x[at], y[at])
