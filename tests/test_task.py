@@ -2,6 +2,7 @@
 attacked by loss and by gradients, and has a board; what it lacks is skipped with the reason.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,9 @@ from fedbench.core import Task
 from fedbench.core.numerics.flat import FlatModel
 from fedbench.core.numerics.gradients import gradient_features
 from fedbench.core.store.reading import load_records
-from fedbench.leaderboard.comparison.cells import measure_of
+from fedbench.leaderboard.comparison.cells import Key, run_cell
+
+KEY = Key("curve", "pair", "none", "loss-series", "server")
 
 SOURCE = """
 import numpy as np
@@ -92,8 +95,12 @@ def test_a_second_task_trains_is_attacked_and_has_a_board(tmp_path, site):
         assert (utility.name, utility.unit, utility.direction) == ("error", "m", "lower")
         assert utility.accuracy == values.mean() == cell.record.history[-1].accuracy < 1
         assert len(set(values.tolist())) > 2
-        assert measure_of(utility) == "loss"
-        assert measure_of(utility.model_copy(update={"direction": "higher"})) == "utility"
+        higher = utility.model_copy(update={"direction": "higher"})
+        better_higher = replace(cell, record=cell.record.model_copy(update={"utility": higher}))
+        for run, name in ((cell, "loss"), (better_higher, "utility")):
+            compared = run_cell(KEY, {0: run}).values
+            assert compared.keys() == {name}
+            assert compared[name][0].mean == pytest.approx(cell.record.accuracy, abs=1e-5)
     reasons = {k: r.record.reason for k, r in loaded.items() if r.record.outcome == "skipped"}
     assert len(reasons) == len(loaded) - len(served)
     assert (

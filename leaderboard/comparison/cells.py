@@ -185,11 +185,11 @@ def run_cell(key: Key, seeds: Seeds) -> Cell:
         identities[seed] = {"run": _identity(loaded)["run"]}
         digests[seed] = digest_of_arrays({"test_correct": loaded.test_correct()})[:16]
         utilities[seed] = accuracy_of(loaded)
-    measure = measure_of(next(iter(seeds.values())).record.utility)
-    return Cell(run_of(key), identities, digests, {measure: utilities})
+    name = _measure_name(next(iter(seeds.values())).record.utility)
+    return Cell(run_of(key), identities, digests, {name: utilities})
 
 
-def measure_of(utility: Utility | None) -> str:
+def _measure_name(utility: Utility | None) -> str:
     """Return the name of the measure of a run's utility."""
     if utility is None or utility.name == "accuracy":
         return ACCURACY

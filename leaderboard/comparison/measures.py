@@ -5,7 +5,7 @@ test accuracy or the task's utility, each with one value a seed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -95,15 +95,7 @@ def _measures() -> Iterator[Measure]:
         scale=100,
         flips=False,
     )
-    yield Measure(
-        name=LOSS,
-        title="utility (lower is better)",
-        direction="lower",
-        floor=0.001,
-        digits=4,
-        flips=False,
-    )
-    yield Measure(
+    utility = Measure(
         name=UTILITY,
         title="utility",
         direction="higher",
@@ -111,6 +103,8 @@ def _measures() -> Iterator[Measure]:
         digits=4,
         flips=False,
     )
+    yield utility
+    yield replace(utility, name=LOSS, title="utility (lower is better)", direction="lower")
 
 
 MEASURES = {m.name: m for m in _measures()}

@@ -139,10 +139,10 @@ def declares_of_update(subject: Subject) -> None:
     """Where its numbers depend on the update, ``of_update`` is True."""
     if subject.cls.of_update:
         return
-    under_one, under_other = (
+    numbers, of_other_update = (
         measure(subject, subject.make(), update_seed=seed)["the numbers"] for seed in (2, 3)
     )
-    if not torch.allclose(under_one, under_other, rtol=1e-4, atol=1e-5, equal_nan=True):
+    if not torch.allclose(numbers, of_other_update, rtol=1e-4, atol=1e-5, equal_nan=True):
         raise subject.failed(
             "its numbers change with the update, and of_update is False; expected of_update = "
             "True: the adversary of the view external does not have the update"
